@@ -4,7 +4,7 @@
  * Only this room prints to stdout and only main exits. A command returns a status; main turns it into the exit code. */
 #include "settings/settings.h"
 
-enum { MAX_ARGUMENTS = 4, MAX_FLAGS = 64 };
+enum { MAX_ARGUMENTS = 4, MAX_FLAGS = 80 };
 
 typedef struct command command;
 
@@ -19,6 +19,7 @@ typedef struct command_line {
     const char *trace, *timeline;
     const char *reference; /* help: where the reference pages go */
     int dtype;             /* into the row's list; -1: as trained */
+    bool merge;
     /* generate and eval */
     generator_options generation;
     sampling_options sampling;

@@ -106,6 +106,7 @@ static void print_text_json(const command_line *l, const perplexity_report *r, j
 static status eval_text(const command_line *l) {
     text_eval t = {.progress.terminal = isatty(STDERR_FILENO)};
     perplexity_options o = {.source = l->generation.source,
+                            .adapter = l->generation.adapter,
                             .tokenizer = l->generation.tokenizer,
                             .path = l->data,
                             .last = l->last,

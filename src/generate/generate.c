@@ -39,11 +39,13 @@ status sampling_check(const sampling_options *s) {
 
 /* ---- open -------------------------------------------------------------------------------------------------------- */
 
-static status request_make(plan_request *r, const model_config *c, const generator_options *o) {
+static status request_make(plan_request *r, const model_source *s, const generator_options *o) {
+    const model_config *c = &s->config;
     sys_info machine;
     sys_info_get(&machine);
     int threads = o->n_threads ? o->n_threads : machine.n_cores;
     *r = (plan_request){.model = *c,
+                        .lora = s->lora,
                         .seq_len = 1,
                         .choice = {.precision = o->precision, .micro_batch = 1, .accumulation = 1},
                         .device_limit = o->device_limit};
@@ -76,8 +78,8 @@ static status request_make(plan_request *r, const model_config *c, const generat
 status generator_plan_compile(plan *out, const generator_options *o) {
     model_source s;
     plan_request r;
-    TRY(model_source_open(&s, o->source, o->tokenizer));
-    status rc = request_make(&r, &s.config, o);
+    TRY(model_source_open(&s, o->source, o->adapter, o->tokenizer));
+    status rc = request_make(&r, &s, o);
     if (rc == OK) rc = plan_build(out, &r);
     model_source_close(&s);
     return rc;
@@ -107,7 +109,7 @@ static status open_from(generator *g, const model_source *s, const generator_opt
     g->chat = s->chat;
     g->chat_kwargs = s->chat_kwargs ? arena_string(&g->memory, s->chat_kwargs) : NULL;
     TRY(model_source_eos(s, g->tokenizer, &g->eos, &g->n_eos));
-    TRY(request_make(&r, &s->config, o));
+    TRY(request_make(&r, s, o));
     TRY(plan_build(&g->plan, &r));
     TRY(plan_check_fit(&g->plan));
     TRY(exec_open(&g->e, &g->plan.program,
@@ -127,7 +129,7 @@ status generator_open(generator **out, const generator_options *o) {
     generator *g = mem_alloc(sizeof *g);
     *out = NULL;
     arena_init(&g->memory);
-    TRY_GOTO(rc, model_source_open(&s, arena_string(&g->memory, o->source), o->tokenizer), fail);
+    TRY_GOTO(rc, model_source_open(&s, arena_string(&g->memory, o->source), o->adapter, o->tokenizer), fail);
     rc = open_from(g, &s, o);
     model_source_close(&s);
     if (rc != OK) goto fail;

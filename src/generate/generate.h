@@ -59,6 +59,7 @@ typedef struct prompt {
 
 typedef struct generator_options {
     const char *source;    /* Hugging Face directory, run directory, or checkpoint directory */
+    const char *adapter;   /* PEFT directory, or a run or checkpoint with adapters, over the model; NULL: none */
     const char *tokenizer; /* NULL: the model's own */
     precision precision;   /* weights, activations and cache: fp32, bf16, fp16 */
     int64_t max_sequences; /* slots of a decode step; 0: 16 */

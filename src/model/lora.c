@@ -80,3 +80,23 @@ status lora_modules_parse(const model_config *c, const char *text, const char *w
     }
     return *modules ? OK : refuse(c, where, text, strlen(text));
 }
+
+size_t lora_targets(const model_config *c, uint32_t modules, const char *out[LORA_MODULE_COUNT]) {
+    const tensor_names *names = names_of(c);
+    size_t n = 0;
+    for (lora_module m = 0; m < LORA_MODULE_COUNT; m++) {
+        if (!(modules & 1u << m)) continue;
+        const char *format = module_format(names, m), *name = lora_module_name(c, m);
+        for (lora_module k = 0; k < LORA_MODULE_COUNT; k++) { /* "c_proj" would also mean one that is not adapted */
+            bool meant = module_format(names, k) && ends_with_parts(module_format(names, k), name, strlen(name));
+            if (meant && !(modules & 1u << k)) name = strstr(format, "%d.") + strlen("%d.");
+        }
+        size_t at = n;
+        while (at > 0 && strcmp(out[at - 1], name) > 0) at--;
+        if (at > 0 && strcmp(out[at - 1], name) == 0) continue;
+        memmove(out + at + 1, out + at, (n - at) * sizeof *out);
+        out[at] = name;
+        n++;
+    }
+    return n;
+}

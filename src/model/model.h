@@ -122,6 +122,8 @@ status lora_modules_parse(const model_config *c, const char *text, const char *w
 /* The last part of a module's name in weight files: "q_proj"; NULL where the family has no such module. */
 uint64_t lora_param_count(const model_config *c, const lora_options *o); /* of all adapters */
 const char *lora_module_name(const model_config *c, lora_module m);
+/* The modules as PEFT's target_modules: sorted names that lora_modules_parse reads back to the same set. Returns how many. */
+size_t lora_targets(const model_config *c, uint32_t modules, const char *out[LORA_MODULE_COUNT]);
 
 typedef enum param_init { INIT_NORMAL, INIT_ZERO, INIT_ONE, INIT_UNIFORM } param_init;
 #define REFERENCE_PREFIX "reference."

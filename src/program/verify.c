@@ -78,7 +78,7 @@ static status check_flow(const program *p) {
 }
 
 /* Every gradient must be both written and read: a lost gradient trains nothing and causes no error. Where ops use it in
- * parts, any part counts. */
+ * parts, any part counts. A parameter without one is frozen, or a copy that comes from the rank that trains it. */
 static status check_gradients(const program *p) {
     unsigned char *written = mem_alloc(p->n_values), *read = mem_alloc(p->n_values);
     bool has_update = false;
@@ -91,9 +91,6 @@ static status check_gradients(const program *p) {
     status rc = OK;
     for (value_id v = 1; v < p->n_values && rc == OK; v++) {
         const value *a = &p->values[v];
-        bool trained = a->role == ROLE_PARAM && a->persistent && has_update && a->view_of == NO_VALUE;
-        if (trained && a->gradient == NO_VALUE && !written[v]) /* a copy comes from the rank that trains it */
-            rc = ERR(ERR_BUG, "program: parameter '%s' has no gradient", a->name);
         if (a->role != ROLE_GRAD || !has_update || a->view_of != NO_VALUE) continue;
         if (!written[v]) rc = ERR(ERR_BUG, "program: gradient '%s' is never written", a->name);
         else if (!read[v]) rc = ERR(ERR_BUG, "program: gradient '%s' is lost: nothing reads it", a->name);

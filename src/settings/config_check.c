@@ -79,7 +79,7 @@ static void config_warn_no_effect(const config *c) {
     warn_if_given(c, "preference.reference", preference && preference_compares(loss), "the loss has no reference");
     warn_if_given(c, "model.lora.alpha", lora, "model.lora.rank is none");
     warn_if_given(c, "model.lora.targets", lora, "model.lora.rank is none");
-    warn_if_given(c, "model.lora.dropout", lora, "model.lora.rank is none");
+    warn_if_given(c, "model.lora.dropout", lora || *c->model.adapter, "model.lora.rank is none");
     warn_if_given(c, "model.lora.rslora", lora, "model.lora.rank is none");
     warn_if_given(c, "parallel.attention", c->parallel.size[AXIS_SEQUENCE] != 1, "parallel.sequence is 1");
     warn_if_given(c, "run.keep", c->run.save_last || c->train.save_every > 0, "no checkpoint is written");

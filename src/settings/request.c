@@ -87,7 +87,24 @@ status model_from_config(const config *c, model_config *out) {
     return model_config_check(out);
 }
 
+/* An adapter that is trained further says what it is; only dropout may be set anew. */
+static status lora_from_adapter(const config *c, const model_config *m, lora_options *out) {
+    adapter_config a;
+    if (!adapter_is_dir(c->model.adapter)) return adapter_not_found(c->model.adapter);
+    TRY(adapter_config_read(&a, m, c->model.adapter));
+    *out = a.lora;
+    if (c->model.lora_dropout > 0) out->dropout = c->model.lora_dropout;
+    if (c->model.lora_rank && c->model.lora_rank != out->rank)
+        return ERR(ERR_INPUT, "model.lora.rank: found %lld beside model.adapter, expected the %lld of %s; leave it out",
+                   (long long)c->model.lora_rank, (long long)out->rank, c->model.adapter);
+    if (c->model.lora_alpha > 0 && c->model.lora_alpha != out->alpha)
+        return ERR(ERR_INPUT, "model.lora.alpha: found %g beside model.adapter, expected the %g of %s; leave it out",
+                   c->model.lora_alpha, out->alpha, c->model.adapter);
+    return OK;
+}
+
 static status lora_from_config(const config *c, const model_config *m, lora_options *out) {
+    if (*c->model.adapter) return lora_from_adapter(c, m, out);
     *out = (lora_options){.rank = c->model.lora_rank,
                           .alpha = c->model.lora_alpha > 0 ? c->model.lora_alpha : 2.0 * (double)c->model.lora_rank,
                           .dropout = c->model.lora_dropout,
@@ -250,6 +267,7 @@ status request_from_config(const config *c, train_request *out) {
     out->data.n_threads = threads;
     if (*c->model.path) out->model_dir = c->model.path;
     out->pretrained = out->model_dir && c->model.init != INIT_RANDOM;
+    if (*c->model.adapter) out->adapter = c->model.adapter;
     if (*c->run.export_dir) out->export_dir = c->run.export_dir;
     plan_request *p = &out->plan;
     TRY(model_from_config(c, &p->model));

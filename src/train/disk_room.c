@@ -21,8 +21,9 @@ int64_t disk_room_at_once(int64_t n_saves, int64_t keep, int64_t n_present) {
 
 static uint64_t export_bytes(const train_request *r, const plan *p) {
     if (!r->export_dir) return 0;
-    return model_param_count(&p->request.model) * dtype_bytes(precision_compute(p->request.choice.precision)) +
-           tokenizer_files_bytes(r->data.tokenizer);
+    bool masters = p->request.lora.rank && precision_master(p->request.choice.precision);
+    dtype type = masters ? DTYPE_F32 : precision_compute(p->request.choice.precision);
+    return plan_trained_params(&p->request) * dtype_bytes(type) + tokenizer_files_bytes(r->data.tokenizer);
 }
 
 /* Each keeps its own copy of the tokenizer. */

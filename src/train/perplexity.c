@@ -43,11 +43,13 @@ static status read_text(text_tokens *t, const perplexity_options *o, const token
     return OK;
 }
 
-static status make_request(plan_request *r, const model_config *c, const perplexity_options *o, size_t n_tokens) {
+static status make_request(plan_request *r, const model_source *s, const perplexity_options *o, size_t n_tokens) {
+    const model_config *c = &s->config;
     sys_info machine;
     sys_info_get(&machine);
     *r = (plan_request){
         .model = *c,
+        .lora = s->lora,
         .seq_len = o->seq_len ? o->seq_len : MIN(c->max_positions, (int64_t)SEQ_LEN),
         .choice = {.precision = o->precision, .micro_batch = o->batch ? o->batch : BATCH, .accumulation = 1},
         .with_eval = true,
@@ -123,7 +125,7 @@ static status measure(const perplexity_options *o, const model_source *s, const 
     exec *e = NULL;
     TRY(model_source_tokenizer(s, &tokenizer));
     TRY_GOTO(rc, read_text(&t, o, tokenizer), done);
-    TRY_GOTO(rc, make_request(&r, &s->config, o, t.n), done);
+    TRY_GOTO(rc, make_request(&r, s, o, t.n), done);
     TRY_GOTO(rc, plan_build(&p, &r), done);
     if (observer && observer->on_plan) observer->on_plan(observer->context, &p);
     TRY_GOTO(rc, plan_check_fit(&p), done);
@@ -154,7 +156,7 @@ status perplexity_measure(const perplexity_options *o, const perplexity_observer
     *out = (perplexity_report){0};
     if (!(o->last > 0 && o->last <= 1))
         return ERR(ERR_INPUT, "share of the text: found %g, expected more than 0, at most 1", o->last);
-    TRY(model_source_open(&s, o->source, o->tokenizer));
+    TRY(model_source_open(&s, o->source, o->adapter, o->tokenizer));
     status rc = measure(o, &s, observer, out);
     model_source_close(&s);
     return rc;

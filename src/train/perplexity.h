@@ -11,6 +11,7 @@
 
 typedef struct perplexity_options {
     const char *source;    /* as generator_options.source */
+    const char *adapter;   /* likewise */
     const char *tokenizer; /* likewise */
     const char *path;      /* of the text */
     double last;           /* share of its bytes that is taken, from the end; 1: all. A cut character is left out */

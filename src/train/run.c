@@ -29,6 +29,7 @@ struct trainer {
     size_t n_tensors;
     double eval_reported_s; /* when the evaluation began or last reported progress */
     train_state state;
+    lora_base base;            /* under adapters; all 0: there are none */
     char *description;         /* of the model, for export */
     tokenizer_files tokenizer; /* on the rank that writes */
     arena memory;
@@ -110,11 +111,12 @@ static const char *identity(trainer *t) {
     state_format states = state_format_of(q, t->p->request.choice.states);
     bool usual = states == state_format_of(q, STATES_AUTO);
     return arena_format(&t->memory,
-                        "%s: vocab %lld, hidden %lld, %lld layers, %lld/%lld heads of %lld, ffn %lld, %s, %s%s%s; %s",
+                        "%s: vocab %lld, hidden %lld, %lld layers, %lld/%lld heads of %lld, ffn %lld, %s, %s%s%s%s; %s",
                         model_family_traits(c->family)->name, (long long)c->vocab, (long long)c->hidden,
                         (long long)c->n_layers, (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim,
                         (long long)c->ffn, c->tied ? "tied" : "untied", precision_name(q), usual ? "" : ", states ",
-                        usual ? "" : state_format_name(states), t->task->identity(t->self, &t->memory));
+                        usual ? "" : state_format_name(states), lora_identity(&t->memory, c, &t->p->request.lora),
+                        t->task->identity(t->self, &t->memory));
 }
 
 /* The task's part of a checkpoint. */
@@ -145,6 +147,7 @@ static status resume(trainer *t, const char *id, bool *resumed) {
         return ERR(ERR_INPUT, "%s was made with train.seed %llu, this run has %llu; set train.seed=%llu to continue it",
                    from, (unsigned long long)t->state.seed, (unsigned long long)t->r->train.seed,
                    (unsigned long long)t->state.seed);
+    if (t->p->request.lora.rank) TRY(lora_base_check(from, &t->p->request.model, &t->base));
     if (t->checkpoints && strcmp(t->r->resume, "auto") == 0) checkpointer_prune(t->checkpoints, t->state.step);
     train_say(t->o, "resumed from %s: step %lld, %llu tokens seen", from, (long long)t->state.step,
               (unsigned long long)t->state.tokens);
@@ -152,18 +155,31 @@ static status resume(trainer *t, const char *id, bool *resumed) {
     return OK;
 }
 
+static weights_origin origin_of(const train_request *r) {
+    return (weights_origin){r->pretrained ? r->model_dir : NULL, r->adapter, r->train.seed, r->comm};
+}
+
+/* The base under adapters, which no checkpoint holds. */
+static status load_frozen(trainer *t) {
+    weights_origin from = origin_of(t->r);
+    double begin = clock_s();
+    TRY(weights_start_frozen(t->e, t->p, &from, &t->base));
+    if (t->base.dir || clock_s() - begin > WORTH_SAYING_S)
+        train_say(t->o, "frozen base %s loaded in %.1f s", t->base.dir ? t->base.dir : "of random values",
+                  clock_s() - begin);
+    return OK;
+}
+
 /* Initial parameters of a run that is not resumed; states are zero already. */
 static status initialize_params(trainer *t) {
+    weights_origin from = origin_of(t->r);
     double begin = clock_s();
     char count[32];
-    str_format_count(count, (double)model_param_count(&t->p->request.model));
-    if (t->r->pretrained) {
-        TRY(weights_load_dir(t->e, t->p, t->r->model_dir));
-        train_say(t->o, "weights of %s loaded: %s parameters in %.1f s", t->r->model_dir, count, clock_s() - begin);
-        return OK;
-    }
-    params_initialize(t->e, t->p, t->r->train.seed);
-    if (clock_s() - begin > WORTH_SAYING_S)
+    str_format_count(count, (double)plan_trained_params(&t->p->request));
+    TRY(weights_start_trained(t->e, t->p, &from));
+    const char *dir = t->p->request.lora.rank ? from.adapter : from.model_dir;
+    if (dir) train_say(t->o, "weights of %s loaded: %s parameters in %.1f s", dir, count, clock_s() - begin);
+    else if (clock_s() - begin > WORTH_SAYING_S)
         train_say(t->o, "parameters initialized: %s in %.1f s", count, clock_s() - begin);
     return OK;
 }
@@ -205,7 +221,9 @@ static status open_parts(trainer *t) {
     TRY(stepper_init(&t->step));
     t->tensors = params_checkpoint_tensors(t->p, &t->memory, &t->n_tensors);
     const char *id = identity(t);
+    TRY(load_frozen(t));
     TRY(export_describe(&r->plan.model, r->model_dir, &r->data, t->d, &t->description));
+    TRY(lora_describe(t->p, &t->base, &t->description));
     if (!r->comm || comm_rank(r->comm) == 0) TRY(tokenizer_files_read(&t->tokenizer, r->data.tokenizer));
     if (r->run_dir) { /* first: repairs what a crash left */
         checkpoint_task task = checkpoint_task_of(t);
@@ -358,7 +376,8 @@ static status finish(trainer *t, train_result *out) {
 status train_check(const train_request *r, const plan *p) {
     if (r->export_dir) TRY(export_check_dir("run.export", r->export_dir)); /* now, not after hours of training */
     if (r->export_dir && r->comm) TRY(comm_barrier(r->comm)); /* before one rank writes what another still reads */
-    if (r->pretrained && !r->resume) TRY(weights_check_dir(p, r->model_dir));
+    weights_origin from = origin_of(r);
+    TRY(weights_start_check(p, &from, r->resume != NULL));
     char found[4096]; /* before a run directory is made for a run that cannot resume */
     if (!r->resume || strcmp(r->resume, "auto") == 0) return OK;
     TRY(checkpoint_find_newest_quietly(r->resume, found, sizeof found));

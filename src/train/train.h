@@ -145,6 +145,7 @@ struct train_request {
     const char *resume;      /* NULL | "auto" | a run or a checkpoint directory */
     const char *model_dir;   /* Hugging Face directory the model was described by; NULL: a preset */
     bool pretrained;         /* its weights are the first values, unless a checkpoint is resumed */
+    const char *adapter;     /* PEFT directory whose adapters are trained further; NULL: new ones, where there are adapters */
     const char *export_dir;  /* where the trained model goes at the end; NULL: nowhere */
     int64_t keep;
     bool no_last_checkpoint;

@@ -1,12 +1,11 @@
-/* export.c - write a trained model as a directory that transformers loads.
+/* export.c - write a trained model as a directory that transformers loads, or its adapters as one that PEFT loads.
  *
  * Everything goes to DIR.tmp.<pid>.<n> beside DIR, is flushed, and is renamed: DIR is complete or does not exist. The
  * next export to the same DIR removes leftovers of a killed one.
- * Weights come from a checkpoint's mapped files or from the running program, a block of rows at a time, always as
- * fp32 and rounded once to the requested dtype. bf16 and fp16 runs have fp32 masters, whose rounding is the
- * parameter itself, so the masters are right for every dtype. A number that fp16 cannot hold is refused by name: it
- * would be written as infinity. */
-#include "weights/export.h"
+ * Weights come from param_reader.h, a block of rows at a time, always as fp32, and are rounded once to the requested
+ * dtype. A number that fp16 cannot hold is refused by name: it would be written as infinity. */
+#include "weights/adapter.h"
+#include "weights/export_job.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -18,43 +17,6 @@
 #define SHARD_BYTES 5000000000ull /* what transformers 4 calls 5GB */
 enum { BLOCK_ELEMENTS = 1 << 20, TILE = 16 };
 
-/* ---- where the numbers come from --------------------------------------------------------------------------------- */
-
-/* Elements [first, first + n) of parameter i as fp32. begin makes sure that all of it can be read. */
-typedef struct source {
-    const program *g;
-    const model *m;
-    exec *e; /* the running program ... */
-    const plan *p;
-    const checkpoint_reader *r; /* ... or a checkpoint */
-    checkpoint_found found;     /* of the parameter in progress */
-    void *raw;                  /* BLOCK_ELEMENTS or one row, whichever is more */
-} source;
-
-static status source_begin(source *s, size_t i) {
-    if (s->e) return OK;
-    const model_param *q = &s->m->params[i];
-    TRY(checkpoint_param_find(s->r, q->name, &program_get(s->g, q->value)->shape, &s->found));
-    return OK;
-}
-
-static void source_read(source *s, size_t i, int64_t first, int64_t n, float *out) {
-    value_id v = NO_VALUE;
-    dtype t = s->found.type;
-    if (s->e) {
-        v = s->p->step.masters[i] ? s->p->step.masters[i] : s->m->params[i].value;
-        t = program_get(s->g, v)->type;
-    }
-    size_t width = dtype_bytes(t);
-    if (s->e) exec_read(s->e, v, (size_t)first * width, s->raw, (size_t)n * width);
-    else checkpoint_reader_read(s->r, &s->found, (uint64_t)first * width, s->raw, (size_t)n * width);
-    tensor_convert(out, DTYPE_F32, s->raw, t, (size_t)n);
-}
-
-static void source_end(source *s) {
-    if (!s->e) checkpoint_reader_forget(s->r, &s->found);
-}
-
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
 
 typedef struct item { /* one tensor of the files */
@@ -63,10 +25,10 @@ typedef struct item { /* one tensor of the files */
 } item;
 
 typedef struct exporter {
-    source from;
+    export_job *job;
+    param_reader *from;
     dtype type;
-    const char *dir;                  /* the temporary one */
-    const tokenizer_files *tokenizer; /* NULL: none */
+    const char *dir; /* the temporary one */
     item *items;
     safetensors_entry *entries;
     size_t n_items;
@@ -78,8 +40,13 @@ typedef struct exporter {
     arena memory;
 } exporter;
 
+/* Adapters alone, all but them, or everything where there are none. */
+static bool is_written(const exporter *x, const model_param *q) {
+    return (q->adapter != ADAPTER_NONE) == (x->job->kind == EXPORT_ADAPTER);
+}
+
 static void list_items(exporter *x, uint64_t shard_bytes) {
-    const model *m = x->from.m;
+    const model *m = x->from->m;
     size_t n = 0;
     for (size_t i = 0; i < m->n_params; i++) n += (size_t)m->params[i].n_parts;
     x->items = arena_array(&x->memory, item, n);
@@ -88,7 +55,8 @@ static void list_items(exporter *x, uint64_t shard_bytes) {
     x->block = BLOCK_ELEMENTS;
     for (size_t i = 0; i < m->n_params; i++) {
         const model_param *q = &m->params[i];
-        const shape *s = &program_get(x->from.g, q->value)->shape;
+        const shape *s = &q->shape;
+        if (!is_written(x, q)) continue;
         if (s->rank == 2) x->block = MAX(x->block, s->dim[1]);
         for (int k = 0; k < q->n_parts; k++) {
             int64_t rows = q->parts[k].n_rows;
@@ -101,7 +69,10 @@ static void list_items(exporter *x, uint64_t shard_bytes) {
             in_shard += n_bytes;
             x->report->n_bytes += n_bytes;
             x->report->n_parameters += (uint64_t)shape_count(&out);
-            x->entries[x->n_items] = (safetensors_entry){q->parts[k].file_name, x->type, out};
+            const char *name = x->job->kind == EXPORT_ADAPTER
+                                   ? arena_format(&x->memory, "base_model.model.%s", q->parts[k].file_name)
+                                   : q->parts[k].file_name;
+            x->entries[x->n_items] = (safetensors_entry){name, x->type, out};
             x->items[x->n_items++] = (item){i, k, x->n_shards};
         }
     }
@@ -109,6 +80,7 @@ static void list_items(exporter *x, uint64_t shard_bytes) {
 }
 
 static const char *shard_name(exporter *x, int shard) {
+    if (x->job->kind == EXPORT_ADAPTER) return "adapter_model.safetensors";
     if (x->n_shards == 1) return "model.safetensors";
     return arena_format(&x->memory, "model-%05d-of-%05d.safetensors", shard + 1, x->n_shards);
 }
@@ -133,16 +105,15 @@ static void transpose(float *out, const float *in, int64_t n, int64_t columns) {
 }
 
 static status write_item(exporter *x, safetensors_writer *w, size_t entry, const item *it) {
-    const model_param *q = &x->from.m->params[it->param];
+    const model_param *q = &x->from->m->params[it->param];
     const param_part *part = &q->parts[it->part];
-    const shape *s = &program_get(x->from.g, q->value)->shape;
+    const shape *s = &q->shape;
     int64_t columns = s->rank == 2 ? s->dim[1] : 1, block = x->block / columns;
     size_t width = dtype_bytes(x->type);
     bool transposed = q->transposed && s->rank == 2;
     for (int64_t row = 0; row < part->n_rows; row += block) {
         int64_t n = MIN(block, part->n_rows - row);
-        source_read(&x->from, it->param, (part->first_row + row) * columns, n * columns, x->wide);
-        if (x->from.e) TRY(exec_check(x->from.e));
+        TRY(param_reader_read(x->from, it->param, (part->first_row + row) * columns, n * columns, x->wide));
         if (transposed) transpose(x->transposed, x->wide, n, columns);
         TRY(narrow_elements(x, transposed ? x->transposed : x->wide, n * columns, part->file_name));
         if (!transposed) {
@@ -165,12 +136,13 @@ static status write_shard(exporter *x, size_t first, size_t end) {
     TRY(safetensors_writer_open(&w, path, x->entries + first, end - first, metadata));
     for (size_t i = first; i < end; i++) {
         const item *it = &x->items[i];
-        if (it->part == 0) TRY_GOTO(rc, source_begin(&x->from, it->param), fail);
+        if (it->part == 0) TRY_GOTO(rc, param_reader_begin(x->from, it->param), fail);
         TRY_GOTO(rc, write_item(x, &w, i - first, it), fail);
-        if (it->part + 1 == x->from.m->params[it->param].n_parts) source_end(&x->from);
+        if (it->part + 1 == x->from->m->params[it->param].n_parts) param_reader_end(x->from, it->param);
     }
     return safetensors_writer_close(&w);
 fail:
+    param_reader_drop(x->from);
     safetensors_writer_abort(&w);
     return rc;
 }
@@ -191,7 +163,8 @@ static status write_weights(exporter *x, uint64_t shard_bytes) {
     x->wide = mem_alloc((size_t)x->block * sizeof *x->wide);
     x->transposed = mem_alloc((size_t)x->block * sizeof *x->transposed);
     x->narrow = mem_alloc((size_t)x->block * sizeof(float));
-    x->from.raw = mem_alloc((size_t)x->block * sizeof(float));
+    x->from->raw = mem_alloc((size_t)x->block * sizeof(float));
+    x->from->block = x->block;
     status rc = OK;
     for (size_t first = 0, end; first < x->n_items && rc == OK; first = end) {
         for (end = first; end < x->n_items && x->items[end].shard == x->items[first].shard;) end++;
@@ -201,11 +174,19 @@ static status write_weights(exporter *x, uint64_t shard_bytes) {
     free(x->wide);
     free(x->transposed);
     free(x->narrow);
-    free(x->from.raw);
+    free(x->from->raw);
     return rc;
 }
 
 /* ---- the other files --------------------------------------------------------------------------------------------- */
+
+static status write_adapter_config(const exporter *x, const json_t *description, arena *memory) {
+    const char *base = json_string_value(json_object_get(json_object_get(description, "base"), "path"));
+    json_t *config = adapter_config_to_json(&x->from->m->config, &x->job->lora, base);
+    status rc = json_write_file(arena_format(memory, "%s/adapter_config.json", x->dir), config);
+    json_decref(config);
+    return rc;
+}
 
 static status write_config(const exporter *x, const json_t *description, arena *memory) {
     static const char *const names[] = {[DTYPE_F32] = "float32", [DTYPE_BF16] = "bfloat16", [DTYPE_F16] = "float16"};
@@ -264,10 +245,13 @@ status export_check_dir(const char *setting, const char *dir) {
     return rc;
 }
 
-static status fill(exporter *x, const json_t *description, uint64_t shard_bytes) {
-    TRY(write_config(x, description, &x->memory));
-    if (x->tokenizer) TRY(tokenizer_files_write(x->tokenizer, x->dir));
-    TRY(write_weights(x, shard_bytes));
+static status fill(exporter *x, uint64_t shard_bytes) {
+    const export_job *j = x->job;
+    bool adapter = j->kind == EXPORT_ADAPTER;
+    TRY(adapter ? write_adapter_config(x, j->description, &x->memory) : write_config(x, j->description, &x->memory));
+    if (j->tokenizer) TRY(tokenizer_files_write(j->tokenizer, x->dir));
+    TRY(write_weights(x, adapter ? UINT64_MAX : shard_bytes));
+    if (j->check) TRY(j->check(j));
     TRY(dir_sync(x->dir));
     return OK;
 }
@@ -278,7 +262,8 @@ static status publish(const char *from, const char *to, const char *parent) {
     return OK;
 }
 
-static status write_dir(exporter *x, const json_t *description, const export_options *o) {
+status export_write(export_job *job, const export_options *o, export_report *report) {
+    exporter state = {.job = job, .from = &job->from, .type = report->type, .report = report}, *x = &state;
     status rc = OK;
     error_record why;
     arena_init(&x->memory);
@@ -293,7 +278,7 @@ static status write_dir(exporter *x, const json_t *description, const export_opt
     TRY_GOTO(rc, dir_make(parent), done);
     TRY_GOTO(rc, temporary_make(dir, true, &temporary, &lock), done);
     x->dir = temporary.text;
-    TRY_GOTO(rc, fill(x, description, o->shard_bytes), fail);
+    TRY_GOTO(rc, fill(x, o->shard_bytes), fail);
     TRY_GOTO(rc, publish(x->dir, dir, parent), fail);
     goto done;
 fail:
@@ -307,8 +292,7 @@ done:
     return rc;
 }
 
-/* The files that the user named, or those that the run keeps. *read owns what was read; the caller frees it. */
-static status choose_tokenizer(const export_options *o, const tokenizer_files *kept, tokenizer_files *read,
+status export_choose_tokenizer(const export_options *o, const tokenizer_files *kept, tokenizer_files *read,
                                const tokenizer_files **out) {
     *out = kept;
     if (!o->tokenizer) return OK;
@@ -320,79 +304,27 @@ static status choose_tokenizer(const export_options *o, const tokenizer_files *k
     return tokenizer_files_read(read, o->tokenizer);
 }
 
+/* Adapters keep the precision of what is trained: that of their masters. */
+static dtype trained_type(const plan *p) {
+    precision q = p->request.choice.precision;
+    return p->request.lora.rank && precision_master(q) ? DTYPE_F32 : precision_compute(q);
+}
+
 status export_running(exec *e, const plan *p, const char *description, const tokenizer_files *tokenizer,
                       const export_options *o, export_report *out) {
-    *out = (export_report){.type = o->type == DTYPE_COUNT ? precision_compute(p->request.choice.precision) : o->type};
+    bool lora = p->request.lora.rank > 0;
+    *out = (export_report){.type = o->type == DTYPE_COUNT ? trained_type(p) : o->type, .is_adapter = lora};
     json_t *root = json_loads(description, JSON_REJECT_DUPLICATES, NULL);
     ASSERT(root);
-    exporter x = {.from = {.g = &p->program, .m = &p->model, .e = e, .p = p}, .type = out->type, .report = out};
+    param_place here = {.e = e, .p = p};
+    export_job j = {.kind = lora ? EXPORT_ADAPTER : EXPORT_MODEL,
+                    .from = {.m = &p->model, .g = &p->program, .base = here, .adapters = here},
+                    .lora = p->request.lora,
+                    .description = root};
     tokenizer_files read = {0};
-    status rc = choose_tokenizer(o, tokenizer, &read, &x.tokenizer);
-    if (rc == OK) rc = write_dir(&x, root, o);
+    status rc = export_choose_tokenizer(o, tokenizer, &read, &j.tokenizer);
+    if (rc == OK) rc = export_write(&j, o, out);
     tokenizer_files_fini(&read);
     json_decref(root);
-    return rc;
-}
-
-/* ---- from a checkpoint ------------------------------------------------------------------------------------------- */
-
-/* The model's parameters and their names; nothing of this program runs, so its sizes are the smallest. */
-static status build_names(const json_t *description, const char *path, model *m, program *g) {
-    model_config c;
-    TRY(model_config_from_json(&c, json_object_get(description, "config"), "of the checkpoint", path));
-    TRY(model_build(m, g, &c, &(model_build_options){.batch = 1, .seq_len = 1, .compute = DTYPE_F32}));
-    return OK;
-}
-
-/* The copy in the checkpoint. A checkpoint of an older ralo has none: the path that it names may be any file of the
- * user. */
-static status kept_tokenizer(const checkpoint_reader *r, const char *dir, const json_t *description,
-                             const export_options *o, tokenizer_files *out) {
-    const json_t *files = checkpoint_reader_tokenizer(r);
-    const char *path = json_string_value(json_object_get(description, "tokenizer"));
-    if (o->tokenizer) return OK;
-    if (files) return tokenizer_files_load(out, dir, files, true);
-    if (!path) return OK;
-    return ERR(ERR_INPUT,
-               "%s keeps no copy of its tokenizer, an older ralo wrote it, and says that it was trained with %s; files "
-               "are never copied from a path that a checkpoint names: give the directory with --tokenizer DIR, or "
-               "--tokenizer none to "
-               "export without it",
-               dir, path);
-}
-
-status export_checkpoint(const char *from, const export_options *o, export_report *out) {
-    status rc = OK;
-    checkpoint_reader *r = NULL;
-    model m = {0};
-    program g;
-    checkpoint_found first;
-    tokenizer_files kept = {0}, read = {0};
-    char name[256];
-    *out = (export_report){.type = o->type};
-    program_init(&g);
-    TRY_GOTO(rc, export_check_dir(NULL, o->dir), done);
-    TRY_GOTO(rc, checkpoint_locate("export", from, "a run or a checkpoint directory", out->from, sizeof out->from),
-             done);
-    TRY_GOTO(rc, checkpoint_reader_open(&r, out->from), done);
-    const json_t *description;
-    TRY_GOTO(rc, checkpoint_description(r, out->from, &description), done);
-    out->step = checkpoint_reader_step(r);
-    TRY_GOTO(rc, build_names(description, out->from, &m, &g), done);
-    snprintf(name, sizeof name, "param/%s", m.params[0].name);
-    if (out->type == DTYPE_COUNT) {
-        bool half = checkpoint_reader_find(r, name, &first) && (first.type == DTYPE_BF16 || first.type == DTYPE_F16);
-        out->type = half ? first.type : DTYPE_F32;
-    }
-    exporter x = {.from = {.g = &g, .m = &m, .r = r}, .type = out->type, .report = out};
-    TRY_GOTO(rc, kept_tokenizer(r, out->from, description, o, &kept), done);
-    TRY_GOTO(rc, choose_tokenizer(o, &kept, &read, &x.tokenizer), done);
-    rc = write_dir(&x, description, o);
-done:
-    tokenizer_files_fini(&kept);
-    tokenizer_files_fini(&read);
-    checkpoint_reader_close(r);
-    model_fini(&m);
-    program_fini(&g);
     return rc;
 }

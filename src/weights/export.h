@@ -1,5 +1,6 @@
 #pragma once
-/* export.h - private to weights, part of its face: a directory that Hugging Face's transformers loads.
+/* export.h - private to weights, part of its face: a directory that Hugging Face's transformers loads; of a run with
+ * adapters one that PEFT loads, or, merged, the whole model.
  *
  * config.json, generation_config.json, model.safetensors (or shards and their index) and, if the run used a
  * tokenizer directory, its files, from the copy that the checkpoint keeps. Packed parameters are split, transposed
@@ -9,7 +10,9 @@
 
 typedef struct export_options {
     const char *dir;       /* must not exist, or be empty */
-    dtype type;            /* fp32, bf16, fp16; DTYPE_COUNT: as the parameters were trained */
+    dtype type;            /* fp32, bf16, fp16; DTYPE_COUNT: as the parameters were trained; merged: as the base is */
+    bool merge;            /* W + scale B A instead of the adapters alone */
+    const char *adapter;   /* merge: PEFT's directory or a run, over the model given; NULL: that of the run given */
     uint64_t shard_bytes;  /* a file grows no larger, unless one tensor is; 0: 5 GB */
     const char *tokenizer; /* tokenizer directory that the user gave; "none": no tokenizer. NULL: the run's own files */
 } export_options;
@@ -17,12 +20,15 @@ typedef struct export_report {
     char from[4096]; /* the checkpoint */
     int64_t step;
     dtype type;
+    bool is_adapter; /* adapter_config.json and adapter_model.safetensors */
     uint64_t n_parameters, n_bytes;
     int n_files; /* of weights */
 } export_report;
 /* A directory that is not empty is refused, by the name of the setting; NULL: it was an argument. */
 status export_check_dir(const char *setting, const char *dir);
-/* from: a run directory (its newest checkpoint) or a checkpoint directory. */
+/* from: a run directory (its newest checkpoint) or a checkpoint directory; merge: also a Hugging Face directory. Merging
+ * holds a block of rows and the adapters of one layer; the base is read from its files, at their precision, and each number is
+ * rounded once. */
 status export_checkpoint(const char *from, const export_options *o, export_report *out);
 
 /* {"config": config.json, "generation": generation_config.json, "tokenizer": DIR or absent (where it came from, a note: nothing

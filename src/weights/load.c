@@ -1,28 +1,25 @@
 /* load.c - stream parameters from files into the program.
  *
- * First every name, shape and dtype is checked, and all problems are reported in one message; then one tensor at a time
+ * First match.c finds the tensor of every part, and reports all problems in one message; then one tensor at a time
  * goes mapped file -> fp32 rows -> parameter dtype -> arena. Packed parameters are filled part by part, and files that
  * hold (in, out) are transposed in small tiles while they are read. Only a block of rows is held, and mapped pages are
- * released after reading, so loading a model takes little more memory than the model.
- * Views into a file have no alignment, so elements are copied out before they are converted. */
+ * released after reading, so loading a model takes little more memory than the model. */
 #include "weights/load.h"
+#include "weights/file_tensor.h"
+#include "weights/match.h"
 #include "weights/params.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #define INDEX_MAX_BYTES (64u << 20)
 #define MOST_SHARDS 4096
 #define HEADERS_MAX_BYTES 100000000u /* of all shards together: as much as one file may have */
-#define MOST_NAMED 10                /* problems told by name; the rest is counted */
 enum {
     BLOCK_MOST = 1 << 20, /* elements converted before they are written to their place */
     BLOCK_LEAST = 1 << 16,
     TASK_ELEMENTS = 16384,
-    PIECE = 1024, /* elements copied to aligned memory at once */
-    TILE = 16,    /* file rows turned at once: 64 bytes of each parameter row */
-    COMPARE_BYTES = 4 << 20,
+    TILE = 16, /* file rows turned at once: 64 bytes of each parameter row */
 };
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
@@ -125,148 +122,6 @@ void weight_files_close(weight_files *w) {
     *w = (weight_files){0};
 }
 
-/* ---- mapped pages ------------------------------------------------------------------------------------------------ */
-
-/* Releases the mapped pages of these bytes. Only whole pages at the end; at the start a neighbour's page may go too,
- * which only means reading it again. */
-static void release_pages(const safetensor *t, size_t from, size_t to) {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), base = (uintptr_t)t->data;
-    uintptr_t start = (base + from) & ~(page - 1), end = (base + to) & ~(page - 1);
-    if (end > start) madvise((void *)start, end - start, MADV_DONTNEED); /* advice: refusal costs memory only */
-}
-
-/* ---- which tensor is which --------------------------------------------------------------------------------------- */
-
-typedef struct matcher {
-    const plan *p;
-    const safetensors *files;
-    size_t n_files;
-    const char *prefix;
-    bool **used; /* per file, per tensor */
-    strbuf problems;
-    size_t n_problems;
-} matcher;
-
-static void add_problem(matcher *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void add_problem(matcher *m, const char *fmt, ...) {
-    if (m->n_problems++ >= MOST_NAMED) return;
-    char line[256];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(line, sizeof line, fmt, args);
-    va_end(args);
-    strbuf_printf(&m->problems, "\n  %.160s", line);
-}
-
-/* "model." of model.layers.0...; files of the bare decoder, the published GPT-2 among them, leave it out. */
-static const char *family_prefix(const matcher *m) {
-    return model_family_traits(m->p->model.config.family)->names->prefix;
-}
-
-static const safetensor *find_exact(const matcher *m, const char *name) {
-    char full[512];
-    snprintf(full, sizeof full, "%s%s", m->prefix, name);
-    for (size_t i = 0; i < m->n_files; i++) {
-        const safetensor *t = safetensors_find(&m->files[i], full);
-        if (!t) continue;
-        m->used[i][t - m->files[i].tensors] = true;
-        return t;
-    }
-    return NULL;
-}
-
-static const safetensor *find(const matcher *m, const char *name) {
-    const safetensor *t = find_exact(m, name);
-    if (!t && str_starts_with(name, family_prefix(m))) t = find_exact(m, name + strlen(family_prefix(m)));
-    return t;
-}
-
-static shape part_shape(const model_param *q, const param_part *part) {
-    const shape *s = &q->cut.whole;
-    if (s->rank == 1) return SHAPE(part->n_rows);
-    return q->transposed ? SHAPE(s->dim[1], part->n_rows) : SHAPE(part->n_rows, s->dim[1]);
-}
-
-static const safetensor *match_part(matcher *m, const model_param *q, const param_part *part) {
-    char a[64], b[64];
-    const safetensor *t = find(m, part->file_name);
-    /* A tied model has one matrix under two names: a file may hold either. */
-    if (!t && q->number == 0 && m->p->model.config.tied) t = find_exact(m, "lm_head.weight");
-    shape want = part_shape(q, part);
-    if (!t) add_problem(m, "%s is missing", part->file_name);
-    else if (!shape_equal(&t->shape, &want))
-        add_problem(m, "%s has shape %s, expected %s", part->file_name, shape_format(a, &t->shape),
-                    shape_format(b, &want));
-    else if (t->type != DTYPE_F32 && t->type != DTYPE_BF16 && t->type != DTYPE_F16)
-        add_problem(m, "%s is %s, expected fp32, bf16 or fp16", part->file_name, dtype_name(t->type));
-    else return t;
-    return NULL;
-}
-
-static bool is_buffer(const char *name) {
-    return str_ends_with(name, ".attn.bias") || str_ends_with(name, ".attn.masked_bias") ||
-           str_ends_with(name, "rotary_emb.inv_freq");
-}
-
-static bool same_bytes(const safetensor *a, const safetensor *b) {
-    bool same = true;
-    for (size_t at = 0; at < a->n_bytes && same; at += COMPARE_BYTES) {
-        size_t end = MIN(a->n_bytes, at + COMPARE_BYTES);
-        same = memcmp((const char *)a->data + at, (const char *)b->data + at, end - at) == 0;
-        release_pages(a, at, end);
-        release_pages(b, at, end);
-    }
-    return same;
-}
-
-/* A tied model's file may hold its embedding a second time, as lm_head.weight. If that matrix differs it is refused:
- * it would be lost silently, and transformers would use it. */
-static void match_head(matcher *m, const safetensor *embedding) {
-    const safetensor *head = m->p->model.config.tied ? find_exact(m, "lm_head.weight") : NULL;
-    if (!head || !embedding || head == embedding) return;
-    if (!shape_equal(&head->shape, &embedding->shape) || head->type != embedding->type || !same_bytes(head, embedding))
-        add_problem(m, "lm_head.weight is not the embedding, though tie_word_embeddings is true");
-}
-
-static void match_rest(matcher *m) {
-    for (size_t i = 0; i < m->n_files; i++)
-        for (size_t k = 0; k < m->files[i].n_tensors; k++) {
-            const char *name = m->files[i].tensors[k].name;
-            if (m->used[i][k] || !str_starts_with(name, m->prefix) || is_buffer(name)) continue;
-            add_problem(m, "%.120s is not part of this model", name);
-        }
-}
-
-/* Fills sources: one tensor per part, in the order of parameters and parts. Tensors of other pipeline stages are
- * checked too: a file must hold the whole model, on every rank. */
-static status match(const plan *p, const safetensors *files, size_t n_files, const char *prefix,
-                    const safetensor **sources) {
-    matcher m = {.p = p, .files = files, .n_files = n_files, .prefix = prefix};
-    m.used = mem_alloc(n_files * sizeof *m.used);
-    for (size_t i = 0; i < n_files; i++) m.used[i] = mem_alloc(files[i].n_tensors + 1);
-    strbuf_init(&m.problems);
-    size_t n = 0;
-    const safetensor *embedding = NULL;
-    for (size_t i = 0; i < p->model.n_all_params; i++) {
-        const model_param *q = &p->model.params[i];
-        for (int k = 0; k < q->n_parts; k++) sources[n++] = match_part(&m, q, &q->parts[k]);
-        if (q->number == 0) embedding = sources[n - 1];
-    }
-    match_head(&m, embedding);
-    match_rest(&m);
-    status rc = OK;
-    if (m.n_problems) {
-        char more[64] = "";
-        if (m.n_problems > MOST_NAMED) snprintf(more, sizeof more, "\n  and %zu more", m.n_problems - MOST_NAMED);
-        rc = ERR(ERR_INPUT, "%s%s does not hold the weights of %s:%s%s", n_files ? files[0].path : "no file",
-                 n_files > 1 ? " and the files beside it" : "", p->model.config.name, m.problems.text, more);
-    }
-    strbuf_fini(&m.problems);
-    for (size_t i = 0; i < n_files; i++) free(m.used[i]);
-    free(m.used);
-    return rc;
-}
-
 /* ---- moving ------------------------------------------------------------------------------------------------------ */
 
 typedef struct mover {
@@ -283,22 +138,6 @@ typedef struct mover {
     void *narrow;          /* the same in the parameter's dtype; NULL for fp32 */
 } mover;
 
-/* n elements of the file, from element `first`. */
-static void copy_elements(const mover *m, int64_t first, float *out, int64_t n) {
-    uint64_t raw[PIECE / 2]; /* aligned, and large enough for PIECE fp32 */
-    size_t width = dtype_bytes(m->source->type);
-    for (int64_t at = 0; at < n; at += PIECE) {
-        size_t k = (size_t)MIN(n - at, (int64_t)PIECE);
-        const char *from = (const char *)m->source->data + (size_t)(first + at) * width;
-        if (m->source->type == DTYPE_F32) {
-            memcpy(out + at, from, k * width);
-        } else {
-            memcpy(raw, from, k * width);
-            tensor_convert(out + at, DTYPE_F32, raw, m->source->type, k);
-        }
-    }
-}
-
 static void narrow_elements(const mover *m, int64_t first, int64_t n) {
     if (!m->narrow) return;
     tensor_convert((char *)m->narrow + (size_t)first * dtype_bytes(m->type), m->type, m->wide + first, DTYPE_F32,
@@ -308,7 +147,7 @@ static void narrow_elements(const mover *m, int64_t first, int64_t n) {
 static void plain_task(void *context, int64_t task, int thread) {
     const mover *m = context;
     int64_t first = task * TASK_ELEMENTS, n = MIN((int64_t)TASK_ELEMENTS, m->n * m->columns - first);
-    copy_elements(m, m->row * m->columns + first, m->wide + first, n);
+    file_tensor_read(m->source, m->row * m->columns + first, m->wide + first, n);
     narrow_elements(m, first, n);
 }
 
@@ -320,7 +159,7 @@ static void transposed_task(void *context, int64_t task, int thread) {
     int64_t first = task * TRANSPOSE_ROWS, n = MIN((int64_t)TRANSPOSE_ROWS, m->n - first);
     for (int64_t c = 0; c < m->columns; c += TILE) {
         int64_t w = MIN((int64_t)TILE, m->columns - c);
-        for (int64_t k = 0; k < w; k++) copy_elements(m, (c + k) * m->rows + m->row + first, tile[k], n);
+        for (int64_t k = 0; k < w; k++) file_tensor_read(m->source, (c + k) * m->rows + m->row + first, tile[k], n);
         for (int64_t r = 0; r < n; r++)
             for (int64_t k = 0; k < w; k++) m->wide[(first + r) * m->columns + c + k] = tile[k][r];
     }
@@ -339,10 +178,10 @@ static void move_part(mover *m, int64_t first_row, int64_t block_rows) {
         params_write_whole(m->e, m->p, m->param, false, at, n, m->narrow ? m->narrow : (void *)m->wide);
         if (m->master) params_write_whole(m->e, m->p, m->param, true, at, n, m->wide);
         if (!m->transposed)
-            release_pages(m->source, (size_t)(m->row * m->columns) * width,
-                          (size_t)((m->row + m->n) * m->columns) * width);
+            file_tensor_release(m->source, (size_t)(m->row * m->columns) * width,
+                                (size_t)((m->row + m->n) * m->columns) * width);
     }
-    release_pages(m->source, 0, m->source->n_bytes);
+    file_tensor_release(m->source, 0, m->source->n_bytes);
 }
 
 /* A block is a small part of the largest tensor, so that its buffers stay small beside it, and at least one row. */
@@ -356,7 +195,7 @@ static int64_t block_elements(const plan *p) {
     return MAX(widest, MIN((int64_t)BLOCK_MOST, MAX((int64_t)BLOCK_LEAST, largest / 8)));
 }
 
-static void move_all(exec *e, const plan *p, const safetensor *const *sources) {
+void weights_move(exec *e, const plan *p, const safetensor *const *sources) {
     int64_t block = block_elements(p);
     float *wide = mem_alloc((size_t)block * sizeof *wide);
     void *narrow = mem_alloc((size_t)block * 2);
@@ -373,7 +212,7 @@ static void move_all(exec *e, const plan *p, const safetensor *const *sources) {
                    .columns = q->shape.rank == 2 ? q->cut.whole.dim[1] : 1};
         m.transposed = q->transposed && q->shape.rank == 2;
         for (int k = 0; k < q->n_parts; k++) {
-            m.source = *sources++;
+            if (!(m.source = *sources++)) continue;
             m.rows = q->parts[k].n_rows;
             move_part(&m, q->parts[k].first_row, MAX((int64_t)1, block / m.columns));
         }
@@ -384,11 +223,9 @@ static void move_all(exec *e, const plan *p, const safetensor *const *sources) {
 
 /* e NULL: only checks. */
 static status load(exec *e, const plan *p, const safetensors *files, size_t n_files, const char *prefix) {
-    size_t n_parts = 0;
-    for (size_t i = 0; i < p->model.n_all_params; i++) n_parts += (size_t)p->model.params[i].n_parts;
-    const safetensor **sources = mem_alloc(n_parts * sizeof *sources);
-    status rc = match(p, files, n_files, prefix, sources);
-    if (rc == OK && e) move_all(e, p, sources);
+    const safetensor **sources = mem_alloc(match_part_count(&p->model) * sizeof *sources);
+    status rc = match_weights(&p->model, files, n_files, prefix, sources);
+    if (rc == OK && e) weights_move(e, p, sources);
     free(sources);
     return rc;
 }

@@ -11,7 +11,7 @@ typedef struct weight_files {
 status weight_files_open(weight_files *w, const char *dir);
 void weight_files_close(weight_files *w);
 
-/* Fills every parameter (and its fp32 master) from `files`. Only tensors whose name begins with `prefix` count; what
+/* Fills every parameter (and its fp32 master) but adapters from `files`. Only tensors whose name begins with `prefix` count; what
  * follows is the Hugging Face name, with or without the family's own "model." or "transformer.". fp32, bf16 and fp16 are
  * read. Tensors that are missing, misshapen or not expected are one error that names up to ten of them, before anything
  * is loaded; buffers that old versions saved (attn.bias, attn.masked_bias, rotary inv_freq) and the copy of a tied

@@ -81,7 +81,13 @@ void params_write_whole(exec *e, const plan *p, size_t i, bool master, int64_t f
                     (const char *)from + (size_t)(run.whole - first) * width);
 }
 
-void params_initialize(exec *e, const plan *p, uint64_t seed) {
+static bool is_in(const model_param *q, param_group group) {
+    return group == PARAMS_ALL || (q->adapter == ADAPTER_NONE) == (group == PARAMS_BASE);
+}
+
+void params_initialize(exec *e, const plan *p, uint64_t seed) { params_draw(e, p, seed, PARAMS_ALL); }
+
+void params_draw(exec *e, const plan *p, uint64_t seed, param_group group) {
     const program *g = &p->program;
     fill_chunk chunks[2];
     for (size_t k = 0; k < ARRAY_LENGTH(chunks); k++)
@@ -90,7 +96,7 @@ void params_initialize(exec *e, const plan *p, uint64_t seed) {
     for (size_t i = 0; i < p->model.n_params; i++) {
         const model_param *param = &p->model.params[i];
         value_id master = p->step.masters[i];
-        int64_t total = shape_count(&param->shape);
+        int64_t total = is_in(param, group) ? shape_count(&param->shape) : 0;
         for (int64_t first = 0; first < total; first += FILL_CHUNK) {
             f.drawn->i = i;
             f.drawn->first = first;
@@ -120,6 +126,7 @@ typedef struct hash_chunk {
     int64_t first; /* element of what the rank has, at the chunk's start */
     int64_t n;
     size_t width;
+    dtype narrow; /* hashed as if rounded to this from fp32; DTYPE_COUNT: as it is */
     uint8_t *bytes;
 } hash_chunk;
 
@@ -145,15 +152,22 @@ static void hash_read(exec *e, const hash_chunk *k, int64_t at, int64_t n) {
 }
 
 static uint64_t hash_part(exec *e, const hash_chunk *k, int64_t at) {
-    int64_t end = MIN(at + FILL_TASK, k->n);
+    int64_t begin = at, end = MIN(at + FILL_TASK, k->n);
     uint64_t sum = 0;
+    uint16_t narrow[FILL_TASK];
+    const uint8_t *bytes = k->bytes + (size_t)at * k->width;
+    size_t width = k->width;
     if (k->near) hash_read(e, k, at, end - at);
+    if (k->narrow != DTYPE_COUNT) {
+        tensor_convert(narrow, k->narrow, bytes, DTYPE_F32, (size_t)(end - at));
+        bytes = (const uint8_t *)narrow, width = sizeof *narrow;
+    }
     while (at < end) {
         int64_t n, whole = param_cut_place(k->cut, k->first + at, &n);
         n = MIN(n, end - at);
         for (int64_t i = 0; i < n; i++) {
             uint64_t bits = 0;
-            memcpy(&bits, k->bytes + (size_t)(at + i) * k->width, k->width);
+            memcpy(&bits, bytes + (size_t)(at - begin + i) * width, width);
             sum += mix(k->key + (uint64_t)(whole + i) * 0x9e3779b97f4a7c15ull + bits);
         }
         at += n;
@@ -180,6 +194,28 @@ static void hash_run(hash_job *j, hash_chunk *fetched, hash_chunk *hashed) {
     for (int64_t k = 0; k < n_parts; k++) j->sum += j->sums[k];
 }
 
+uint64_t params_hash_elements(const char *name, int64_t first, const float *x, int64_t n, dtype as) {
+    uint16_t narrow[FILL_TASK];
+    uint64_t sum = 0, key = rng_key(0, name);
+    size_t width = dtype_bytes(as);
+    for (int64_t at = 0; at < n; at += FILL_TASK) {
+        int64_t k = MIN(n - at, (int64_t)FILL_TASK);
+        const uint8_t *bytes = (const uint8_t *)(x + at);
+        if (as != DTYPE_F32) {
+            tensor_convert(narrow, as, x + at, DTYPE_F32, (size_t)k);
+            bytes = (const uint8_t *)narrow;
+        }
+        for (int64_t i = 0; i < k; i++) {
+            uint64_t bits = 0;
+            memcpy(&bits, bytes + (size_t)i * width, width);
+            sum += mix(key + (uint64_t)(first + at + i) * 0x9e3779b97f4a7c15ull + bits);
+        }
+    }
+    return sum;
+}
+
+uint64_t params_hash_finish(uint64_t sum) { return mix(sum); }
+
 /* What an element is hashed as: its fp32 master where there are masters. The chunk has no elements yet. */
 static hash_chunk hash_begin(exec *e, const plan *p, size_t i, uint8_t *bytes) {
     const step_interface *step = &p->step;
@@ -191,20 +227,22 @@ static hash_chunk hash_begin(exec *e, const plan *p, size_t i, uint8_t *bytes) {
                         .cut = &p->model.params[i].cut,
                         .key = rng_key(0, p->model.params[i].name),
                         .width = dtype_bytes(program_get(&p->program, v)->type),
+                        .narrow = DTYPE_COUNT,
                         .bytes = bytes};
 }
 
-/* Of what this rank counts for. */
-static uint64_t hash_share(exec *e, const plan *p) {
+/* Of what this rank counts for. as: what fp32 parameters are rounded to first; DTYPE_COUNT: nothing. */
+static uint64_t hash_share(exec *e, const plan *p, param_group group, dtype as) {
     uint8_t *bytes[] = {mem_alloc(FILL_CHUNK * sizeof(float)), mem_alloc(FILL_CHUNK * sizeof(float))};
     hash_chunk chunks[2], *waiting = NULL; /* fetched, not hashed yet */
     hash_job j = {.e = e};
     for (size_t i = 0; i < p->model.n_params; i++) {
         param_share mine = shard_counted(&p->step, &p->model, &p->request.mesh, i);
-        for (int64_t at = 0; at < mine.n; at += FILL_CHUNK) {
+        for (int64_t at = 0; at < mine.n && is_in(&p->model.params[i], group); at += FILL_CHUNK) {
             size_t spare = waiting == &chunks[0];
             hash_chunk *k = &chunks[spare];
             *k = hash_begin(e, p, i, bytes[spare]);
+            if (program_get(&p->program, k->v)->type == DTYPE_F32) k->narrow = as;
             k->first = mine.first + at;
             k->n = MIN(mine.n - at, (int64_t)FILL_CHUNK);
             if (k->near) {
@@ -221,8 +259,8 @@ static uint64_t hash_share(exec *e, const plan *p) {
     return j.sum;
 }
 
-uint64_t params_hash(exec *e, const plan *p, comm *c) {
-    uint64_t sum = hash_share(e, p);
+static uint64_t hash_all(exec *e, const plan *p, comm *c, param_group group, dtype as) {
+    uint64_t sum = hash_share(e, p, group, as);
     if (!c) return mix(sum);
     uint64_t *all = mem_alloc((size_t)comm_size(c) * sizeof *all);
     status rc = comm_all_gather_bytes(c, &sum, sizeof sum, all);
@@ -230,6 +268,12 @@ uint64_t params_hash(exec *e, const plan *p, comm *c) {
     for (int r = 0; r < comm_size(c); r++) sum += all[r];
     free(all);
     return rc == OK ? mix(sum) : 0;
+}
+
+uint64_t params_hash(exec *e, const plan *p, comm *c) { return hash_all(e, p, c, PARAMS_ALL, DTYPE_COUNT); }
+
+uint64_t params_base_hash(exec *e, const plan *p, comm *c, dtype as) {
+    return hash_all(e, p, c, PARAMS_BASE, as == DTYPE_F32 ? DTYPE_COUNT : as);
 }
 
 /* Shares begin at whole blocks, so their entries are their own. */
@@ -257,7 +301,8 @@ checkpoint_tensor *params_checkpoint_tensors(const plan *p, arena *memory, size_
             int64_t per = groups[k].per_entry;
             value_id v = groups[k].values ? groups[k].values[i] : param->value;
             param_share held = groups[k].values ? step->updated[i] : step->held[i];
-            if (v == NO_VALUE || held.n == 0 || param->frozen) continue; /* frozen ones come from where they came from */
+            if (v == NO_VALUE || held.n == 0 || param->frozen)
+                continue; /* frozen ones come from where they came from */
             list[(*n)++] = (checkpoint_tensor){
                 .name = arena_format(memory, "%s/%s", groups[k].kind, param->name),
                 .value = v,

@@ -1,10 +1,12 @@
-/* source.c - a model from a Hugging Face directory, a run directory or a checkpoint.
+/* source.c - a model from a Hugging Face directory, a run directory or a checkpoint, with an adapter or without.
  *
- * A directory with config.json is Hugging Face's; anything else must be a checkpoint or a run that holds one. Weights of
- * a checkpoint are its fp32 masters where it has them, rounded once to what the program computes in, exactly as if the
- * model had been exported and loaded again. */
+ * A directory with adapter_config.json is an adapter, as for transformers; one with config.json is a model; anything else
+ * must be a checkpoint or a run that holds one. Weights of a checkpoint are its fp32 masters where it has them, rounded
+ * once to what the program computes in, exactly as if the model had been exported and loaded again. */
 #include "weights/source.h"
+#include "weights/adapter.h"
 #include "weights/load.h"
+#include "weights/params.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -29,16 +31,10 @@ static status read_config_eos(model_source *s, const char *path) {
     return OK;
 }
 
-static status open_directory(model_source *s, const char *path, const char *given) {
+static status open_directory(model_source *s, const char *path) {
     TRY(model_config_read(&s->config, path));
-    const char *tokenizer = arena_format(&s->memory, "%s/tokenizer.json", path);
     const char *generation = arena_format(&s->memory, "%s/generation_config.json", path);
-    if (given) s->tokenizer = arena_string(&s->memory, given);
-    else if (access(tokenizer, F_OK) == 0) s->tokenizer = arena_string(&s->memory, path);
-    else if (s->config.vocab == BYTE_VOCAB) s->tokenizer = "byte"; /* an export of a model trained on bytes */
-    else
-        return ERR(ERR_INPUT, "%s: found no tokenizer.json, and a vocabulary of %lld is not that of bytes (%d)", path,
-                   (long long)s->config.vocab, BYTE_VOCAB);
+    s->base.dir = arena_string(&s->memory, path);
     if (access(generation, F_OK) == 0) TRY(json_read_file(generation, JSON_MOST_BYTES, &s->generation));
     else TRY(read_config_eos(s, path));
     return OK;
@@ -54,14 +50,13 @@ static chat_format find_chat(const char *name, const char *dir) {
 
 /* The copy that the checkpoint keeps, after its checksums are verified. A checkpoint of an older ralo has none and
  * names the directory it was trained with: it is only read as a tokenizer. */
-static status checkpoint_tokenizer(model_source *s, const json_t *description) {
-    const json_t *files = checkpoint_reader_tokenizer(s->reader);
-    const char *path = json_string_value(json_object_get(description, "tokenizer"));
-    if (json_array_size(files) > 0) {
+static status checkpoint_tokenizer(model_source *s, const char *dir) {
+    const char *path = json_string_value(json_object_get(s->description, "tokenizer"));
+    if (json_array_size(s->kept) > 0) {
         tokenizer_files copy;
-        status rc = tokenizer_files_load(&copy, s->dir, files, true);
+        status rc = tokenizer_files_load(&copy, dir, s->kept, true);
         tokenizer_files_fini(&copy);
-        s->tokenizer = arena_format(&s->memory, "%s/tokenizer", s->dir);
+        s->tokenizer = arena_format(&s->memory, "%s/tokenizer", dir);
         return rc;
     }
     s->tokenizer = path ? arena_string(&s->memory, path) : "byte";
@@ -69,45 +64,159 @@ static status checkpoint_tokenizer(model_source *s, const json_t *description) {
     return ERR(ERR_INPUT,
                "%s keeps no copy of its tokenizer, an older ralo wrote it, and %s, which it was trained with, does not "
                "exist; give the directory of the tokenizer with --tokenizer DIR",
-               s->dir, path);
+               dir, path);
 }
 
-static status open_checkpoint(model_source *s, const char *path, const char *given) {
-    const json_t *description;
-    TRY(checkpoint_locate("a model", path,
-                          "a directory with config.json, a run or a checkpoint; download a model of the hub first: hf "
-                          "download NAME --local-dir DIR",
-                          s->dir, sizeof s->dir));
-    TRY(checkpoint_reader_open(&s->reader, s->dir));
-    TRY(checkpoint_description(s->reader, s->dir, &description));
-    TRY(model_config_from_json(&s->config, json_object_get(description, "config"), last_part(path), s->dir));
-    if (given) s->tokenizer = arena_string(&s->memory, given);
-    else TRY(checkpoint_tokenizer(s, description));
-    s->generation = json_incref(json_object_get(description, "generation"));
-    s->chat = find_chat(json_string_value(json_object_get(description, "chat")), s->dir);
-    const char *kwargs = json_string_value(json_object_get(description, "chat_kwargs"));
+/* What a checkpoint says beside its tensors: used for the model, or for a base by the adapters trained over it. */
+static status read_description(model_source *s, checkpoint_reader *r, const char *dir) {
+    TRY(checkpoint_description(r, dir, &s->description));
+    s->kept = checkpoint_reader_tokenizer(r);
+    json_decref(s->generation);
+    s->generation = json_incref(json_object_get(s->description, "generation"));
+    s->chat = find_chat(json_string_value(json_object_get(s->description, "chat")), dir);
+    const char *kwargs = json_string_value(json_object_get(s->description, "chat_kwargs"));
     s->chat_kwargs = kwargs ? arena_string(&s->memory, kwargs) : NULL;
     return OK;
 }
 
-status model_source_open(model_source *s, const char *path, const char *tokenizer) {
+/* A run with adapters: its checkpoint holds nothing else, and says where the base is. */
+static status open_base(model_source *s) {
+    const lora_base *b = &s->trained_over;
+    s->base = (param_origin){.dir = b->dir, .drawn = !b->dir, .seed = b->seed};
+    if (!b->dir || access(arena_format(&s->memory, "%s/config.json", b->dir), F_OK) == 0) return OK;
+    return ERR(
+        ERR_INPUT,
+        "%s holds adapters only; their base was %.1000s, which is no directory with config.json (any more): put it "
+        "there again, or give the base as the model and this run with --adapter",
+        s->dir, b->dir);
+}
+
+static status open_checkpoint(model_source *s, const char *path) {
+    checkpoint_reader *r;
+    TRY(checkpoint_locate("a model", path,
+                          "a directory with config.json, a run or a checkpoint; download a model of the hub first: hf "
+                          "download NAME --local-dir DIR",
+                          s->dir, sizeof s->dir));
+    TRY(checkpoint_reader_open(&r, s->dir));
+    s->base.reader = r;
+    TRY(read_description(s, r, s->dir));
+    TRY(model_config_from_json(&s->config, json_object_get(s->description, "config"), last_part(path), s->dir));
+    TRY(lora_from_description(s->description, &s->config, s->dir, &s->lora, &s->trained_over));
+    if (!s->lora.rank) return OK;
+    s->adapters.reader = r;
+    snprintf(s->adapters_dir, sizeof s->adapters_dir, "%s", s->dir);
+    return open_base(s);
+}
+
+/* ---- an adapter over the model ----------------------------------------------------------------------------------- */
+
+/* Its tensors are found by name and checked by shape; this says why they would not fit. */
+static status check_same_model(const model_source *s, const json_t *config, const char *adapter) {
+    model_config c;
+    TRY(model_config_from_json(&c, config, "of the adapter", adapter));
+    const struct {
+        const char *name;
+        int64_t here, there;
+    } sizes[] = {{"family", (int64_t)s->config.family, (int64_t)c.family},
+                 {"vocabulary", s->config.vocab, c.vocab},
+                 {"width", s->config.hidden, c.hidden},
+                 {"layers", s->config.n_layers, c.n_layers},
+                 {"heads", s->config.n_heads, c.n_heads},
+                 {"key and value heads", s->config.n_kv_heads, c.n_kv_heads},
+                 {"head size", s->config.head_dim, c.head_dim},
+                 {"ffn", s->config.ffn, c.ffn}};
+    for (size_t i = 0; i < ARRAY_LENGTH(sizes); i++)
+        if (sizes[i].here != sizes[i].there)
+            return ERR(ERR_INPUT, "%s is the adapter of another model than %s: %s %lld, found %lld", adapter, s->dir,
+                       sizes[i].name, (long long)sizes[i].there, (long long)sizes[i].here);
+    return OK;
+}
+
+static bool is_run(model_source *s, const char *dir) {
+    return access(arena_format(&s->memory, "%s/checkpoint.json", dir), F_OK) == 0 ||
+           access(arena_format(&s->memory, "%s/checkpoints", dir), F_OK) == 0;
+}
+
+static status open_adapter(model_source *s, const char *adapter) {
+    if (s->lora.rank)
+        return ERR(ERR_INPUT, "%s has adapters of its own; to use those of %s give the base as the model", s->dir,
+                   adapter);
+    if (adapter_is_dir(adapter)) {
+        adapter_config config;
+        TRY(adapter_config_read(&config, &s->config, adapter));
+        s->lora = config.lora;
+        s->adapters.dir = arena_string(&s->memory, adapter);
+        snprintf(s->adapters_dir, sizeof s->adapters_dir, "%s", adapter);
+        return OK;
+    }
+    if (!is_run(s, adapter)) return adapter_not_found(adapter);
+    TRY(checkpoint_locate("an adapter", adapter, "PEFT's directory, a run or a checkpoint", s->adapters_dir,
+                          sizeof s->adapters_dir));
+    TRY(checkpoint_reader_open(&s->adapters.reader, s->adapters_dir));
+    TRY(read_description(s, s->adapters.reader, s->adapters_dir));
+    TRY(check_same_model(s, json_object_get(s->description, "config"), s->adapters_dir));
+    TRY(lora_from_description(s->description, &s->config, s->adapters_dir, &s->lora, &s->trained_over));
+    if (s->lora.rank) return OK;
+    return ERR(ERR_INPUT, "%s holds no adapters: the run trained all parameters; give it as the model",
+               s->adapters_dir);
+}
+
+/* ---- open -------------------------------------------------------------------------------------------------------- */
+
+static status choose_tokenizer(model_source *s, const char *given) {
+    if (given) {
+        s->tokenizer = arena_string(&s->memory, given);
+        return OK;
+    }
+    const char *dirs[] = {s->adapters.dir, s->description ? NULL : s->base.dir};
+    for (size_t i = 0; i < ARRAY_LENGTH(dirs); i++)
+        if (dirs[i] && access(arena_format(&s->memory, "%s/tokenizer.json", dirs[i]), F_OK) == 0) {
+            s->tokenizer = dirs[i];
+            return OK;
+        }
+    if (s->description) return checkpoint_tokenizer(s, s->adapters.reader ? s->adapters_dir : s->dir);
+    if (s->config.vocab == BYTE_VOCAB) { /* an export of a model trained on bytes */
+        s->tokenizer = "byte";
+        return OK;
+    }
+    return ERR(ERR_INPUT, "%s: found no tokenizer.json, and a vocabulary of %lld is not that of bytes (%d)", s->dir,
+               (long long)s->config.vocab, BYTE_VOCAB);
+}
+
+static status open_model(model_source *s, const char *path, const char *adapter, const char *tokenizer) {
+    const char *model = path;
+    if (strlen(path) >= sizeof s->dir || (adapter && strlen(adapter) >= sizeof s->dir))
+        return ERR(ERR_INPUT, "a path of more than %zu characters is too long", sizeof s->dir - 1);
+    if (adapter_is_dir(path)) {
+        if (adapter)
+            return ERR(ERR_INPUT, "%s is an adapter itself; to use %s give the base as the model", path, adapter);
+        TRY(adapter_base_dir(path, s->dir, sizeof s->dir));
+        model = arena_string(&s->memory, s->dir);
+        adapter = path;
+    }
+    if (access(arena_format(&s->memory, "%s/config.json", model), F_OK) == 0) {
+        snprintf(s->dir, sizeof s->dir, "%s", model);
+        TRY(open_directory(s, model));
+    } else {
+        TRY(open_checkpoint(s, model));
+    }
+    s->config.name = last_part(path);
+    if (adapter) TRY(open_adapter(s, adapter));
+    return choose_tokenizer(s, tokenizer);
+}
+
+status model_source_open(model_source *s, const char *path, const char *adapter, const char *tokenizer) {
     *s = (model_source){0};
     arena_init(&s->memory);
-    status rc = OK;
-    if (strlen(path) >= sizeof s->dir) rc = ERR(ERR_INPUT, "a path of %zu characters is too long", strlen(path));
-    else if (access(arena_format(&s->memory, "%s/config.json", path), F_OK) == 0) {
-        snprintf(s->dir, sizeof s->dir, "%s", path);
-        rc = open_directory(s, path, tokenizer);
-    } else {
-        rc = open_checkpoint(s, path, tokenizer);
-    }
+    status rc = open_model(s, path, adapter, tokenizer);
     if (rc == OK) return OK;
     model_source_close(s);
     return error_trail(rc, __FILE__, __LINE__, __func__);
 }
 
 void model_source_close(model_source *s) {
-    checkpoint_reader_close(s->reader);
+    checkpoint_reader_close(s->base.reader);
+    if (s->adapters.reader != s->base.reader) checkpoint_reader_close(s->adapters.reader);
     json_decref(s->generation);
     arena_fini(&s->memory);
     *s = (model_source){0};
@@ -125,33 +234,43 @@ status model_source_tokenizer(const model_source *s, tokenizer **out) {
 
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
 
-static status load_param(const model_source *s, exec *e, const plan *p, size_t i, char *raw, float *wide) {
+static status load_param(const checkpoint_reader *r, exec *e, const plan *p, size_t i, char *raw, float *wide) {
     const model_param *q = &p->model.params[i];
     const value *v = program_get(&p->program, q->value);
     checkpoint_found found;
-    TRY(checkpoint_param_find(s->reader, q->name, &v->shape, &found));
+    TRY(checkpoint_param_find(r, q->name, &v->shape, &found));
     size_t from = dtype_bytes(found.type), to = dtype_bytes(v->type);
     int64_t total = shape_count(&v->shape);
     for (int64_t at = 0; at < total; at += BLOCK_ELEMENTS) {
         size_t n = (size_t)MIN(total - at, (int64_t)BLOCK_ELEMENTS);
-        checkpoint_reader_read(s->reader, &found, (uint64_t)at * from, raw, n * from);
+        checkpoint_reader_read(r, &found, (uint64_t)at * from, raw, n * from);
         tensor_convert(wide, DTYPE_F32, raw, found.type, n);
         if (v->type != DTYPE_F32) tensor_convert(raw, v->type, wide, DTYPE_F32, n);
         exec_write(e, q->value, (size_t)at * to, v->type == DTYPE_F32 ? (void *)wide : raw, n * to);
     }
-    checkpoint_reader_forget(s->reader, &found);
+    checkpoint_reader_forget(r, &found);
     return OK;
 }
 
-status model_source_load(const model_source *s, exec *e, const plan *p) {
-    if (!s->reader) return weights_load_dir(e, p, s->dir);
+static status load_checkpoint(const checkpoint_reader *r, exec *e, const plan *p, bool adapters) {
     status rc = OK;
     char *raw = mem_alloc(BLOCK_ELEMENTS * sizeof(float));
     float *wide = mem_alloc(BLOCK_ELEMENTS * sizeof *wide);
-    for (size_t i = 0; i < p->model.n_params && rc == OK; i++) rc = load_param(s, e, p, i, raw, wide);
+    for (size_t i = 0; i < p->model.n_params && rc == OK; i++)
+        if ((p->model.params[i].adapter != ADAPTER_NONE) == adapters) rc = load_param(r, e, p, i, raw, wide);
     free(raw);
     free(wide);
     return rc;
+}
+
+status model_source_load(const model_source *s, exec *e, const plan *p) {
+    if (s->base.reader) TRY(load_checkpoint(s->base.reader, e, p, false));
+    else if (s->base.drawn) params_draw(e, p, s->base.seed, PARAMS_BASE);
+    else TRY(weights_load_dir(e, p, s->base.dir));
+    if (!s->lora.rank) return OK;
+    if (s->adapters.dir) return adapter_load_dir(e, p, s->adapters.dir);
+    TRY(load_checkpoint(s->adapters.reader, e, p, true));
+    return lora_base_check_loaded(e, p, &s->trained_over, s->adapters_dir);
 }
 
 /* ---- end of text ------------------------------------------------------------------------------------------------- */

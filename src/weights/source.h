@@ -1,25 +1,42 @@
 #pragma once
 /* source.h - private to weights, part of its face: a model to be run, from a Hugging Face directory, a run, or a
- * checkpoint. */
-#include "checkpoint/checkpoint.h"
+ * checkpoint; with an adapter or without. */
+#include "weights/base.h"
+
+/* Where parameters come from: one of these. */
+typedef struct param_origin {
+    const char *dir;           /* Hugging Face directory; of adapters: PEFT's */
+    checkpoint_reader *reader; /* a checkpoint; owned by the source */
+    bool drawn;                /* random values */
+    uint64_t seed;
+} param_origin;
 
 typedef struct model_source {
     char dir[4096]; /* the Hugging Face directory or the checkpoint */
     model_config config;
+    lora_options lora;         /* for the plan: adapters are applied unmerged, as in training; rank 0: none */
+    param_origin base;         /* of all parameters but adapters */
+    param_origin adapters;     /* rank > 0 */
+    char adapters_dir[4096];   /* the checkpoint or PEFT's directory */
+    lora_base trained_over;    /* adapters of a checkpoint: their base */
     const char *tokenizer;     /* for tokenizer_open */
     chat_format chat;          /* its turns were trained in; CHAT_AUTO: not given */
     const char *chat_kwargs;   /* of its template then; NULL: none */
     json_t *generation;        /* generation_config.json, or what config.json says of it; NULL: nothing */
-    checkpoint_reader *reader; /* NULL: a Hugging Face directory */
+    const json_t *description; /* of the checkpoint; NULL: a Hugging Face directory */
+    const json_t *kept;        /* tokenizer files of the checkpoint, for tokenizer_files_load; NULL: none */
     arena memory;
 } model_source;
 
-/* Reads everything but the weights. The model's name points into `path`. tokenizer: to be used instead of its own; NULL: that. */
-status model_source_open(model_source *s, const char *path, const char *tokenizer);
+/* Reads everything but the weights. path: a Hugging Face directory, a run, a checkpoint, or PEFT's directory of an
+ * adapter whose base is a directory here. adapter: PEFT's directory, or a run or checkpoint with adapters, to be used over
+ * the model; NULL: none. The model's name points into `path`. tokenizer: to be used instead of its own; NULL: that of the
+ * adapter if it has one, else of the model. */
+status model_source_open(model_source *s, const char *path, const char *adapter, const char *tokenizer);
 void model_source_close(model_source *s);
 /* Its tokenizer, checked to have no token without an embedding; the caller closes it. */
 status model_source_tokenizer(const model_source *s, tokenizer **out);
-/* Every parameter of p, rounded once to its dtype. */
+/* Every parameter of p, rounded once to its dtype. ERR_INPUT if the adapters were trained over another base. */
 status model_source_load(const model_source *s, exec *e, const plan *p);
 /* The tokens that end a text: eos_token_id of generation_config.json (a number or a list) or, where there is no such file, of
  * config.json; else the tokenizer's. The caller frees; none at all is possible. */

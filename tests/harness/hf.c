@@ -31,10 +31,16 @@ void hf_same_config(const model_config *a, const model_config *b) {
 }
 
 status hf_open(hf_model *m, const char *dir, precision q, int64_t batch, int64_t seq_len) {
+    return hf_open_adapted(m, dir, &(lora_options){0}, q, batch, seq_len);
+}
+
+status hf_open_adapted(hf_model *m, const char *dir, const lora_options *lora, precision q, int64_t batch,
+                       int64_t seq_len) {
     const backend *b = backend_under_test();
     *m = (hf_model){.batch = batch, .seq_len = seq_len};
     TRY(model_config_read(&m->config, dir));
     plan_request r = {.model = m->config,
+                      .lora = *lora,
                       .choice.micro_batch = batch,
                       .choice.accumulation = 1,
                       .seq_len = seq_len,

@@ -17,6 +17,9 @@ void hf_same_config(const model_config *a, const model_config *b);
 
 /* config.json, plan and arenas; the weights are still to be loaded. */
 status hf_open(hf_model *m, const char *dir, precision q, int64_t batch, int64_t seq_len);
+/* The same with adapters beside its layers. */
+status hf_open_adapted(hf_model *m, const char *dir, const lora_options *lora, precision q, int64_t batch,
+                       int64_t seq_len);
 void hf_close(hf_model *m);
 /* Runs the evaluation section on (batch, seq_len) tokens, one document per row. targets may be NULL. */
 void hf_forward(hf_model *m, const int32_t *tokens, const int32_t *targets);

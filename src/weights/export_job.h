@@ -1,0 +1,29 @@
+#pragma once
+/* export_job.h - private to weights: what is written to a directory of a model or of adapters, and from where. */
+#include "weights/export.h"
+#include "weights/param_reader.h"
+
+typedef enum export_kind {
+    EXPORT_MODEL,   /* all parameters: config.json, model.safetensors */
+    EXPORT_ADAPTER, /* adapters alone: adapter_config.json, adapter_model.safetensors */
+    EXPORT_MERGED,  /* all but adapters, which are merged into the others by the reader */
+} export_kind;
+
+typedef struct export_job export_job;
+struct export_job {
+    export_kind kind;
+    param_reader from;
+    lora_options lora;                /* EXPORT_ADAPTER */
+    const json_t *description;        /* export_describe */
+    const tokenizer_files *tokenizer; /* NULL: none */
+    status (*check)(
+        const export_job *j); /* after all parameters were read, before the directory appears; may be NULL */
+    lora_base trained_over;   /* for check */
+    const char *adapters_dir;
+};
+
+/* report->type is the dtype to write. */
+status export_write(export_job *j, const export_options *o, export_report *report);
+/* The files that the user named, or those that the run keeps. *read owns what was read; the caller frees it. */
+status export_choose_tokenizer(const export_options *o, const tokenizer_files *kept, tokenizer_files *read,
+                               const tokenizer_files **out);

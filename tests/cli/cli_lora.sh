@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# cli_lora.sh - adapters from the command line: train, export, merge, generate and eval with --adapter, and what is refused.
+. "$(dirname "$0")/../harness/check.sh"
+
+base=$TEST_FIXTURES/lora/train_llama
+text=$TEST_FIXTURES/lora/text.txt
+sets=(--set model.path="$base" --set data.source="$text" --set data.seq_len=32 --set data.eval_fraction=0 --set run.device=cpu
+      --set run.threads=2 --set train.steps=3 --set train.lr=0.01)
+
+check 0 "lora      rank 4" "exported to peft" -- train "${sets[@]}" --set model.lora.rank=4 --set run.dir=run --set run.export=peft
+[ "$(ls peft | sort | tr '\n' ' ')" = "adapter_config.json adapter_model.safetensors " ] || fail "run.export: $(ls peft)"
+check 0 "an adapter with" -- export run again --json
+holds 'r["adapter"] and r["dtype"] == "fp32" and r["step"] == 3'
+cmp -s peft/adapter_model.safetensors again/adapter_model.safetensors || fail "run.export and ralo export differ"
+check 0 -- export run merged --merge --json
+holds 'not r["adapter"] and r["dtype"] == "fp32"'
+check 0 -- export "$base" merged2 --adapter peft --merge
+cmp -s merged/model.safetensors merged2/model.safetensors || fail "merged from the run and from the adapter differ"
+check 0 "in bf16" -- export run small --merge --dtype bf16
+
+# One model, wherever it is read from.
+losses=()
+for from in "run" "$base --adapter run" "$base --adapter peft" "peft" "$base --adapter run/checkpoints/step-00000003"; do
+    run 0 eval --model $from --data "$text" --json --device cpu
+    losses+=("$(python3 -c "import json; print(json.loads(open('out').read().splitlines()[-1])['loss'])")")
+done
+[ "$(printf '%s\n' "${losses[@]}" | sort -u | wc -l)" = 1 ] || fail "losses differ: ${losses[*]}"
+run 0 eval --model "$base" --data "$text" --json --device cpu
+holds "abs(r['loss'] - ${losses[0]}) > 1e-3"
+run 0 eval --model merged --data "$text" --json --device cpu
+holds "abs(r['loss'] - ${losses[0]}) < 1e-5"
+check 0 -- generate --model "$base" --adapter peft --prompt "the cat" --max-new 4 --device cpu
+
+# Train an adapter further.
+check 0 "weights of peft loaded" -- train "${sets[@]}" --set model.adapter=peft --set run.dir=further
+
+# Refused.
+mkdir -p many && cp -r peft many/code && cp -r peft many/poems
+check 2 "2 adapters" code poems -- generate --model "$base" --adapter many --prompt x --device cpu
+check 0 -- generate --model "$base" --adapter many/code --prompt x --max-new 2 --device cpu
+check 2 "another model" -- generate --model "$TEST_FIXTURES/lora/train_qwen3" --adapter run --prompt x --device cpu
+check 2 "adapters of its own" -- eval --model run --adapter peft --data "$text" --device cpu
+check 2 "--merge" -- export "$base" x --adapter peft
+check 2 "has no adapters" -- export merged x --merge
+check 2 "lora rank 4" "lora rank 2" -- train "${sets[@]}" --set model.lora.rank=2 --set run.dir=run --set train.steps=5 --resume auto
+head -c 200 peft/adapter_model.safetensors >many/code/adapter_model.safetensors
+check 2 "adapter_model.safetensors" -- generate --model "$base" --adapter many/code --prompt x --device cpu
+
+finish "adapters train, export, merge, generate and evaluate; wrong ones are refused"
