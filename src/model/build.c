@@ -174,10 +174,9 @@ static void write_training(builder *b, const outer_params *w, const outer_params
 static void write_evaluation(builder *b, const outer_params *w, const outer_params *reference) {
     b->where = SECTION_EVAL, b->prefix = "eval.";
     if (has_reference_model(b))
-        b->m->eval_reference = write_answer(b, "eval.reference.losses.all", DTYPE_F32,
-                                            write_reference(b, reference, "eval." REFERENCE_PREFIX));
-    if (b->m->eval_reference)
-        b->p->values[b->m->eval_reference].persistent = true; /* until the model has been evaluated too */
+        b->m->eval_reference =
+            write_answer(b, "eval.reference.losses.all", DTYPE_F32, write_reference(b, reference, "eval." REFERENCE_PREFIX));
+    if (b->m->eval_reference) b->p->values[b->m->eval_reference].persistent = true; /* until the model has been evaluated too */
     value_id h = write_hidden(b, w), losses = NO_VALUE, argmax = NO_VALUE;
     if (h) {
         losses = builder_value(b, "losses", DTYPE_F32, SHAPE(n_tokens(b)));
@@ -345,11 +344,10 @@ static status check_preference(const model_build_options *o) {
                    "preference.loss: found kto with parallel.data %d, expected 1: its z is over all examples of a step",
                    mesh_size(&o->mesh, AXIS_DATA));
     if (!o->preference.kind || (stages == 1 && S == 1)) return OK;
-    return ERR(
-        ERR_INPUT,
-        "train.task: found preference with parallel.%s %d, expected 1: pairs of responses are compared on one rank; "
-        "use parallel.data and parallel.tensor",
-        stages > 1 ? "pipeline" : "sequence", stages > 1 ? stages : S);
+    return ERR(ERR_INPUT,
+               "train.task: found preference with parallel.%s %d, expected 1: pairs of responses are compared on one rank; "
+               "use parallel.data and parallel.tensor",
+               stages > 1 ? "pipeline" : "sequence", stages > 1 ? stages : S);
 }
 
 /* Codes stand for whole weights of a file, of which a tensor rank would have a part. */
@@ -357,11 +355,10 @@ static status check_base(const model_build_options *o) {
     const char *name = base_format_name(o->base);
     if (o->base == BASE_COMPUTE) return OK;
     if (!o->lora.rank)
-        return ERR(
-            ERR_INPUT,
-            "model.base: found %s, which needs model.lora.rank: only frozen weights are stored in fewer bits; set "
-            "model.lora.rank=16, or model.base=bf16 to train all parameters",
-            name);
+        return ERR(ERR_INPUT,
+                   "model.base: found %s, which needs model.lora.rank: only frozen weights are stored in fewer bits; set "
+                   "model.lora.rank=16, or model.base=bf16 to train all parameters",
+                   name);
     if (mesh_size(&o->mesh, AXIS_TENSOR) > 1)
         return ERR(ERR_INPUT,
                    "model.base: found %s with parallel.tensor %d, expected 1: a quantised weight is not cut; use "
@@ -431,14 +428,7 @@ status model_build(model *m, program *p, const model_config *c, const model_buil
     else TRY(check_training(c, o));
     *m = (model){.config = *c};
     arena_init(&m->memory);
-    builder b = {.m = m,
-                 .p = p,
-                 .c = &m->config,
-                 .t = model_family_traits(c->family),
-                 .o = o,
-                 .lora = o->lora,
-                 .base = o->base,
-                 .where = SECTION_START};
+    builder b = {.m = m, .p = p, .c = &m->config, .t = model_family_traits(c->family), .o = o, .lora = o->lora, .base = o->base, .where = SECTION_START};
     b.batch = o->batch, b.seq_len = o->seq_len;
     share_model(&b, &o->mesh);
     outer_params w = {.blocks = mem_alloc((size_t)c->n_layers * sizeof(block_params))}, copy = w, *reference = &w;
