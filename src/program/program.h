@@ -166,7 +166,7 @@ typedef struct op_attr {
     /* lora_*: n_parts (1 to LORA_PARTS) products side by side. Part i has these columns of y or dy, in ascending order, columns
      * i r .. (i + 1) r of xa, and the next part_columns[i] rows of b. scale multiplies the products. */
     int64_t part_first[3], part_columns[3];
-    float rate;                /* dropout: the probability of 0 */
+    float rate; /* dropout: the probability of 0 */
     /* dropout: x is a part of a wider tensor, whose columns first_column to first_column + C these are; 0: it is the whole.
      * Sequence ranks (index of group_size, seq_len tokens each) draw for their tokens of the whole rows. */
     int64_t all_columns, first_column;

@@ -5,7 +5,6 @@
  * biases on q, k and v, Qwen3 norms of q and k and a tied table. `make test` runs a part of the matrix; RALO_MATRIX=large
  * (`make matrix`) hundreds of cells and more steps of each. */
 #include "training.h"
-#include "backend_choice.h"
 #include "train/task.h"
 #include "weights/params.h"
 
@@ -223,10 +222,44 @@ static void every_technique_on_every_family(void **state) {
     free(m);
 }
 
+/* Two steps each with another strategy: the bits of a run that never stopped. */
+static void resumed_with_another_strategy_is_the_same_run(void **state) {
+    static const char *const ways[][2] = {{"memory.offload.params=host", "memory.recompute=full"},
+                                          {"memory.offload.states=nvme", "memory.offload.activations=host"},
+                                          {"memory.recompute=nested:2", "memory.offload.grads=host"}};
+    for (size_t k = 0; k < N_FAMILIES; k++) {
+        char *dir = training_dir(), *disk = training_dir(), path[600];
+        const char *const model[] = {"model.lora.rank=4", "model.lora.dropout=0.2", "train.lr=0.01",
+                                     "train.schedule=constant", NULL};
+        training t = {.preset = training_presets[k],
+                      .precision = precisions[k],
+                      .accumulation = 2,
+                      .steps = 2 * ARRAY_LENGTH(ways),
+                      .more = model};
+        train_result whole, part;
+        training_must(training_run(&t, &whole));
+        snprintf(path, sizeof path, "memory.nvme_path=%s", disk);
+        t.dir = dir, t.resume = "auto";
+        for (size_t i = 0; i < ARRAY_LENGTH(ways); i++) {
+            const char *more[SETTINGS_MOST];
+            settings_join(more, model, SETTINGS(ways[i][0], ways[i][1], path));
+            t.more = more;
+            t.steps = 2 * (int64_t)(i + 1);
+            training_must(training_run(&t, &part));
+            assert_int_equal(part.steps, t.steps);
+        }
+        assert_int_equal(part.param_hash, whole.param_hash);
+        assert_true(part.last_loss == whole.last_loss);
+        training_dir_remove(disk);
+        training_dir_remove(dir);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_cell_ends_with_the_same_bits),
         cmocka_unit_test(every_technique_on_every_family),
+        cmocka_unit_test(resumed_with_another_strategy_is_the_same_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
