@@ -317,6 +317,7 @@ static uint64_t hash_share(exec *e, const plan *p, param_group group, dtype as) 
     for (size_t i = 0; i < p->model.n_params; i++) {
         param_share mine = shard_counted(&p->step, &p->model, &p->request.mesh, i);
         if (mine.n == 0 || !is_in(&p->model.params[i], group)) continue;
+        if (group == PARAMS_BASE && p->model.params[i].of_reference) continue; /* a copy, which only training has */
         if (quantized_is(p, i)) {
             if (group == PARAMS_ALL) hash_codes(&h, p, i);
             continue;

@@ -15,8 +15,9 @@ void params_write_whole(exec *e, const plan *p, size_t i, bool master, int64_t f
 /* Equal exactly when every bit of every parameter is equal; of the fp32 masters where there are any. The same on any mesh.
  * Collective where there are ranks (c, else NULL); 0 after an error, which comm_check tells. */
 uint64_t params_hash(exec *e, const plan *p, comm *c);
-/* The same of all but adapters, where fp32 parameters count as rounded to h->as: a base that was trained on in bf16 has the
- * same hash when it is generated with in fp32. Quantised ones count with the numbers that they were made from, which h has. */
+/* The same of all but adapters and a reference's copy, where fp32 parameters count as rounded to h->as: a base that was
+ * trained on in bf16 has the same hash when it is generated with in fp32. Quantised ones count with the numbers that they were
+ * made from, which h has. */
 uint64_t params_base_hash(exec *e, const plan *p, comm *c, const base_hash *h);
 /* The same without a program: the sum over blocks of elements of a whole parameter, from fp32, then the hash of the sum of
  * all. */

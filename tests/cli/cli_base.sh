@@ -38,6 +38,8 @@ for reference in base copy; do
         --set train.lr=0.01 --set run.device=cpu --set run.dir=preference-$reference --json
     number '["loss"]["last"]' >loss-$reference
 done
+check 0 -- export preference-copy copied --merge # the copy is no part of the base that adapters belong to
+check 0 -- generate --model preference-copy --prompt "1+1=" --max-new 2 --device cpu
 cmp -s loss-base loss-copy || fail "reference base $(cat loss-base), copy $(cat loss-copy)"
 
 # Refused.

@@ -38,7 +38,9 @@ static struct {
     bool changed;
 } watched;
 
-static uint64_t hash_of_frozen(void) { return params_base_hash(watched.host.exec, watched.host.plan, NULL, DTYPE_F32); }
+static uint64_t hash_of_frozen(void) {
+    return params_base_hash(watched.host.exec, watched.host.plan, NULL, &(base_hash){.as = DTYPE_F32});
+}
 
 static status watch_open(void **out, const task_host *h) {
     watched.host = *h;
