@@ -198,6 +198,7 @@ static const char *const *const techniques[] = {
     SETTINGS("memory.offload.params=host", "memory.offload.grads=host", "memory.offload.states=host",
              "memory.offload.activations=host", "memory.recompute=norms"),
     SETTINGS("memory.offload.states=host", "memory.overlap_update=true"),
+    SETTINGS("memory.place=embed=cpu:0, layers.0=cpu:1, layers.1=cpu:0, head=cpu:2"),
 };
 
 static void techniques_change_no_bit(void **state) {
