@@ -149,6 +149,7 @@ static void write_preference(builder *b, const outer_params *w, const outer_para
     model *m = b->m;
     value_id other = has_reference_model(b) ? write_reference(b, reference, REFERENCE_PREFIX) : m->reference;
     value_id h = write_hidden(b, w);
+    m->loss_sums = program_persistent(b->p, "loss.sums", DTYPE_F64, SHAPE(PREFERENCE_SUM_COUNT), ROLE_WORK);
     m->losses = builder_value(b, "losses", DTYPE_F32, SHAPE(n_tokens(b)));
     write_shared_loss(b, w, h, m->losses, NO_VALUE);
     value_id weights = builder_value(b, "preference.weights", DTYPE_F32, SHAPE(n_tokens(b)));
@@ -156,7 +157,7 @@ static void write_preference(builder *b, const outer_params *w, const outer_para
     o->attr.preference = b->o->preference;
     op_in(o, PREFERENCE_LOSSES, m->losses), op_in(o, PREFERENCE_REFERENCE, other);
     op_in(o, PREFERENCE_SEGMENTS, m->segments), op_in(o, PREFERENCE_SCALARS, m->scalars);
-    op_out(o, PREFERENCE_WEIGHTS, weights); /* autodiff knows where the sums are */
+    op_out(o, PREFERENCE_WEIGHTS, weights), op_out(o, PREFERENCE_SUMS, m->loss_sums);
 }
 
 static void write_training(builder *b, const outer_params *w, const outer_params *reference) {
@@ -362,6 +363,23 @@ static status check_preference(const model_build_options *o) {
         stages > 1 ? "pipeline" : "sequence", stages > 1 ? stages : S);
 }
 
+/* Codes stand for whole weights of a file, of which a tensor rank would have a part. */
+static status check_base(const model_build_options *o) {
+    const char *name = base_format_name(o->base);
+    if (o->base == BASE_COMPUTE) return OK;
+    if (!o->lora.rank)
+        return ERR(ERR_INPUT,
+                   "model.base: found %s, which needs model.lora.rank: only frozen weights are stored in fewer bits; set "
+                   "model.lora.rank=16, or model.base=bf16 to train all parameters",
+                   name);
+    if (mesh_size(&o->mesh, AXIS_TENSOR) > 1)
+        return ERR(ERR_INPUT,
+                   "model.base: found %s with parallel.tensor %d, expected 1: a quantised weight is not cut; use "
+                   "parallel.data or parallel.pipeline, or set model.base=bf16",
+                   name, mesh_size(&o->mesh, AXIS_TENSOR));
+    return OK;
+}
+
 static status check_training(const model_config *c, const model_build_options *o) {
     if (o->batch < 1 || o->seq_len < 1 || o->batch * o->seq_len > (1 << 28))
         return ERR(ERR_INPUT, "model %s: micro-batch of %lld x %lld tokens, expected 1 to 2^28 in all", c->name,
@@ -418,6 +436,7 @@ static void share_model(builder *b, const mesh *m) {
 status model_build(model *m, program *p, const model_config *c, const model_build_options *o) {
     bool generates = o->generation.slots > 0, trains = !generates || o->generation.beside_training;
     TRY(model_config_check(c));
+    TRY(check_base(o));
     if (generates) TRY(check_generation(c, &o->generation, &o->mesh));
     if (trains) TRY(check_training(c, o));
     *m = (model){.config = *c};
@@ -428,6 +447,7 @@ status model_build(model *m, program *p, const model_config *c, const model_buil
                  .t = model_family_traits(c->family),
                  .o = o,
                  .lora = o->lora,
+                 .base = o->base,
                  .where = SECTION_START};
     b.batch = o->batch, b.seq_len = o->seq_len;
     share_model(&b, &o->mesh);

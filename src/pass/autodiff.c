@@ -594,8 +594,8 @@ static void add_grad_values(program *p, const pass_options *options, step_interf
         p->values[step->grads[i]].layer = layer;
         p->values[m->params[i].value].gradient = step->grads[i];
     }
-    step->loss_sums = program_persistent(p, "loss.sums", DTYPE_F64, SHAPE(m->segments ? PREFERENCE_SUM_COUNT : SUM_COUNT),
-                                         ROLE_WORK);
+    step->loss_sums = m->loss_sums;
+    if (!step->loss_sums) step->loss_sums = program_persistent(p, "loss.sums", DTYPE_F64, SHAPE(SUM_COUNT), ROLE_WORK);
 }
 
 status pass_autodiff(program *p, const pass_options *options, step_interface *step) {
@@ -616,7 +616,8 @@ status pass_autodiff(program *p, const pass_options *options, step_interface *st
     int64_t n_blocks;
     d.places = bucket_places(options->model, &n_blocks);
     size_t i = 0, first = 0, end = 0;
-    size_t loss = SIZE_MAX, join = SIZE_MAX; /* the first op of the loss, which writes its own gradient; where ranks meet */
+    size_t loss = SIZE_MAX,
+           join = SIZE_MAX; /* the first op of the loss, which writes its own gradient; where ranks meet */
     for (; i < n_ops && ops[i].section < SECTION_MICRO; i++) program_append(p, &ops[i]);
     for (end = i; end < n_ops && ops[end].section == SECTION_MICRO;) end++;
     find_wanted(&d, ops, i, end);
@@ -624,7 +625,6 @@ status pass_autodiff(program *p, const pass_options *options, step_interface *st
         op *o = &ops[end];
         bool is_loss = o->kind == OP_UNEMBED_LOSS || o->kind == OP_UNEMBED_STATS;
         if (is_loss && has_gradient(&d, o)) loss = end;
-        if (o->kind == OP_PREFERENCE) op_out(o, PREFERENCE_SUMS, step->loss_sums);
         if (o->kind == OP_UNEMBED_LOSS && loss == end) loss_with_gradient(&d, o);
         else program_append(p, o);
         if (o->kind == OP_UNEMBED_JOIN && loss != SIZE_MAX) join = end;

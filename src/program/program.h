@@ -169,13 +169,16 @@ typedef struct op_attr {
     /* lora_*: n_parts (1 to LORA_PARTS) products side by side. Part i has these columns of y or dy, in ascending order, columns
      * i r .. (i + 1) r of xa, and the next part_columns[i] rows of b. scale multiplies the products. */
     int64_t part_first[3], part_columns[3];
-    float rate;                /* dropout: the probability of 0 */
+    float rate; /* dropout: the probability of 0 */
+    /* dropout: x is a part of a wider tensor, whose columns first_column to first_column + C these are; 0: it is the whole.
+     * Sequence ranks (index of group_size, seq_len tokens each) draw for their tokens of the whole rows. */
+    int64_t all_columns, first_column;
     float clip;                /* clip: largest global norm, 0 = never */
     bool normalize_by_weights; /* clip: divide by the sum of weights instead of valid tokens */
     axis axis;                 /* communication: the group */
     int group_size;            /* ... and how many ranks it has */
     int peer, tag;             /* send, recv, attention_ring: rank in the group; which of several messages */
-    int index;                 /* attention_ring: this rank's place in the group */
+    int index;                 /* attention_ring, dropout: this rank's place in the group */
     preference_options preference;
 } op_attr;
 
@@ -232,19 +235,6 @@ enum { LORA_PARTS = 3, LORA_RANK_MOST = 512 }; /* parts of a LORA_UP; its larges
 _Static_assert(NORM_BLOCK * 2 % NVME_SECTOR == 0, "16-bit numbers too are cut where a sector begins");
 enum { CLIP_NORM, CLIP_FACTOR, CLIP_SKIP, CLIP_LOSS, CLIP_COUNT = 8 }; /* fields of the `clip` value */
 enum { STAT_MAX, STAT_SUM, STAT_TARGET, STAT_ARGMAX };                 /* of one row of logits: see UNEMBED_STATS */
-enum { SUM_WEIGHTED_LOSS, SUM_VALID, SUM_WEIGHTS, SUM_LOSS, SUM_COUNT };
-/* Sums of PREFERENCE, behind these: over examples; SUM_VALID counts examples there. */
-enum {
-    SUM_REWARD_CHOSEN = SUM_COUNT, /* beta times the log-probability over the reference's */
-    SUM_REWARD_REJECTED,
-    SUM_ACCURATE, /* pairs whose chosen response has the larger reward */
-    SUM_LOGP_CHOSEN,
-    SUM_LOGP_REJECTED,
-    SUM_CHOSEN, /* kto: good and bad ones; pairs: both count all */
-    SUM_REJECTED,
-    SUM_KL, /* kto: z of every micro-batch, times its examples */
-    PREFERENCE_SUM_COUNT
-};
 
 void program_init(program *p);
 void program_fini(program *p);
@@ -302,6 +292,9 @@ double op_noise(const program *p, const op *o); /* numbers that are rounded stoc
 /* DROPOUT: an element whose word of noise is below the limit becomes 0, others are multiplied by the factor. */
 uint32_t op_dropout_limit(const op *o);
 float op_dropout_factor(const op *o);
+/* Is x a part of a tensor, whose rows lie apart? And the place of the first element of a row in that tensor. */
+bool op_dropout_in_rows(const op *o);
+int64_t op_dropout_place(const op *o, int64_t row, int64_t columns);
 double op_sent(const program *p, const op *o); /* bytes that this rank sends to others; 0 where there are none */
 /* Gradients that are sums over rows (of norms, of biases): how many rows, and the numbers that one partial sum has, 0 where no
  * gradient is asked for. */
