@@ -144,6 +144,14 @@ static void completions_are_those_of_the_saved_run(void **state) {
             }
 }
 
+/* A frozen base in fewer bits: both dequantize the same codes. */
+static void a_quantised_base_completes_as_its_saved_run(void **state) {
+    static const char *const bases[] = {"model.base=nf4", "model.base=int8", "model.base=fp8"};
+    for (size_t i = 0; i < ARRAY_LENGTH(bases); i++)
+        train_and_compare("test-llama", PRECISION_BF16,
+                          SETTINGS(SAMPLING, "model.lora.rank=4", "train.lr=0.05", bases[i]), bases[i]);
+}
+
 /* ---- techniques: the same texts, the same parameters ---------------------------------------------------------------- */
 
 typedef struct texts {
@@ -288,6 +296,7 @@ static void prompts_come_from_files_and_are_never_cut(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(completions_are_those_of_the_saved_run),
+        cmocka_unit_test(a_quantised_base_completes_as_its_saved_run),
         cmocka_unit_test(techniques_change_no_sample),
         cmocka_unit_test(peak_is_what_is_shared_and_the_larger_part),
         cmocka_unit_test(prompts_come_from_files_and_are_never_cut),
