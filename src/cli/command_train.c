@@ -46,6 +46,7 @@ static void on_step(void *context, const train_step_report *r) {
     track_step(((listener *)context)->t, r, r->device_bytes);
 }
 static void on_eval(void *context, const train_eval_report *r) { track_eval(((listener *)context)->t, r); }
+static void on_sample(void *context, const train_sample *s) { track_sample(((listener *)context)->t, s); }
 static void on_message(void *context, const char *text) { track_message(((listener *)context)->t, text); }
 static void on_save(void *context) { track_sync(((listener *)context)->t); }
 static void on_example(void *context, const char *prompt, const char *expected, const char *got) {
@@ -141,12 +142,13 @@ static status run(command_line *l, job *j, const char *run_dir) {
         TRY(measure_peak(r->backend, &(backend_options){r->n_threads, r->bind, r->gpu},
                          precision_compute(p->request.choice.precision), &peak));
         track_options to = {.run_dir = run_dir,
+                            .samples = plan_samples(&p->request),
                             .out = stderr,
                             .peak_flops = peak,
                             .memory_planned = p->planned[TIER_DEVICE],
                             .log_every = r->train.log_every};
         TRY(track_open(&observed.t, &to));
-        observer = (train_observer){&observed, on_step, on_eval, on_example, on_message, on_save, on_start};
+        observer = (train_observer){&observed, on_step, on_eval, on_example, on_message, on_save, on_start, on_sample};
     }
     catch_signals(r->comm != NULL);
     rc = train_run(r, p, j->data, &observer, &result);

@@ -15,21 +15,6 @@ void json_print(json_t *root, const char *kind, int digits) {
     json_decref(root);
 }
 
-json_t *json_text(const char *text, size_t n_bytes) {
-    strbuf b;
-    strbuf_init(&b);
-    strbuf_add(&b, "");
-    for (size_t at = 0; at < n_bytes;) {
-        utf8_scan s = utf8_check(text + at, n_bytes - at);
-        strbuf_add_bytes(&b, text + at, s.n_valid);
-        if (s.n_bad) strbuf_add(&b, "\xef\xbf\xbd");
-        at += s.n_valid + s.n_bad;
-    }
-    json_t *out = json_stringn(b.text, b.length);
-    strbuf_fini(&b);
-    return out ? out : json_null();
-}
-
 json_t *json_name(const char *name) { return json_text(name, strlen(name)); }
 
 void memory_json_add(json_t *memory, const ledger *used, uint64_t host_bytes) {

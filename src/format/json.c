@@ -82,6 +82,21 @@ status json_get_string(const json_t *object, const char *key, const char *where,
 
 json_t *json_real_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
+json_t *json_text(const char *text, size_t n_bytes) {
+    strbuf b;
+    strbuf_init(&b);
+    strbuf_add(&b, "");
+    for (size_t at = 0; at < n_bytes;) {
+        utf8_scan s = utf8_check(text + at, n_bytes - at);
+        strbuf_add_bytes(&b, text + at, s.n_valid);
+        if (s.n_bad) strbuf_add(&b, "\xef\xbf\xbd");
+        at += s.n_valid + s.n_bad;
+    }
+    json_t *out = json_stringn(b.text, b.length);
+    strbuf_fini(&b);
+    return out ? out : json_null();
+}
+
 /* ---- writing ------------------------------------------------------------------------------------------------- */
 
 status json_write_file(const char *path, const json_t *root) {

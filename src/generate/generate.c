@@ -39,6 +39,12 @@ status sampling_check(const sampling_options *s) {
 
 /* ---- open -------------------------------------------------------------------------------------------------------- */
 
+/* The logits of one step and the sampler's scratch. */
+uint64_t generation_host_bytes(const model_config *c, const generation_shape *g, int n_threads) {
+    return (uint64_t)(g->slots * c->vocab) * sizeof(float) +
+           (uint64_t)n_threads * sample_scratch_bytes((size_t)c->vocab);
+}
+
 static status request_make(plan_request *r, const model_source *s, const generator_options *o) {
     const model_config *c = &s->config;
     sys_info machine;
@@ -71,8 +77,7 @@ static status request_make(plan_request *r, const model_source *s, const generat
         return ERR(ERR_FIT, "%s: a cache of %s does not hold one page of %lld tokens, which is %s", c->name,
                    str_format_bytes(a, o->cache_bytes), (long long)g->page_size, str_format_bytes(b, page));
     }
-    r->host_bytes =
-        (uint64_t)(g->slots * c->vocab) * sizeof(float) + (uint64_t)threads * sample_scratch_bytes((size_t)c->vocab);
+    r->host_bytes = generation_host_bytes(c, g, threads);
     return OK;
 }
 
@@ -87,8 +92,8 @@ status generator_plan_compile(plan *out, const generator_options *o) {
 }
 
 static void make_buffers(generator *g) {
-    const generation_shape *s = &g->plan.request.generation;
-    size_t most = (size_t)MAX(s->slots, s->prefill_tokens), vocab = (size_t)g->plan.model.config.vocab;
+    const generation_shape *s = &g->plan->request.generation;
+    size_t most = (size_t)MAX(s->slots, s->prefill_tokens), vocab = (size_t)g->plan->model.config.vocab;
     g->tokens = arena_array(&g->memory, int32_t, most);
     g->doc_start = arena_array(&g->memory, int32_t, most);
     g->slots = arena_array(&g->memory, int32_t, most);
@@ -105,21 +110,24 @@ static void make_buffers(generator *g) {
 
 static status open_from(generator *g, const model_source *s, const generator_options *o) {
     plan_request r;
-    TRY(model_source_tokenizer(s, &g->tokenizer));
+    TRY(model_source_tokenizer(s, &g->own_tokenizer));
+    g->tokenizer = g->own_tokenizer;
     g->tokenizer_name = arena_string(&g->memory, s->tokenizer);
     g->chat = s->chat;
     g->chat_kwargs = s->chat_kwargs ? arena_string(&g->memory, s->chat_kwargs) : NULL;
     TRY(model_source_eos(s, g->tokenizer, &g->eos, &g->n_eos));
     TRY(request_make(&r, s, o));
-    TRY(plan_build(&g->plan, &r));
-    TRY(plan_check_fit(&g->plan));
-    TRY(exec_open(&g->e, &g->plan.program,
+    TRY(plan_build(&g->own_plan, &r));
+    g->plan = &g->own_plan;
+    TRY(plan_check_fit(g->plan));
+    TRY(exec_open(&g->own_exec, &g->plan->program,
                   &(exec_options){.backend = o->backend,
                                   .gpu = o->gpu,
                                   .n_threads = r.target.n_threads,
                                   .bind = o->bind,
                                   .trace_path = o->trace_path}));
-    TRY(model_source_load(s, g->e, &g->plan));
+    g->e = g->own_exec;
+    TRY(model_source_load(s, g->e, g->plan));
     make_buffers(g);
     return OK;
 }
@@ -141,11 +149,42 @@ fail:
     return rc;
 }
 
+static status attach(generator *g, const generator_host *h) {
+    model_source s;
+    if (!plan_samples(&h->plan->request))
+        return ERR(ERR_INPUT,
+                   "model %s: the plan has no sections of generation beside training; ask for them before it "
+                   "is made (train.sample_every)",
+                   h->plan->request.model.name);
+    g->plan = h->plan;
+    g->e = h->exec;
+    g->tokenizer = h->tokenizer;
+    g->tokenizer_name = arena_string(&g->memory, h->tokenizer_name);
+    model_source_describe(&s, &h->plan->request.model, h->description);
+    g->chat = s.chat;
+    g->chat_kwargs = s.chat_kwargs ? arena_string(&g->memory, s.chat_kwargs) : NULL;
+    status rc = model_source_eos(&s, g->tokenizer, &g->eos, &g->n_eos);
+    model_source_close(&s);
+    TRY(rc);
+    make_buffers(g);
+    return OK;
+}
+
+status generator_attach(generator **out, const generator_host *h) {
+    generator *g = mem_alloc(sizeof *g);
+    *out = NULL;
+    arena_init(&g->memory);
+    status rc = attach(g, h);
+    if (rc == OK) *out = g;
+    else generator_close(g);
+    return rc;
+}
+
 void generator_close(generator *g) {
     if (!g) return;
-    exec_close(g->e);
-    plan_close(&g->plan);
-    tokenizer_close(g->tokenizer);
+    exec_close(g->own_exec);
+    plan_close(&g->own_plan);
+    tokenizer_close(g->own_tokenizer);
     for (int i = 0; i < g->n_scratch; i++) sample_scratch_fini(&g->scratch[i]);
     page_pool_fini(&g->pages);
     free(g->scratch);
@@ -155,8 +194,8 @@ void generator_close(generator *g) {
     free(g);
 }
 
-const plan *generator_plan(const generator *g) { return &g->plan; }
-int64_t generator_context(const generator *g) { return g->plan.request.generation.context; }
+const plan *generator_plan(const generator *g) { return g->plan; }
+int64_t generator_context(const generator *g) { return g->plan->request.generation.context; }
 
 status generator_encode(const generator *g, const char *text, size_t n_bytes, int32_t **tokens, size_t *n,
                         size_t *capacity) {
@@ -204,7 +243,7 @@ status generator_run(generator *g, const prompt *prompts, size_t n_prompts, cons
 }
 
 status generator_logits(generator *g, const int32_t *tokens, size_t n, bool token_by_token, float *out) {
-    int64_t size = g->plan.request.generation.page_size, vocab = g->plan.model.config.vocab;
+    int64_t size = g->plan->request.generation.page_size, vocab = g->plan->model.config.vocab;
     size_t n_pages = (size_t)divide_up((int64_t)n, size);
     if (n == 0 || (int64_t)n > generator_context(g))
         return ERR(ERR_INPUT, "logits of %zu tokens: expected 1 to %lld, the context", n,

@@ -19,6 +19,9 @@
  *     TRY(generator_run(g, prompts, n, &(sampling_options){.max_new = 64, ...}, NULL, &c, &report));
  *     completions_free(c, n);
  *     generator_close(g);
+ *
+ * generator_open has a program of its own; generator_attach generates inside a running training program, with the parameters
+ * as they are at that moment: no copy, no reload. Everything else is the same code.
  */
 #include "weights/weights.h"
 
@@ -98,7 +101,21 @@ status generator_plan_compile(plan *out, const generator_options *o);
 typedef struct generator generator;
 /* ERR_FIT when parameters, cache and activations do not fit device_limit, with the smallest change that would. */
 status generator_open(generator **out, const generator_options *o);
-void generator_close(generator *g);
+/* A program that also trains (generation_shape.beside_training), in which a generator is to run. All of it is borrowed until the
+ * generator is closed. */
+typedef struct generator_host {
+    exec *exec;
+    const plan *plan;
+    const tokenizer *tokenizer;
+    const char *tokenizer_name; /* for messages */
+    const char *description;    /* of the model, as checkpoints have it: end of text, chat format */
+} generator_host;
+/* Allocates its host memory (generation_host_bytes); a run uses no other device memory than the plan's. Nothing of an earlier run
+ * is needed, so sections of training may come between two runs, never inside one. Where parameters are gathered from
+ * other ranks (ZeRO 3), all ranks must make the same runs: the same prompts and options. */
+status generator_attach(generator **out, const generator_host *h);
+void generator_close(generator *g); /* of an attached one: what it was attached to stays */
+uint64_t generation_host_bytes(const model_config *c, const generation_shape *g, int n_threads);
 const plan *generator_plan(const generator *g);
 int64_t generator_context(const generator *g);
 /* Encodes a text as in training: with what its tokenizer.json puts around one; the byte tokenizer adds nothing. Text

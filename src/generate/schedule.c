@@ -48,7 +48,7 @@ typedef struct scheduler {
     sample_result *results;
 } scheduler;
 
-static int64_t page_size(const scheduler *s) { return s->g->plan.request.generation.page_size; }
+static int64_t page_size(const scheduler *s) { return s->g->plan->request.generation.page_size; }
 
 /* New tokens that a prompt may get: the context holds prompt and completion. */
 static int64_t new_tokens(const scheduler *s, const prompt *p) {
@@ -65,7 +65,7 @@ static size_t pages_shared(const scheduler *s, const prompt *p) {
 }
 
 static status check_prompts(const scheduler *s) {
-    int64_t context = generator_context(s->g), vocab = s->g->plan.model.config.vocab;
+    int64_t context = generator_context(s->g), vocab = s->g->plan->model.config.vocab;
     for (size_t i = 0; i < s->n_prompts; i++) {
         const prompt *p = &s->prompts[i];
         if (p->n_tokens == 0) return ERR(ERR_INPUT, "prompt %zu is empty, expected at least one token", i + 1);
@@ -285,7 +285,7 @@ static status run(scheduler *s) {
 
 status generation_run(generator *g, const prompt *prompts, size_t n_prompts, const sampling_options *options,
                       const generation_observer *observer, completion *out, generation_report *report) {
-    const generation_shape *shape = &g->plan.request.generation;
+    const generation_shape *shape = &g->plan->request.generation;
     scheduler s = {.g = g,
                    .prompts = prompts,
                    .n_prompts = n_prompts,

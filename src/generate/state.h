@@ -5,9 +5,13 @@
 
 struct generator {
     arena memory;
-    plan plan;
+    const plan *plan;
     exec *e;
-    tokenizer *tokenizer;
+    const tokenizer *tokenizer;
+    /* What it opened itself, which the above then point to; none of it where it is attached. */
+    plan own_plan;
+    exec *own_exec;
+    tokenizer *own_tokenizer;
     const char *tokenizer_name;
     chat_format chat; /* CHAT_AUTO: as the tokenizer says */
     const char *chat_kwargs;

@@ -214,6 +214,11 @@ uint64_t generation_page_bytes(const model_config *c, int64_t page_size, dtype c
 
 static status check_generation(const model_config *c, const generation_shape *g, const mesh *m) {
     int ranks = mesh_size(m, AXIS_TENSOR) * mesh_size(m, AXIS_SEQUENCE) * mesh_size(m, AXIS_PIPELINE);
+    if (ranks > 1 && g->beside_training)
+        return ERR(ERR_INPUT,
+                   "train.sample_every: found %d ranks that share the model (parallel.tensor, sequence, pipeline), "
+                   "expected 1: a rank generates with all layers; set train.sample_every=none, or use parallel.data",
+                   ranks);
     if (ranks > 1)
         return ERR(ERR_INPUT, "model %s: found generation on %d ranks that share the model, expected 1", c->name,
                    ranks);
@@ -233,10 +238,16 @@ static status check_generation(const model_config *c, const generation_shape *g,
     return OK;
 }
 
+/* What lasts from one run of PREFILL or DECODE to the next. Beside training it need not outlast them. */
+static value_id add_lasting(builder *b, const char *name, dtype t, shape s, role r) {
+    if (b->o->generation.beside_training) return program_generation_value(b->p, name, t, s, r);
+    return program_persistent(b->p, name, t, s, r);
+}
+
 static value_id add_input(builder *b, const char *section, const char *name, int64_t n) {
     char buf[NAME_BYTES];
     snprintf(buf, sizeof buf, "%s%s", section, name);
-    return program_persistent(b->p, buf, DTYPE_I32, SHAPE(n), ROLE_INPUT);
+    return add_lasting(b, buf, DTYPE_I32, SHAPE(n), ROLE_INPUT);
 }
 
 static generation_section add_section_inputs(builder *b, const char *prefix, int64_t n, int64_t n_pick) {
@@ -273,8 +284,8 @@ static void add_caches(builder *b, const generation_shape *g) {
     for (int l = 0; l < c->n_layers; l++) {
         char name[NAME_BYTES];
         b->p->current_layer = l;
-        b->caches[l] = program_persistent(b->p, builder_layer_name(name, "layers.%d.cache", l), b->o->compute,
-                                          SHAPE(g->pages, 2 * c->n_kv_heads, g->page_size, c->head_dim), ROLE_CACHE);
+        b->caches[l] = add_lasting(b, builder_layer_name(name, "layers.%d.cache", l), b->o->compute,
+                                   SHAPE(g->pages, 2 * c->n_kv_heads, g->page_size, c->head_dim), ROLE_CACHE);
     }
     b->p->current_layer = -1;
 }
@@ -282,8 +293,7 @@ static void add_caches(builder *b, const generation_shape *g) {
 static void build_generation(builder *b, const outer_params *w) {
     const generation_shape *g = &b->o->generation;
     model *m = b->m;
-    m->page_table =
-        program_persistent(b->p, "page_table", DTYPE_I32, SHAPE(g->slots, generation_pages_per_slot(g)), ROLE_INPUT);
+    m->page_table = add_lasting(b, "page_table", DTYPE_I32, SHAPE(g->slots, generation_pages_per_slot(g)), ROLE_INPUT);
     m->prefill = add_section_inputs(b, "prefill.", g->prefill_tokens, MIN(g->slots, g->prefill_tokens));
     m->decode = add_section_inputs(b, "decode.", g->slots, 0);
     b->caches = arena_array(&m->memory, value_id, b->c->n_layers);
@@ -424,11 +434,11 @@ static void share_model(builder *b, const mesh *m) {
 }
 
 status model_build(model *m, program *p, const model_config *c, const model_build_options *o) {
-    bool generates = o->generation.slots > 0;
+    bool generates = o->generation.slots > 0, trains = !generates || o->generation.beside_training;
     TRY(model_config_check(c));
     TRY(check_base(o));
     if (generates) TRY(check_generation(c, &o->generation, &o->mesh));
-    else TRY(check_training(c, o));
+    if (trains) TRY(check_training(c, o));
     *m = (model){.config = *c};
     arena_init(&m->memory);
     builder b = {.m = m,
@@ -442,7 +452,7 @@ status model_build(model *m, program *p, const model_config *c, const model_buil
     b.batch = o->batch, b.seq_len = o->seq_len;
     share_model(&b, &o->mesh);
     outer_params w = {.blocks = mem_alloc((size_t)c->n_layers * sizeof(block_params))}, copy = w, *reference = &w;
-    if (!generates) add_inputs(&b);
+    if (trains) add_inputs(&b);
     builder_add_params(&b, &w);
     if (o->reference == REFERENCE_COPY) {
         reference = &copy;
@@ -453,9 +463,9 @@ status model_build(model *m, program *p, const model_config *c, const model_buil
         b.of_reference = false;
     }
     builder_sort_params(&b);
-    add_rope_table(&b, generates ? o->generation.context : o->seq_len);
+    add_rope_table(&b, MAX(generates ? o->generation.context : 0, trains ? o->seq_len : 0));
+    if (trains) build_training(&b, &w, reference);
     if (generates) build_generation(&b, &w);
-    else build_training(&b, &w, reference);
     if (reference == &copy) free(copy.blocks);
     free(w.blocks);
     return OK;

@@ -167,9 +167,10 @@ typedef struct model_param {
     param_part parts[3];
 } model_param;
 
-/* Generation instead of training: sequences live in slots, their keys and values in pages of one cache. */
+/* Generation: sequences live in slots, their keys and values in pages of one cache. */
 typedef struct generation_shape {
     int64_t slots;            /* sequences at once; 0: not for generation */
+    bool beside_training;     /* in one program with training, over the same parameters; else instead of it */
     int64_t pages, page_size; /* of the cache; tokens per page */
     int64_t context;          /* most tokens of one sequence */
     int64_t prefill_tokens;   /* prompt tokens of one run of SECTION_PREFILL */
@@ -201,7 +202,8 @@ typedef struct model_build_options {
     mesh mesh;                   /* of all ranks, and the place of the one whose program is written */
     bool ring;                   /* sequence ranks use ring attention instead of an exchange of heads */
     bool may_ring;               /* the device has kernels for a ring: errors may advise it */
-    generation_shape generation; /* slots > 0: START, PREFILL and DECODE are written and nothing else */
+    /* slots > 0: PREFILL and DECODE are written; beside training with its sections, else with START and nothing else. */
+    generation_shape generation;
 } model_build_options;
 
 /* Inputs and outputs of PREFILL or DECODE. Token i is (slots[i], position -doc_start[i]). */
@@ -228,7 +230,7 @@ typedef struct model {
     value_id loss_sums;                /* preference: of the examples of a step; else autodiff adds those of tokens */
     value_id eval_reference;           /* preference: the reference's, as eval_losses; NO_VALUE where it is an input */
     value_id eval_losses, eval_argmax; /* of all tokens, on every stage; those of sequence ranks one behind the other */
-    generation_section prefill, decode; /* generation only */
+    generation_section prefill, decode; /* generation */
     value_id page_table;                /* int32 (slots, pages of a slot) */
     arena memory;
 } model;

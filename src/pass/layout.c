@@ -2,7 +2,8 @@
  *
  * In: a scheduled program. Out: an offset per value and the exact size of each tier's arena.
  * Persistent values are stacked at the bottom. Above them each section packs its own transient values by lifetime, and
- * the sections lie on top of each other, because only one runs at a time. An output that may be computed in place takes
+ * the sections lie on top of each other, because only one runs at a time. PREFILL and DECODE begin above what lasts between
+ * them, the cache, which therefore lies on the bytes that training uses for activations. An output that may be computed in place takes
  * the bytes of an input that dies there.
  *
  * Packing is interval colouring with sizes, which is NP-hard; a few greedy orders are tried and the lowest peak wins.
@@ -12,6 +13,13 @@
 #include "pass/occupancy.h"
 
 #include <stdlib.h>
+
+/* All ops of generation; they are the last of the program. */
+static lifetime generation_lifetime(const program *p) {
+    size_t first = p->n_ops;
+    while (first > 0 && section_of_generation(p->ops[first - 1].section)) first--;
+    return first < p->n_ops ? (lifetime){first, p->n_ops - 1} : (lifetime){SIZE_MAX, 0};
+}
 
 void layout_lifetimes(const program *p, lifetime *out) {
     for (size_t v = 0; v < p->n_values; v++) out[v] = (lifetime){SIZE_MAX, 0};
@@ -30,9 +38,12 @@ void layout_lifetimes(const program *p, lifetime *out) {
             if (i > l->last) l->last = i;
         }
     }
-    for (size_t v = 1; v < p->n_values; v++)
-        if (p->values[v].persistent && p->values[v].view_of == NO_VALUE)
-            out[v] = (lifetime){0, p->n_ops ? p->n_ops - 1 : 0};
+    lifetime generation = generation_lifetime(p);
+    for (size_t v = 1; v < p->n_values; v++) {
+        if (p->values[v].view_of != NO_VALUE) continue;
+        if (p->values[v].persistent) out[v] = (lifetime){0, p->n_ops ? p->n_ops - 1 : 0};
+        if (p->values[v].of_generation) out[v] = generation;
+    }
 }
 
 /* A block is one range of bytes: a value, or several computed in place one after the other. */
@@ -43,7 +54,7 @@ typedef struct block {
     size_t best;     /* offset in the lowest packing so far */
     section section;
     tier tier;
-    bool persistent;
+    bool persistent, of_generation; /* as of the value */
 } block;
 
 typedef struct packer {
@@ -61,11 +72,13 @@ static value_id owner_of(const packer *k, value_id v) {
     return v;
 }
 
+static bool is_transient(const value *v) { return !v->persistent && !v->of_generation; }
+
 /* May output `out` of op i take the bytes of input `in`? */
 static bool can_share(const packer *k, const op *o, size_t i, value_id out, value_id in) {
     const program *p = k->p;
     const value *a = &p->values[in], *b = &p->values[out];
-    if (a->persistent || b->persistent || a->view_of || b->view_of || a->tier != b->tier) return false;
+    if (!is_transient(a) || !is_transient(b) || a->view_of || b->view_of || a->tier != b->tier) return false;
     if (a->type != b->type) return false; /* elements would overwrite others that are still read */
     if (k->life[in].last != i || k->life[out].first != i) return false;
     if (value_bytes(b) > value_bytes(&p->values[owner_of(k, in)])) return false;
@@ -111,7 +124,8 @@ static void make_blocks(packer *k) {
                                                .alignment = alignment_of(k, a),
                                                .section = a->section,
                                                .tier = a->tier,
-                                               .persistent = a->persistent};
+                                               .persistent = a->persistent,
+                                               .of_generation = a->of_generation};
         }
     }
     for (value_id v = 1; v < p->n_values; v++) { /* a block lives as long as any value in it */
@@ -243,7 +257,6 @@ static size_t pack_section(const packer *k, block *const *list, size_t n, size_t
     static const struct {
         block_key key, then;
     } orders[] = {{by_size, NULL}, {by_area, NULL}, {by_length, by_size}, {by_first, NULL}};
-    if (n == 0) return base;
     size_t best = SIZE_MAX, floor = base + lower_bound(list, n, k->p->n_ops);
     sort_row *rows = mem_alloc(n * sizeof *rows);
     occupancy *taken = occupancy_open(number_moments(list, n, k->p->n_ops), k->alignment);
@@ -263,28 +276,31 @@ static size_t pack_section(const packer *k, block *const *list, size_t n, size_t
     return best;
 }
 
+/* Values of a tier that last, one behind the other from `at` on; returns their end. */
+static size_t stack(packer *k, tier t, bool of_generation, size_t at) {
+    for (size_t i = 0; i < k->n_blocks; i++) {
+        block *b = &k->blocks[i];
+        if (b->tier != t || !(of_generation ? b->of_generation : b->persistent)) continue;
+        b->offset = align_up(at, b->alignment);
+        at = b->offset + b->n_bytes;
+    }
+    return at;
+}
+
 /* The highest end of any section of a tier; sections share the same bytes. */
-static size_t pack_tier(const packer *k, tier t, size_t base) {
-    size_t n[SECTION_COUNT] = {0}, top = base;
+static size_t pack_tier(packer *k, tier t, size_t base) {
+    size_t n[SECTION_COUNT] = {0}, lasting = stack(k, t, true, base), above = align_up(lasting, k->alignment),
+           top = lasting;
     block **list = mem_alloc((SECTION_COUNT * k->n_blocks + 1) * sizeof *list);
     for (size_t i = 0; i < k->n_blocks; i++) {
         block *b = &k->blocks[k->in_order[i].item];
-        if (!b->persistent && b->tier == t) list[b->section * k->n_blocks + n[b->section]++] = b;
+        if (!b->persistent && !b->of_generation && b->tier == t) list[b->section * k->n_blocks + n[b->section]++] = b;
     }
-    for (section s = 0; s < SECTION_COUNT; s++) top = MAX(top, pack_section(k, list + s * k->n_blocks, n[s], base));
+    for (section s = 0; s < SECTION_COUNT; s++)
+        if (n[s] > 0)
+            top = MAX(top, pack_section(k, list + s * k->n_blocks, n[s], section_of_generation(s) ? above : base));
     free(list);
     return top;
-}
-
-static size_t stack_persistent(packer *k, tier t) {
-    size_t at = 0, end = 0;
-    for (size_t i = 0; i < k->n_blocks; i++) {
-        block *b = &k->blocks[i];
-        if (!b->persistent || b->tier != t) continue;
-        b->offset = align_up(at, b->alignment);
-        at = end = b->offset + b->n_bytes;
-    }
-    return end;
 }
 
 status pass_layout(program *p, const pass_options *options, step_interface *step) {
@@ -301,7 +317,7 @@ status pass_layout(program *p, const pass_options *options, step_interface *step
     extend_host_lifetimes(&k, options->choice.prefetch);
     sort_blocks(&k);
     for (tier t = 0; t < TIER_COUNT; t++) {
-        size_t end = stack_persistent(&k, t), base = align_up(end, k.alignment), peak = pack_tier(&k, t, base);
+        size_t end = stack(&k, t, false, 0), base = align_up(end, k.alignment), peak = pack_tier(&k, t, base);
         p->arena_bytes[t] = peak == base ? end : peak;
     }
     size_t *offset_of = mem_alloc(p->n_values * sizeof *offset_of);

@@ -124,6 +124,9 @@ status pass_optimizer(program *p, const pass_options *options, step_interface *s
                    mesh_size(&options->mesh, AXIS_TENSOR));
     if (!step->grads) return OK; /* nothing is trained: no parameter has a master, m or v */
     p->current_layer = -1;
+    size_t n_ops, next = 0;
+    op *ops = program_take_ops(p, &n_ops); /* generation comes behind the update */
+    for (; next < n_ops && ops[next].section < SECTION_UPDATE; next++) program_append(p, &ops[next]);
     int64_t n_blocks;
     flat_place *places = bucket_places(m, &n_blocks); /* the order of the sum, on one rank as on many */
     step->norm_partials = program_value(p, "norm.partials", DTYPE_F64, SHAPE(n_blocks), ROLE_WORK, SECTION_UPDATE);
@@ -164,5 +167,7 @@ status pass_optimizer(program *p, const pass_options *options, step_interface *s
         op_out(o, ADAMW_M_SCALE, step->moment_scales[i]), op_out(o, ADAMW_V_SCALE, step->variance_scales[i]);
     }
     send_table(p, options);
+    for (; next < n_ops; next++) program_append(p, &ops[next]);
+    free(ops);
     return OK;
 }

@@ -70,6 +70,8 @@ static void list_changes(const change_list *l, const plan_request *from, const p
         strbuf_printf(next_change(l), "%s%lldM", names->chunk, (long long)(to->logits_chunk_bytes >> 20));
     if (from->choice.micro_batch != to->choice.micro_batch)
         strbuf_printf(next_change(l), "%s%lld", names->batch, (long long)to->choice.micro_batch);
+    if (from->generation.slots != to->generation.slots)
+        strbuf_printf(next_change(l), "train.samples=%lld", (long long)to->generation.slots);
     if (from->choice.micro_batch != to->choice.micro_batch && !from->no_training)
         strbuf_printf(next_change(l), "train.accumulation=%lld", (long long)to->choice.accumulation);
 }
@@ -106,6 +108,18 @@ static bool allowed(const plan_request *r, precision q) {
     return q != r->choice.precision && !(r->no_training && q == PRECISION_BF16_SR);
 }
 
+/* Generation beside training: fewer sequences at once, where that is enough. */
+static bool fewer_samples(plan_request *r, uint64_t *planned) {
+    generation_shape *g = &r->generation;
+    while (plan_samples(r) && g->slots > 1) {
+        g->slots /= 2;
+        g->pages = g->slots * generation_pages_per_slot(g);
+        g->prefill_tokens = MIN(g->prefill_tokens, g->slots * g->context);
+        if (plan_variant_fits(r, planned)) return true;
+    }
+    return false;
+}
+
 /* Writes the smallest change that fits; false when none of them does, with what needs least written. */
 static bool smallest_change(const plan_request *r, strbuf *b) {
     static const precision order[] = {PRECISION_BF16, PRECISION_BF16_SR};
@@ -117,6 +131,8 @@ static bool smallest_change(const plan_request *r, strbuf *b) {
     /* Without a backward there is nothing to recompute. */
     bool is_chosen = !r->manual && r->choice.recompute.kind == RECOMPUTE_AUTO;
     size_t n_bases = is_chosen || r->no_training ? 1 : 2;
+    if (fewer_samples(&t, &planned)) goto found;
+    t = *r;
     t.logits_chunk_bytes = SMALL_CHUNK;
     if (r->logits_chunk_bytes > SMALL_CHUNK && !r->no_training && plan_variant_fits(&t, &planned)) goto found;
     for (recompute_kind k = RECOMPUTE_NORMS; k <= RECOMPUTE_FULL && n_bases > 1; k++) {

@@ -53,7 +53,7 @@ static void count_work(plan *p) {
     for (size_t i = 0; i < g->n_ops; i++) {
         section s = g->ops[i].section;
         double times = s == SECTION_MICRO ? plan_micro_runs(p) : 1;
-        if (!section_of_step(s) && s != SECTION_DECODE) continue;
+        if (!section_of_step(s) && !(s == SECTION_DECODE && plan_generates(&p->request))) continue;
         *(g->ops[i].again ? &p->flops_again : &p->flops_per_step) += times * op_flops(g, &g->ops[i]);
         p->bytes_per_step += times * op_bytes(g, &g->ops[i]);
         p->sent_per_step += times * op_sent(g, &g->ops[i]);
@@ -176,7 +176,7 @@ status plan_build(plan *p, const plan_request *asked) {
     if (r->hardware) cost_program(&p->cost, &p->program, r->hardware, &r->mesh, plan_micro_runs(p));
     p->cost.step_s += plan_waiting(r) * plan_micro_runs(p) * p->cost.micro_s;
     add_inputs_left_out(p);
-    p->planned[TIER_HOST] += r->host_bytes + (uint64_t)r->choice.micro_batch * r->host_row_bytes + plan_staged_bytes(p);
+    p->planned[TIER_HOST] += r->generator_bytes + r->host_bytes + (uint64_t)r->choice.micro_batch * r->host_row_bytes + plan_staged_bytes(p);
     return OK;
 }
 

@@ -61,7 +61,7 @@ typedef struct plan_request {
     preference_options preference; /* kind not none: losses over pairs of responses ... */
     reference_kind reference;      /* ... and what they are compared with */
     bool no_training;            /* evaluation only: parameters and one forward */
-    generation_shape generation; /* slots > 0: generation; fields about training are ignored */
+    generation_shape generation; /* slots > 0: generation; unless beside_training, fields about training are ignored */
     int64_t logits_chunk_bytes;  /* largest bytes of logits at once; 0 = chosen from the vocabulary */
     target target;
     uint64_t device_limit;    /* bytes of each device; 0 = no limit */
@@ -71,11 +71,13 @@ typedef struct plan_request {
     uint64_t device_asked;    /* memory.device as it was set, which may be more than there is; 0 = auto */
     uint64_t host_bytes;      /* host bytes outside the arenas: text and the like, and ... */
     uint64_t host_row_bytes;  /* ... per row of a micro-batch: loader, evaluation */
+    uint64_t generator_bytes; /* ... of a generator beside training */
     uint64_t state_copies;    /* copies of params and states on the host (background checkpoints) */
     const hardware *hardware; /* the machine whose time is predicted, borrowed; NULL: no prediction */
     int64_t run_steps;        /* steps of the run, whose time is predicted too; 0: there is no such run */
 } plan_request;
-bool plan_generates(const plan_request *r);
+bool plan_generates(const plan_request *r); /* and does nothing else */
+bool plan_samples(const plan_request *r);   /* training and generation in one program */
 
 /* What a plan needs beyond its limits. */
 typedef struct plan_excess {

@@ -90,6 +90,19 @@ static void print_generation(const plan *p, FILE *out) {
                                                       precision_compute(p->request.choice.precision))));
 }
 
+/* Generation beside training: what its cache takes, and that it takes it from the activations. */
+static void print_samples(const plan *p, FILE *out) {
+    const generation_shape *g = &p->request.generation;
+    char a[32];
+    uint64_t page =
+        generation_page_bytes(&p->request.model, g->page_size, precision_compute(p->request.choice.precision));
+    fprintf(out,
+            "samples   %lld at once, at most %lld tokens each; cache %s: %lld pages of %lld tokens, on the bytes of "
+            "activations\n",
+            (long long)g->slots, (long long)g->context, str_format_bytes(a, page * (uint64_t)g->pages),
+            (long long)g->pages, (long long)g->page_size);
+}
+
 static void print_ranks(const plan *p, FILE *out) {
     const plan_request *r = &p->request;
     char a[32];
@@ -131,6 +144,7 @@ void plan_print(const plan *p, FILE *out) {
                 (long long)r->choice.micro_batch, (long long)r->seq_len, (long long)r->choice.accumulation,
                 str_format_count(a, (double)plan_tokens_per_step(p)), precision_name(r->choice.precision),
                 str_format_count(b, p->flops_per_step));
+    if (plan_samples(r)) print_samples(p, out);
     if (mesh_world(&r->mesh) > 1) print_ranks(p, out);
     if (mesh_size(&r->mesh, AXIS_SEQUENCE) > 1) plan_print_attention(p, out);
     if (mesh_size(&r->mesh, AXIS_PIPELINE) > 1) plan_print_pipeline(p, out);
@@ -152,6 +166,7 @@ void plan_print(const plan *p, FILE *out) {
     const op *o = &p->program.ops[p->peak_op];
     fprintf(out, "  peak at op %zu: %s", p->peak_op, op_name(o->kind));
     if (o->layer >= 0) fprintf(out, " of layer %d", o->layer);
+    if (plan_samples(r)) fprintf(out, ", section %s", section_name(o->section));
     fputs("; largest values alive there\n", out);
     for (size_t i = 0; i < MIN(p->n_at_peak, (size_t)NAMED_AT_PEAK); i++) {
         const value *v = &p->program.values[p->at_peak[i]];
@@ -201,17 +216,20 @@ json_t *plan_memory_json(const plan *p) {
     return memory;
 }
 
+static void add_generation_json(const generation_shape *g, json_t *s) {
+    json_object_set_new(s, "sequences", json_integer(g->slots));
+    json_object_set_new(s, "context", json_integer(g->context));
+    json_object_set_new(s, "page_size", json_integer(g->page_size));
+    json_object_set_new(s, "pages", json_integer(g->pages));
+    json_object_set_new(s, "prefill_tokens", json_integer(g->prefill_tokens));
+}
+
 json_t *plan_strategy_json(const plan *p) {
     const plan_request *r = &p->request;
     json_t *s = json_object();
     step_choice_json(&r->choice, CHOICE_PRECISION, s);
     if (plan_generates(r)) {
-        const generation_shape *g = &r->generation;
-        json_object_set_new(s, "sequences", json_integer(g->slots));
-        json_object_set_new(s, "context", json_integer(g->context));
-        json_object_set_new(s, "page_size", json_integer(g->page_size));
-        json_object_set_new(s, "pages", json_integer(g->pages));
-        json_object_set_new(s, "prefill_tokens", json_integer(g->prefill_tokens));
+        add_generation_json(&r->generation, s);
         json_object_set_new(s, "threads", json_integer(r->target.n_threads));
         return s;
     }
@@ -240,6 +258,10 @@ json_t *plan_strategy_json(const plan *p) {
         json_object_set_new(s, "stages", json_integer(mesh_size(&r->mesh, AXIS_PIPELINE)));
         json_object_set_new(s, "virtual_stages", json_integer(MAX(r->virtual_stages, 1)));
         json_object_set_new(s, "bubble", json_real(plan_bubble(r)));
+    }
+    if (plan_samples(r)) {
+        add_generation_json(&r->generation, s);
+        json_object_set_new(s, "peak_section", json_string(section_name(p->program.ops[p->peak_op].section)));
     }
     return s;
 }

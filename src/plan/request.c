@@ -1,7 +1,8 @@
 /* request.c - which choices a request leaves open, and a request with one of the allowed choices. */
 #include "plan/search.h"
 
-bool plan_generates(const plan_request *r) { return r->generation.slots > 0; }
+bool plan_generates(const plan_request *r) { return r->generation.slots > 0 && !r->generation.beside_training; }
+bool plan_samples(const plan_request *r) { return r->generation.slots > 0 && r->generation.beside_training; }
 
 int plan_row_ranks(const plan_request *r) {
     return mesh_size(&r->mesh, AXIS_DATA) * mesh_size(&r->mesh, AXIS_SEQUENCE);

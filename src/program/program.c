@@ -19,6 +19,7 @@ bool tier_is_device(tier t) { return t != TIER_HOST && t != TIER_NVME; }
 tier tier_of_device(int index) { return index == 0 ? TIER_DEVICE : (tier)(TIER_DEVICE_1 + index - 1); }
 const char *stream_name(stream s) { return stream_names[s]; }
 const char *section_name(section s) { return section_names[s]; }
+bool section_of_generation(section s) { return s == SECTION_PREFILL || s == SECTION_DECODE; }
 bool section_of_step(section s) { return s == SECTION_PREPARE || s == SECTION_MICRO || s == SECTION_UPDATE; }
 
 static const char *const axis_names[AXIS_COUNT] = {"data", "tensor", "pipeline", "sequence"};
@@ -89,6 +90,11 @@ value_id program_value(program *p, const char *name, dtype t, shape s, role r, s
 
 value_id program_persistent(program *p, const char *name, dtype t, shape s, role r) {
     return add_value(p, (value){.name = name, .type = t, .shape = s, .role = r, .persistent = true});
+}
+
+value_id program_generation_value(program *p, const char *name, dtype t, shape s, role r) {
+    return add_value(
+        p, (value){.name = name, .type = t, .shape = s, .role = r, .section = SECTION_PREFILL, .of_generation = true});
 }
 
 value_id program_view(program *p, const char *name, value_id of, size_t byte_offset, shape s) {

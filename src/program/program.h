@@ -7,7 +7,8 @@
  *     micro-batches of a step read and none of them changes, MICRO is forward and backward of one micro-batch (in a
  *     pipeline of all of a step), UPDATE the optimizer, EVAL a forward with losses, PREFILL and DECODE the two halves of
  *     generation. Values of one section share bytes with those of other sections, because only one section
- *     runs at a time. TURN is the exception: it repeats other sections one after the other, over their values.
+ *     runs at a time. TURN is the exception: it repeats other sections one after the other, over their values. PREFILL and
+ *     DECODE are a group: the cache keeps its bytes from one run of them to the next, and beside training no longer.
  *   - program_verify proves shapes, dtypes, define-before-use and single write for the program after any pass.
  *
  *     program p;
@@ -80,6 +81,7 @@ tier tier_of_device(int index); /* 0 .. DEVICES_MAX - 1 */
 const char *stream_name(stream s);
 const char *section_name(section s);
 bool section_of_step(section s); /* is it a part of a training step? TURN is not: it repeats parts of two */
+bool section_of_generation(section s);
 
 typedef uint32_t value_id; /* index into program.values; 0 is "none" */
 #define NO_VALUE 0u
@@ -92,6 +94,7 @@ typedef struct value {
     tier tier;
     section section;      /* where a transient value lives; ignored when persistent */
     bool persistent;      /* keeps its bytes between sections: params, grads, states, inputs */
+    bool of_generation;   /* keeps them between runs of PREFILL and DECODE; every other section may overwrite them */
     int layer;            /* -1 outside the blocks */
     size_t alignment;     /* of its offset; 0: as the target says */
     value_id view_of;     /* these bytes are part of that value's ... */
@@ -237,6 +240,7 @@ void program_init(program *p);
 void program_fini(program *p);
 value_id program_value(program *p, const char *name, dtype t, shape s, role r, section where);
 value_id program_persistent(program *p, const char *name, dtype t, shape s, role r);
+value_id program_generation_value(program *p, const char *name, dtype t, shape s, role r); /* value.of_generation */
 value_id program_view(program *p, const char *name, value_id of, size_t byte_offset, shape s);
 op *program_emit(program *p, op_kind kind, section where); /* valid until the next emit */
 void op_in(op *o, int i, value_id v);

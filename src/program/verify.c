@@ -29,15 +29,16 @@ static status check_place(const checker *c) {
 
 /* TURN repeats sections of the step over their own values. */
 static bool lives_in(const value *root, section s) {
-    return root->persistent || root->section == s || (s == SECTION_TURN && section_of_step(root->section));
+    return root->persistent || (root->of_generation && section_of_generation(s)) || root->section == s ||
+           (s == SECTION_TURN && section_of_step(root->section));
 }
 
-/* A transient value must be defined earlier in its section; a persistent one always holds something. */
+/* A transient value must be defined earlier in its section; the others always hold something. */
 static status check_use(const checker *c, value_id v, const unsigned char *defined) {
     value_id root = program_root(c->p, v, NULL);
     const value *r = &c->p->values[root];
     REQUIRE(lives_in(r, c->o->section), "used outside its section", v);
-    REQUIRE(r->persistent || defined[v] || defined[root], "used before it is defined", v);
+    REQUIRE(r->persistent || r->of_generation || defined[v] || defined[root], "used before it is defined", v);
     return OK;
 }
 
@@ -117,8 +118,10 @@ static status check_operands(const checker *c) {
 /* The row count, where it is known only at run time. */
 static status check_row_count(const checker *c) {
     value_id rows = c->o->rows;
-    REQUIRE(!rows || (has_type(c, rows, DTYPE_I32) && is_shape1(c, rows, 1) && c->p->values[rows].persistent),
-            "rows is not a persistent int32 (1)", rows);
+    if (!rows) return OK;
+    const value *v = &c->p->values[rows];
+    REQUIRE(has_type(c, rows, DTYPE_I32) && is_shape1(c, rows, 1) && (v->persistent || v->of_generation),
+            "rows is not an int32 (1) that the host writes", rows);
     return OK;
 }
 

@@ -66,6 +66,9 @@ static void config_warn_no_effect(const config *c) {
     warn_if_given(c, "train.eval_every",
                   (c->train.eval_rows > 0 && keeps_back) || (c->train.problems > 0 && has_problems),
                   "nothing is evaluated");
+    const char *const of_samples[] = {"train.samples", "train.sample_tokens", "train.sample_prompts"};
+    for (size_t i = 0; i < ARRAY_LENGTH(of_samples); i++)
+        warn_if_given(c, of_samples[i], c->train.sample_every > 0, "train.sample_every is none");
     warn_no_effect_memory(c);
     bool lora = c->model.lora_rank > 0, preference = c->task == TASK_PREFERENCE;
     preference_kind loss = c->preference.loss + 1;

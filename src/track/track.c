@@ -6,6 +6,7 @@
  * If the ring is full a record is dropped and counted; a failed output is reported once and then given up.
  * Only track_open returns errors: a directory in which metrics.jsonl cannot be made is a wrong request. */
 #include "track/track.h"
+#include "track/jsonl.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,7 +30,11 @@ enum {
     BAR_MAX = 30,
 };
 
-typedef enum record_kind { RECORD_STEP, RECORD_EVAL, RECORD_MESSAGE } record_kind;
+typedef enum record_kind { RECORD_STEP, RECORD_EVAL, RECORD_SAMPLE, RECORD_MESSAGE } record_kind;
+typedef struct sample_record {
+    int64_t step;
+    char *line, *shown; /* of samples.jsonl; on the terminal. Freed by the writer */
+} sample_record;
 typedef struct record {
     record_kind kind;
     uint64_t time_ns; /* when the step was reported, not when it is written */
@@ -39,13 +44,13 @@ typedef struct record {
             uint64_t memory_used;
         } step;
         train_eval_report eval;
+        sample_record sample;
         char *message; /* freed by the writer */
     };
 } record;
 
 struct track {
     track_options options;
-    char *metrics_path;
     pthread_t thread;
 
     pthread_mutex_t lock; /* guards the ring */
@@ -58,12 +63,9 @@ struct track {
     pthread_cond_t written;
 
     /* The rest belongs to the writer. */
-    int out_fd;          /* -1: silent */
-    int metrics_fd;      /* -1: no file, or given up */
-    off_t metrics_whole; /* bytes of the file that are whole lines */
-    bool metrics_begun;  /* this run has added one */
-    strbuf metrics;      /* lines not yet written */
-    strbuf text;         /* for out, not yet written */
+    int out_fd;             /* -1: silent */
+    jsonl metrics, samples; /* closed: no such file, or given up */
+    strbuf text;            /* for out, not yet written */
     strbuf line;
     bool terminal, bar_shown, bar_stale;
     bool out_blocked; /* out took nothing the last time */
@@ -92,6 +94,28 @@ void track_step(track *t, const train_step_report *r, uint64_t memory_used) {
 }
 
 void track_eval(track *t, const train_eval_report *r) { ring_put(t, &(record){RECORD_EVAL, clock_ns(), .eval = *r}); }
+
+void track_sample(track *t, const train_sample *s) {
+    json_t *line = json_pack("{s:I, s:o, s:o, s:s}", "step", (json_int_t)s->step, "prompt",
+                             json_text(s->prompt.text, s->prompt.length), "completion",
+                             json_text(s->completion.text, s->completion.length), "stop", stop_reason_name(s->stop));
+    char *text = json_dumps(line, JSON_PRESERVE_ORDER);
+    strbuf out, shown;
+    strbuf_init(&out);
+    strbuf_init(&shown);
+    strbuf_printf(&out, "%s\n", text);
+    strbuf_printf(&shown, "sample at step %lld: ", (long long)s->step);
+    strbuf_add_bytes(&shown, s->prompt.text, s->prompt.length);
+    strbuf_add(&shown, " >>> ");
+    strbuf_add_bytes(&shown, s->completion.text, s->completion.length);
+    record r = {RECORD_SAMPLE, clock_ns(), .sample = {s->step, strbuf_take(&out), strbuf_take(&shown)}};
+    if (!ring_put(t, &r)) {
+        free(r.sample.line);
+        free(r.sample.shown);
+    }
+    free(text);
+    json_decref(line);
+}
 
 void track_message(track *t, const char *text) {
     size_t length = strlen(text);
@@ -324,7 +348,7 @@ static void metrics_add_task(strbuf *b, const train_metrics *m) {
 static void metrics_add_step(track *t, const record *r) {
     const train_step_report *s = &r->step.report;
     uint64_t memory_used = r->step.memory_used;
-    strbuf *b = &t->metrics;
+    strbuf *b = &t->metrics.lines;
     strbuf_add(b, "{");
 #define METRIC_STEP(name, type, value, when, help) \
     if (when) metric_##type(b, name, value);
@@ -337,7 +361,7 @@ static void metrics_add_step(track *t, const record *r) {
 }
 
 static void metrics_add_eval(track *t, const train_eval_report *e) {
-    strbuf *b = &t->metrics;
+    strbuf *b = &t->metrics.lines;
     strbuf_add(b, "{");
 #define METRIC_STEP(...)
 #define METRIC_EVAL(name, type, value, when, help) \
@@ -349,106 +373,44 @@ static void metrics_add_eval(track *t, const train_eval_report *e) {
     strbuf_add(b, "}\n");
 }
 
-/* Incomplete lines of a failed write are removed again, so that the file stays readable. */
-static void metrics_flush(track *t) {
-    size_t done = 0;
-    while (t->metrics_fd >= 0 && done < t->metrics.length) {
-        ssize_t n = write(t->metrics_fd, t->metrics.text + done, t->metrics.length - done);
-        if (n < 0 && errno == EINTR) continue;
-        if (n > 0) {
-            done += (size_t)n;
-            continue;
-        }
-        const char *why = n < 0 ? strerror(errno) : "nothing was written";
-        while (done > 0 && t->metrics.text[done - 1] != '\n') done--;
-        int cut = ftruncate(t->metrics_fd, t->metrics_whole + (off_t)done);
-        char text[512];
-        snprintf(text, sizeof text, "warning: %s: %s; the rest of the metrics is not written%s", t->metrics_path, why,
-                 cut == 0 ? "" : ", and the last line may be incomplete");
-        if (t->out_fd >= 0) text_add_line(t, text);
-        close(t->metrics_fd);
-        t->metrics_fd = -1;
-    }
-    t->metrics_whole += (off_t)done;
-    t->metrics.length = 0;
+/* ---- files --------------------------------------------------------------------------------------------------------- */
+
+/* A file that fails is given up, with one warning. */
+static void files_flush(track *t) {
+    jsonl *files[] = {&t->metrics, &t->samples};
+    char text[512];
+    for (size_t i = 0; i < ARRAY_LENGTH(files); i++)
+        if (!jsonl_flush(files[i], text, sizeof text) && t->out_fd >= 0) text_add_line(t, text);
 }
 
-/* An incomplete line of a killed run is removed before new ones are added. A link of that name is not followed: in a
- * run directory from elsewhere it could point to any file of the user. */
-static status metrics_open(track *t) {
-    TRY(dir_make(t->options.run_dir));
-    strbuf path;
-    strbuf_init(&path);
-    strbuf_printf(&path, "%s/metrics.jsonl", t->options.run_dir);
-    t->metrics_path = strbuf_take(&path);
-    int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-    if ((t->metrics_fd = open(t->metrics_path, flags, 0644)) < 0)
-        return ERR(ERR_IO, "open %s: %s", t->metrics_path,
-                   errno == ELOOP ? "it is a link, expected a file; remove the link" : strerror(errno));
-    struct stat info;
-    if (fstat(t->metrics_fd, &info) != 0) return ERR(ERR_IO, "stat %s: %s", t->metrics_path, strerror(errno));
-    if (!S_ISREG(info.st_mode))
-        return ERR(ERR_INPUT, "%s is a pipe or a device, expected a file; remove it", t->metrics_path);
-    off_t whole = info.st_size;
-    char chunk[4096];
-    while (whole > 0) {
-        size_t want = (size_t)MIN(whole, (off_t)sizeof chunk);
-        if (pread(t->metrics_fd, chunk, want, whole - (off_t)want) != (ssize_t)want)
-            return ERR(ERR_IO, "read %s: %s", t->metrics_path, strerror(errno));
-        size_t keep = want;
-        while (keep > 0 && chunk[keep - 1] != '\n') keep--;
-        whole -= (off_t)(want - keep);
-        if (keep > 0) break;
+static void sample_write(track *t, const sample_record *s) {
+    if (jsonl_is_open(&t->samples)) {
+        jsonl_cut_from(&t->samples, s->step, false);
+        strbuf_add(&t->samples.lines, s->line);
     }
-    if (whole < info.st_size && ftruncate(t->metrics_fd, whole) != 0)
-        return ERR(ERR_IO, "remove the incomplete last line of %s: %s", t->metrics_path, strerror(errno));
-    t->metrics_whole = whole;
-    return OK;
-}
-
-/* If a resumed run repeats steps, because the earlier run was further than the checkpoint, their old lines are
- * removed, and so is the evaluation after the step that stays. A file that cannot be read or cut only grows. */
-static void metrics_cut_from(track *t, int64_t step, bool evaluation) {
-    if (t->metrics_begun) return;
-    t->metrics_begun = true;
-    FILE *f = t->metrics_whole > 0 ? fopen(t->metrics_path, "re") : NULL;
-    if (!f) return;
-    char *line = NULL;
-    size_t capacity = 0;
-    off_t at = 0;
-    ssize_t length;
-    long long found = 0;
-    while ((length = getline(&line, &capacity, f)) > 0) {
-        int n = 0;
-        bool ours = sscanf(line, "{\"step\": %lld%n", &found, &n) == 1;
-        bool stays = evaluation && found == step && !str_starts_with(line + n, ", \"val/");
-        if (ours && found >= step && !stays) {
-            if (ftruncate(t->metrics_fd, at) == 0) t->metrics_whole = at;
-            break;
-        }
-        at += length;
-    }
-    free(line);
-    fclose(f);
+    if (t->out_fd >= 0) text_add_line(t, s->shown);
+    free(s->line);
+    free(s->shown);
 }
 
 /* ---- the writer ------------------------------------------------------------------------------------------------ */
 
 static void record_write(track *t, record *r) {
-    bool file = t->metrics_fd >= 0, out = t->out_fd >= 0;
+    bool file = jsonl_is_open(&t->metrics), out = t->out_fd >= 0;
     switch (r->kind) {
     case RECORD_STEP:
         if (t->count_steps++ == 0) t->first_step = *r;
         t->last_step = *r;
-        if (file) metrics_cut_from(t, r->step.report.step, false);
+        if (file) jsonl_cut_from(&t->metrics, r->step.report.step, false);
         if (file) metrics_add_step(t, r);
         if (out) text_add_step(t, r);
         break;
     case RECORD_EVAL:
-        if (file) metrics_cut_from(t, r->eval.step, true);
+        if (file) jsonl_cut_from(&t->metrics, r->eval.step, true);
         if (file) metrics_add_eval(t, &r->eval);
         if (out) text_add_eval(t, &r->eval);
         break;
+    case RECORD_SAMPLE: sample_write(t, &r->sample); break;
     case RECORD_MESSAGE:
         if (out) text_add_line(t, r->message);
         free(r->message);
@@ -498,9 +460,9 @@ static void *writer_main(void *argument) {
         bool found = ring_take(t, &r, later ? DRAW_INTERVAL_NS : UINT64_MAX);
         if (!found && t->bar_stale && !t->out_blocked) bar_draw(t);
         uint64_t n = 0;
-        for (; found; found = t->metrics.length + t->text.length < BATCH_BYTES && ring_take(t, &r, 0), n++)
+        for (; found; found = t->metrics.lines.length + t->text.length < BATCH_BYTES && ring_take(t, &r, 0), n++)
             record_write(t, &r);
-        metrics_flush(t);
+        files_flush(t);
         note_written(t, n);
         text_flush(t, false);
     }
@@ -517,14 +479,13 @@ static void *writer_main(void *argument) {
 }
 
 static void track_free(track *t) {
-    if (t->metrics_fd >= 0) close(t->metrics_fd);
-    strbuf_fini(&t->metrics);
+    jsonl_close(&t->metrics);
+    jsonl_close(&t->samples);
     strbuf_fini(&t->text);
     strbuf_fini(&t->line);
     pthread_cond_destroy(&t->changed);
     pthread_cond_destroy(&t->written);
     pthread_mutex_destroy(&t->lock);
-    free(t->metrics_path);
     free(t->ring);
     free(t);
 }
@@ -533,7 +494,8 @@ status track_open(track **out, const track_options *o) {
     track *t = mem_alloc(sizeof *t);
     status rc = OK;
     t->options = *o;
-    t->metrics_fd = -1;
+    jsonl_init(&t->metrics, "metrics");
+    jsonl_init(&t->samples, "samples");
     t->ring = mem_alloc(sizeof *t->ring * RING_SIZE);
     pthread_mutex_init(&t->lock, NULL);
     pthread_condattr_t monotonic;
@@ -542,7 +504,6 @@ status track_open(track **out, const track_options *o) {
     pthread_cond_init(&t->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
     pthread_cond_init(&t->written, NULL);
-    strbuf_init(&t->metrics);
     strbuf_init(&t->text);
     strbuf_init(&t->line);
     /* Past stdio, so that a write can be tried without waiting; what the caller left in its buffer goes first. */
@@ -553,7 +514,8 @@ status track_open(track **out, const track_options *o) {
     ASSERT(!o->out || t->out_fd >= 0);
     const char *term = getenv("TERM");
     t->terminal = t->out_fd >= 0 && isatty(t->out_fd) && !(term && strcmp(term, "dumb") == 0);
-    if (o->run_dir) TRY_GOTO(rc, metrics_open(t), fail);
+    if (o->run_dir) TRY_GOTO(rc, jsonl_open(&t->metrics, o->run_dir), fail);
+    if (o->run_dir && o->samples) TRY_GOTO(rc, jsonl_open(&t->samples, o->run_dir), fail);
 
     sigset_t all, before;
     sigfillset(&all);

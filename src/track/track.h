@@ -1,5 +1,5 @@
 #pragma once
-/* track.h - the progress line on the terminal and metrics.jsonl in the run directory.
+/* track.h - the progress line on the terminal; metrics.jsonl and samples.jsonl in the run directory.
  *
  * Tracking never blocks a step and never fails a run: a failed output is reported once and then given up.
  *
@@ -11,6 +11,7 @@
 
 typedef struct track_options {
     const char *run_dir;     /* metrics.jsonl grows there, each step once; NULL = no file */
+    bool samples;            /* ... and samples.jsonl: completions will be reported */
     FILE *out;               /* progress line, written past stdio to its descriptor; NULL = silent */
     double peak_flops;       /* of this machine, measured; 0 = do not print a share */
     uint64_t memory_planned; /* device bytes */
@@ -24,7 +25,8 @@ void track_sync(track *t);
 /* On a terminal: one line redrawn with a bar and the time left. Elsewhere: a plain line every log_every steps. */
 void track_step(track *t, const train_step_report *r, uint64_t memory_used);
 void track_eval(track *t, const train_eval_report *r);
-void track_message(track *t, const char *text); /* a message that does not break the progress bar */
+void track_sample(track *t, const train_sample *s); /* a line of samples.jsonl, and shown */
+void track_message(track *t, const char *text);     /* a message that does not break the progress bar */
 
 /* One key of metrics.jsonl, as metrics.def describes it. */
 typedef enum metric_record { METRIC_OF_STEP, METRIC_OF_EVAL } metric_record;

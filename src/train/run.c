@@ -3,6 +3,7 @@
  *
  * What a step is for is the task's business (task.h), how it is computed the stepper's (step.h). This file decides when
  * to stop, evaluate, save and export. */
+#include "train/samples.h"
 #include "train/task.h"
 
 #include <math.h>
@@ -24,6 +25,7 @@ struct trainer {
     const task *task;
     void *self; /* of the task; NULL: not open */
     stepper step;
+    samples *samples; /* NULL: none are asked for */
     checkpointer *checkpoints;
     checkpoint_tensor *tensors;
     size_t n_tensors;
@@ -103,6 +105,10 @@ status trainer_evaluate(trainer *t, train_eval_report *out) {
     if (t->o->on_eval) t->o->on_eval(t->o->context, out);
     return OK;
 }
+
+status trainer_sample(trainer *t) { return t->samples ? samples_run(t->samples, t->state.step) : OK; }
+
+generator *trainer_generator(trainer *t) { return samples_generator(t->samples); }
 
 /* Identity of a checkpoint. The data is part of it: a position has a meaning in one data set only. */
 static const char *identity(trainer *t) {
@@ -224,6 +230,8 @@ static status open_parts(trainer *t) {
     TRY(load_frozen(t));
     TRY(export_describe(&r->plan.model, r->model_dir, &r->data, t->d, &t->description));
     TRY(lora_describe(t->p, &t->base, &t->description));
+    if (plan_samples(&t->p->request))
+        TRY(samples_open(&t->samples, &(samples_host){r, t->p, t->d, t->o, t->e, t->description}));
     if (!r->comm || comm_rank(r->comm) == 0) TRY(tokenizer_files_read(&t->tokenizer, r->data.tokenizer));
     if (r->run_dir) { /* first: repairs what a crash left */
         checkpoint_task task = checkpoint_task_of(t);
@@ -267,6 +275,7 @@ status trainer_open(trainer **out, const train_request *r, const plan *p, const 
 
 void trainer_close(trainer *t) {
     if (!t) return;
+    samples_close(t->samples);
     if (t->self) t->task->close(t->self);
     if (t->checkpoints) checkpointer_close(t->checkpoints);
     if (t->e) exec_close(t->e);
@@ -322,10 +331,14 @@ static bool evaluates_after(const trainer *t, int64_t step) {
 
 static bool saves_after(const train_options *o, int64_t step) { return o->save_every && step % o->save_every == 0; }
 
+static bool samples_after(const train_options *o, int64_t step) {
+    return o->sample_every && (step % o->sample_every == 0 || step == o->steps);
+}
+
 /* Does the next step follow directly? Decided by the schedule alone, so that all ranks agree. */
 static bool next_step_follows(const trainer *t, int64_t step) {
     const train_options *o = &t->r->train;
-    return step < o->steps && !evaluates_after(t, step) && !saves_after(o, step);
+    return step < o->steps && !evaluates_after(t, step) && !samples_after(o, step) && !saves_after(o, step);
 }
 
 /* An evaluation that a signal interrupts gives no result; the next step handles the signal. */
@@ -351,6 +364,7 @@ static status loop(trainer *t, train_result *out) {
         if (t->o->on_step) t->o->on_step(t->o->context, &report);
         if (t->checkpoints) TRY(checkpointer_poll(t->checkpoints));
         if (evaluates_after(t, report.step)) TRY(evaluate_between(t, out));
+        if (samples_after(o, report.step)) TRY(trainer_sample(t));
         if (saves_after(o, report.step)) {
             TRY(trainer_save(t));
             saved_at = report.step;
@@ -450,6 +464,7 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
     for (op_kind k = 0; k < OP_COUNT && timed; k++) out->step_seconds[k] = t->step.busy_seconds[k] / n_steps;
     out->host_planned = p->planned[TIER_HOST] - p->program.arena_bytes[TIER_HOST];
     out->host_peak = t->task->host_bytes(t->self) + dataset_host_bytes(d) +
+                     (t->samples ? samples_host_bytes(t->samples) : 0) +
                      (t->checkpoints ? checkpointer_staged_bytes(t->checkpoints) : 0);
     out->rss_peak = sys_rss_peak_bytes();
     if (rc == OK) rc = measure_driver(t, out);

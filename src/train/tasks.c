@@ -1,4 +1,5 @@
 /* tasks.c - tasks.def as a table: names for settings and messages, functions for the run. */
+#include "train/samples.h"
 #include "train/task.h"
 
 /* "|sft|...": the setting takes it from its second character. One text for each, because settings are a constant table. */
@@ -30,6 +31,7 @@ const char *task_name(const task *t) { return t->name; }
 
 status task_shape(const task *t, train_request *r) {
     r->task = t;
+    TRY(samples_shape(r));
     return t->shape(r);
 }
 

@@ -38,6 +38,9 @@ typedef struct train_options {
     uint64_t seed;
     int64_t eval_every, eval_rows, save_every; /* steps; 0 = only at the end / never */
     int64_t problems;                          /* held-out problems for exact match, where the source has them */
+    int64_t sample_every;                      /* steps; 0: no completions are generated, the program has no such sections */
+    int64_t samples, sample_tokens;            /* prompts; most new tokens of each */
+    const char *sample_prompts;                /* file of prompts; NULL or "": beginnings of held-out rows */
     nonfinite_policy nonfinite;
     int64_t log_every;
     /* fp16 */
@@ -120,6 +123,14 @@ typedef struct train_eval_report {
     train_metrics metrics; /* of the task, beside these */
 } train_eval_report;
 
+/* A completion of the model as it is after a step. */
+typedef struct train_sample {
+    int64_t step;
+    size_t index; /* of the prompt, from 0 */
+    span prompt, completion;
+    stop_reason stop;
+} train_sample;
+
 /* What the caller wants to hear while training runs; any may be NULL. */
 typedef struct train_observer {
     void *context;
@@ -129,6 +140,7 @@ typedef struct train_observer {
     void (*on_message)(void *context, const char *text);
     void (*on_save)(void *context);    /* before a checkpoint: reports so far should be on disk */
     status (*on_start)(void *context); /* ready to train, resume accepted; an error ends the run */
+    void (*on_sample)(void *context, const train_sample *s);
 } train_observer;
 void train_say(const train_observer *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
@@ -212,6 +224,11 @@ const train_state *trainer_state(const trainer *t);
 status trainer_step(trainer *t, train_step_report *report);
 /* The plan was made with_eval. ERR_INTERRUPTED: train_interrupt asked for it; there is no report. */
 status trainer_evaluate(trainer *t, train_eval_report *out);
+/* Completions of the prompts with the parameters as they are, told to on_sample. train.sample_every is set, else there is nothing
+ * to do. */
+status trainer_sample(trainer *t);
+/* The generator attached to this run's memory, for prompts of the caller between two steps; NULL without train.sample_every. */
+generator *trainer_generator(trainer *t);
 /* A checkpoint in run_dir, written in the background where train.save_every is set; nothing without a run_dir. */
 status trainer_save(trainer *t);
 status trainer_wait(trainer *t); /* until the last save is on disk */

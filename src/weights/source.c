@@ -67,15 +67,19 @@ static status checkpoint_tokenizer(model_source *s, const char *dir) {
                dir, path);
 }
 
-/* What a checkpoint says beside its tensors: used for the model, or for a base by the adapters trained over it. */
-static status read_description(model_source *s, checkpoint_reader *r, const char *dir) {
-    TRY(checkpoint_description(r, dir, &s->description));
-    s->kept = checkpoint_reader_tokenizer(r);
+/* What is used of a description, for the model, or for a base by the adapters trained over it. */
+static void use_description(model_source *s, const char *dir) {
     json_decref(s->generation);
     s->generation = json_incref(json_object_get(s->description, "generation"));
     s->chat = find_chat(json_string_value(json_object_get(s->description, "chat")), dir);
     const char *kwargs = json_string_value(json_object_get(s->description, "chat_kwargs"));
     s->chat_kwargs = kwargs ? arena_string(&s->memory, kwargs) : NULL;
+}
+
+static status read_description(model_source *s, checkpoint_reader *r, const char *dir) {
+    TRY(checkpoint_description(r, dir, &s->description));
+    s->kept = checkpoint_reader_tokenizer(r);
+    use_description(s, dir);
     return OK;
 }
 
@@ -214,10 +218,20 @@ status model_source_open(model_source *s, const char *path, const char *adapter,
     return error_trail(rc, __FILE__, __LINE__, __func__);
 }
 
+void model_source_describe(model_source *s, const model_config *c, const char *description) {
+    *s = (model_source){.config = *c};
+    arena_init(&s->memory);
+    snprintf(s->dir, sizeof s->dir, "the model %.1000s of the run", c->name);
+    s->description = s->own_description = json_loads(description, JSON_REJECT_DUPLICATES, NULL);
+    ASSERT(s->description);
+    use_description(s, s->dir);
+}
+
 void model_source_close(model_source *s) {
     checkpoint_reader_close(s->base.reader);
     if (s->adapters.reader != s->base.reader) checkpoint_reader_close(s->adapters.reader);
     json_decref(s->generation);
+    json_decref(s->own_description);
     arena_fini(&s->memory);
     *s = (model_source){0};
 }

@@ -24,6 +24,7 @@ typedef struct model_source {
     const char *chat_kwargs;   /* of its template then; NULL: none */
     json_t *generation;        /* generation_config.json, or what config.json says of it; NULL: nothing */
     const json_t *description; /* of the checkpoint; NULL: a Hugging Face directory */
+    json_t *own_description;   /* of a running model; NULL: it is not one */
     const json_t *kept;        /* tokenizer files of the checkpoint, for tokenizer_files_load; NULL: none */
     arena memory;
 } model_source;
@@ -34,6 +35,9 @@ typedef struct model_source {
  * adapter if it has one, else of the model. */
 status model_source_open(model_source *s, const char *path, const char *adapter, const char *tokenizer);
 void model_source_close(model_source *s);
+/* A running model, from the description that its checkpoints get (export_describe): for model_source_eos and the chat format.
+ * It has no weights and no tokenizer. */
+void model_source_describe(model_source *s, const model_config *c, const char *description);
 /* Its tokenizer, checked to have no token without an embedding; the caller closes it. */
 status model_source_tokenizer(const model_source *s, tokenizer **out);
 /* Every parameter of p, rounded once to its dtype. ERR_INPUT if the adapters were trained over another base. */

@@ -495,7 +495,7 @@ static void logits_that_are_not_finite_end_the_run_and_leave_the_generator_whole
     sampling_options s = greedy(4);
     completion *c;
     generator *g = open_model(dir, (generator_options){.max_sequences = 2});
-    value_id w = program_find(&g->plan.program, "final_norm.g");
+    value_id w = program_find(&g->plan->program, "final_norm.g");
     float before, nan = NAN;
     exec_read(g->e, w, 0, &before, sizeof before);
     exec_write(g->e, w, 0, &nan, sizeof nan);
