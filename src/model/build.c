@@ -149,6 +149,7 @@ static void write_preference(builder *b, const outer_params *w, const outer_para
     model *m = b->m;
     value_id other = has_reference_model(b) ? write_reference(b, reference, REFERENCE_PREFIX) : m->reference;
     value_id h = write_hidden(b, w);
+    m->loss_sums = program_persistent(b->p, "loss.sums", DTYPE_F64, SHAPE(PREFERENCE_SUM_COUNT), ROLE_WORK);
     m->losses = builder_value(b, "losses", DTYPE_F32, SHAPE(n_tokens(b)));
     write_shared_loss(b, w, h, m->losses, NO_VALUE);
     value_id weights = builder_value(b, "preference.weights", DTYPE_F32, SHAPE(n_tokens(b)));
@@ -156,7 +157,7 @@ static void write_preference(builder *b, const outer_params *w, const outer_para
     o->attr.preference = b->o->preference;
     op_in(o, PREFERENCE_LOSSES, m->losses), op_in(o, PREFERENCE_REFERENCE, other);
     op_in(o, PREFERENCE_SEGMENTS, m->segments), op_in(o, PREFERENCE_SCALARS, m->scalars);
-    op_out(o, PREFERENCE_WEIGHTS, weights); /* autodiff knows where the sums are */
+    op_out(o, PREFERENCE_WEIGHTS, weights), op_out(o, PREFERENCE_SUMS, m->loss_sums);
 }
 
 static void write_training(builder *b, const outer_params *w, const outer_params *reference) {

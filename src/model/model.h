@@ -223,6 +223,7 @@ typedef struct model {
     value_id doc_start_all;
     value_id losses;                   /* of SECTION_MICRO's UNEMBED_LOSS: where autodiff starts */
     value_id segments, reference;      /* preference: which response a token belongs to; the reference's losses as an input */
+    value_id loss_sums;                /* preference: of the examples of a step; else autodiff adds those of tokens */
     value_id eval_reference;           /* preference: the reference's, as eval_losses; NO_VALUE where it is an input */
     value_id eval_losses, eval_argmax; /* of all tokens, on every stage; those of sequence ranks one behind the other */
     generation_section prefill, decode; /* generation only */

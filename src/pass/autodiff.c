@@ -594,8 +594,8 @@ static void add_grad_values(program *p, const pass_options *options, step_interf
         p->values[step->grads[i]].layer = layer;
         p->values[m->params[i].value].gradient = step->grads[i];
     }
-    step->loss_sums = program_persistent(p, "loss.sums", DTYPE_F64, SHAPE(m->segments ? PREFERENCE_SUM_COUNT : SUM_COUNT),
-                                         ROLE_WORK);
+    step->loss_sums = m->loss_sums;
+    if (!step->loss_sums) step->loss_sums = program_persistent(p, "loss.sums", DTYPE_F64, SHAPE(SUM_COUNT), ROLE_WORK);
 }
 
 status pass_autodiff(program *p, const pass_options *options, step_interface *step) {
@@ -624,7 +624,6 @@ status pass_autodiff(program *p, const pass_options *options, step_interface *st
         op *o = &ops[end];
         bool is_loss = o->kind == OP_UNEMBED_LOSS || o->kind == OP_UNEMBED_STATS;
         if (is_loss && has_gradient(&d, o)) loss = end;
-        if (o->kind == OP_PREFERENCE) op_out(o, PREFERENCE_SUMS, step->loss_sums);
         if (o->kind == OP_UNEMBED_LOSS && loss == end) loss_with_gradient(&d, o);
         else program_append(p, o);
         if (o->kind == OP_UNEMBED_JOIN && loss != SIZE_MAX) join = end;

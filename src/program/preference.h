@@ -96,8 +96,9 @@ PREFERENCE_MATH preference_result preference_pair(const preference_options *o, c
         out.d[0] = (1 - slope / expm1(c_bar < -1e-12 ? c_bar : -1e-12)) / n_c;
         out.d[1] = slope / expm1(r_bar < -1e-12 ? r_bar : -1e-12) / n_r;
     }
-    bool compares = preference_compares(o->kind);
-    double per_c = o->kind == PREFERENCE_DPO ? 1 : n_c, per_r = o->kind == PREFERENCE_DPO ? 1 : n_r;
+    bool compares =
+        preference_compares(o->kind); /* with it, rewards are over whole responses, of ipo too, as TRL has them */
+    double per_c = compares ? 1 : n_c, per_r = compares ? 1 : n_r;
     out.reward[0] = beta * (compares ? preference_gain(c) : -c->loss) / per_c;
     out.reward[1] = beta * (compares ? preference_gain(r) : -r->loss) / per_r;
     return out;
@@ -107,7 +108,8 @@ PREFERENCE_MATH preference_result preference_pair(const preference_options *o, c
 PREFERENCE_MATH preference_result preference_single(const preference_options *o, const preference_part *p, bool is_good,
                                                     double z) {
     preference_result out = {0, {0, 0}, {0, 0}};
-    double beta = (double)o->beta, reward = beta * preference_gain(p), lambda = (double)(is_good ? o->lambda_good : o->lambda_bad);
+    double beta = (double)o->beta, reward = beta * preference_gain(p),
+           lambda = (double)(is_good ? o->lambda_good : o->lambda_bad);
     double s = preference_sigmoid(is_good ? reward - z : z - reward);
     int side = is_good ? 0 : 1;
     out.loss = lambda * (1 - s);

@@ -22,7 +22,18 @@ typedef struct preference {
     preference_part *parts; /* of a row */
 } preference;
 
-enum { CHOSEN, REJECTED, MARGINS, ACCURACIES, LOGPS_CHOSEN, LOGPS_REJECTED, KL, VAL_ACCURACIES, VAL_MARGINS, N_METRICS };
+enum {
+    CHOSEN,
+    REJECTED,
+    MARGINS,
+    ACCURACIES,
+    LOGPS_CHOSEN,
+    LOGPS_REJECTED,
+    KL,
+    VAL_ACCURACIES,
+    VAL_MARGINS,
+    N_METRICS
+};
 static const task_metric metrics[N_METRICS] = {
     [CHOSEN] = {"rewards/chosen", NULL, "mean reward of chosen (kto: desirable) responses"},
     [REJECTED] = {"rewards/rejected", NULL, "mean reward of rejected (kto: undesirable) responses"},
@@ -30,7 +41,8 @@ static const task_metric metrics[N_METRICS] = {
     [ACCURACIES] = {"rewards/accuracies", "accuracy", "share of pairs whose chosen response has the larger reward"},
     [LOGPS_CHOSEN] = {"logps/chosen", NULL, "mean log-probability of chosen responses"},
     [LOGPS_REJECTED] = {"logps/rejected", NULL, "mean log-probability of rejected responses"},
-    [KL] = {"kl", NULL, "kto: z, how far the model is from the reference"},
+    [KL] = {"kl", NULL,
+            "kto: how far the model is from the reference, in nats, from responses to other prompts; never below 0"},
     [VAL_ACCURACIES] = {"val/rewards/accuracies", "accuracy", "as rewards/accuracies, of held-out pairs"},
     [VAL_MARGINS] = {"val/rewards/margins", "margin", "as rewards/margins, of held-out pairs"},
 };
@@ -42,9 +54,7 @@ static int64_t rows_of(const preference *t) { return t->host.plan->request.choic
 
 /* ---- before the plan ------------------------------------------------------------------------------------------- */
 
-static uint64_t row_bytes(int64_t seq_len) {
-    return (uint64_t)seq_len * (4 * sizeof(int32_t) + 2 * sizeof(float));
-}
+static uint64_t row_bytes(int64_t seq_len) { return (uint64_t)seq_len * (4 * sizeof(int32_t) + 2 * sizeof(float)); }
 
 static status choose_reference(const train_request *r, reference_kind *out) {
     preference_kind k = r->preference.kind;
@@ -52,8 +62,9 @@ static status choose_reference(const train_request *r, reference_kind *out) {
     if (!preference_compares(k)) return OK;
     *out = r->reference != REFERENCE_NONE ? r->reference : r->plan.lora.rank ? REFERENCE_BASE : REFERENCE_COPY;
     if (*out == REFERENCE_BASE && !r->plan.lora.rank)
-        return ERR(ERR_INPUT, "preference.reference: found base, which needs model.lora.rank: without adapters the model has no "
-                              "frozen base; set copy or auto");
+        return ERR(ERR_INPUT,
+                   "preference.reference: found base, which needs model.lora.rank: without adapters the model has no "
+                   "frozen base; set copy or auto");
     return OK;
 }
 
@@ -64,12 +75,14 @@ static status preference_shape(train_request *r) {
     TRY(choose_reference(r, &p->reference));
     /* z is over the examples of a step, and a micro-batch does not see those of another. */
     if (single && (p->choice.accumulation > 1 || p->open.micro_batch))
-        return ERR(ERR_INPUT, "preference.loss: found kto with several micro-batches in a step, expected one: its z is over all "
-                              "examples of the step; set train.accumulation=1 and train.micro_batch to the rows of a step");
+        return ERR(ERR_INPUT,
+                   "preference.loss: found kto with several micro-batches in a step, expected one: its z is over all "
+                   "examples of the step; set train.accumulation=1 and train.micro_batch to the rows of a step");
     p->open.sequence = p->left_open.sequence = false; /* responses are whole on a rank */
     r->data.kind = single ? DATA_LABELLED : DATA_PAIRS;
     p->with_eval = r->train.eval_rows > 0;
-    p->host_row_bytes = loader_host_bytes(1, p->seq_len) + loader_examples_host_bytes(1, p->seq_len) + row_bytes(p->seq_len);
+    p->host_row_bytes =
+        loader_host_bytes(1, p->seq_len) + loader_examples_host_bytes(1, p->seq_len) + row_bytes(p->seq_len);
     return OK;
 }
 
@@ -105,13 +118,14 @@ static const char *preference_identity(void *self, arena *memory) {
     const preference *t = self;
     const data_options *d = &t->host.request->data;
     const preference_options *o = options_of(t);
-    return arena_format(memory,
-                        "%s with beta %g, smoothing %g, gamma %g, lambda %g, weights %g and %g; data %s as %s, rows of %lld, "
-                        "%s, %g for evaluation, chat %s, tokens %016llx",
-                        preference_name(o->kind), (double)o->beta, (double)o->smoothing, (double)o->gamma, (double)o->lambda,
-                        (double)o->lambda_good, (double)o->lambda_bad, d->source, d->tokenizer ? d->tokenizer : "byte",
-                        (long long)d->seq_len, d->pack ? "packed" : "one example each", d->eval_fraction,
-                        chat_format_name(d->chat), (unsigned long long)dataset_fingerprint(t->host.data));
+    return arena_format(
+        memory,
+        "%s with beta %g, smoothing %g, gamma %g, lambda %g, weights %g and %g; data %s as %s, rows of %lld, "
+        "%s, %g for evaluation, chat %s, tokens %016llx",
+        preference_name(o->kind), (double)o->beta, (double)o->smoothing, (double)o->gamma, (double)o->lambda,
+        (double)o->lambda_good, (double)o->lambda_bad, d->source, d->tokenizer ? d->tokenizer : "byte",
+        (long long)d->seq_len, d->pack ? "packed" : "one example each", d->eval_fraction, chat_format_name(d->chat),
+        (unsigned long long)dataset_fingerprint(t->host.data));
 }
 
 /* ---- steps ----------------------------------------------------------------------------------------------------- */
@@ -132,7 +146,8 @@ static status write_rows(const preference *t, const micro_inputs *to, const batc
 static status preference_next(void *self, const micro_inputs *to) {
     preference *t = self;
     const batch *b = loader_next(t->rows);
-    return write_rows(t, to, &(batch_rows){b->tokens, b->targets, b->doc_start, .first_row = b->first_row}, b->segments);
+    return write_rows(t, to, &(batch_rows){b->tokens, b->targets, b->doc_start, .first_row = b->first_row},
+                      b->segments);
 }
 
 /* Row `row` of a split to place b of the buffers. */
@@ -158,14 +173,16 @@ static status preference_after(void *self, train_step_report *report) {
     double sums[PREFERENCE_SUM_COUNT];
     exec_read(t->host.exec, t->host.plan->step.loss_sums, 0, sums, sizeof sums);
     train_metrics *m = &report->metrics;
-    double chosen = sums[SUM_REWARD_CHOSEN] / sums[SUM_CHOSEN], rejected = sums[SUM_REWARD_REJECTED] / sums[SUM_REJECTED];
+    double chosen = sums[SUM_REWARD_CHOSEN] / sums[SUM_CHOSEN],
+           rejected = sums[SUM_REWARD_REJECTED] / sums[SUM_REJECTED];
     train_metrics_add(m, &metrics[CHOSEN], chosen);
     train_metrics_add(m, &metrics[REJECTED], rejected);
     train_metrics_add(m, &metrics[MARGINS], chosen - rejected);
     train_metrics_add(m, &metrics[ACCURACIES], is_single(t) ? NAN : sums[SUM_ACCURATE] / sums[SUM_VALID]);
     train_metrics_add(m, &metrics[LOGPS_CHOSEN], sums[SUM_LOGP_CHOSEN] / sums[SUM_CHOSEN]);
     train_metrics_add(m, &metrics[LOGPS_REJECTED], sums[SUM_LOGP_REJECTED] / sums[SUM_REJECTED]);
-    train_metrics_add(m, &metrics[KL], is_single(t) ? sums[SUM_KL] / sums[SUM_VALID] : NAN);
+    train_metrics_add(m, &metrics[KL],
+                      is_single(t) ? sums[SUM_KL] / sums[SUM_VALID] / (double)options_of(t)->beta : NAN);
     return exec_check(t->host.exec);
 }
 
@@ -215,8 +232,8 @@ static status evaluate_batch(preference *t, int64_t first, int64_t n_rows, total
     const model *m = &t->host.plan->model;
     for (int64_t b = 0; b < rows_of(t); b++) read_row(t, SPLIT_EVAL, (uint64_t)MIN(first + b, n_rows - 1), b);
     TRY(t->host.pause(t->host.pause_context, "row", first, n_rows));
-    TRY(write_rows(t, &t->host.plan->step.inputs[0], &(batch_rows){t->tokens, t->targets, t->doc_start, .first_row = (uint64_t)first},
-                   t->segments));
+    TRY(write_rows(t, &t->host.plan->step.inputs[0],
+                   &(batch_rows){t->tokens, t->targets, t->doc_start, .first_row = (uint64_t)first}, t->segments));
     TRY(exec_run(t->host.exec, SECTION_EVAL));
     TRY(exec_check(t->host.exec));
     batch_read(t->host.exec, t->host.plan, m->eval_losses, t->losses);
@@ -235,12 +252,12 @@ static status preference_evaluate(void *self, train_eval_report *out) {
     dataset_report(t->host.data, SPLIT_EVAL, &report);
     out->n_rows = t->host.request->train.eval_rows;
     if (report.rows_per_epoch) out->n_rows = MIN(out->n_rows, (int64_t)report.rows_per_epoch);
-    for (int64_t first = 0; first < out->n_rows; first += rows_of(t))
-        TRY(evaluate_batch(t, first, out->n_rows, &sum));
+    for (int64_t first = 0; first < out->n_rows; first += rows_of(t)) TRY(evaluate_batch(t, first, out->n_rows, &sum));
     out->loss = sum.n > 0 ? sum.loss / sum.n : NAN;
     out->exact_match = NAN;
     train_metrics_add(&out->metrics, &metrics[VAL_ACCURACIES], is_single(t) ? NAN : sum.accurate / sum.n);
-    train_metrics_add(&out->metrics, &metrics[VAL_MARGINS], sum.reward[0] / sum.n_side[0] - sum.reward[1] / sum.n_side[1]);
+    train_metrics_add(&out->metrics, &metrics[VAL_MARGINS],
+                      sum.reward[0] / sum.n_side[0] - sum.reward[1] / sum.n_side[1]);
     return OK;
 }
 

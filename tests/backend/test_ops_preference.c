@@ -85,8 +85,7 @@ static double sigma(double x) { return 1 / (1 + exp(-x)); }
 
 static double reward(const batch_case *c, const response *r) {
     double b = (double)(float)beta, own = logp(r, c->losses), ref = logp(r, c->reference);
-    if (c->kind == PREFERENCE_DPO || c->kind == PREFERENCE_KTO) return b * (own - ref);
-    return b * (c->kind == PREFERENCE_IPO ? own - ref : own) / r->n;
+    return preference_compares(c->kind) ? b * (own - ref) : b * own / r->n;
 }
 
 static double pair_loss(const batch_case *c, const response *w, const response *l) {
