@@ -231,6 +231,10 @@ static hash_chunk hash_begin(exec *e, const plan *p, size_t i, uint8_t *bytes) {
                         .bytes = bytes};
 }
 
+static bool is_hashed(const model_param *q, param_group group) {
+    return group == PARAMS_REFERENCE ? q->of_reference : !q->of_reference && is_in(q, group);
+}
+
 /* Of what this rank counts for. as: what fp32 parameters are rounded to first; DTYPE_COUNT: nothing. */
 static uint64_t hash_share(exec *e, const plan *p, param_group group, dtype as) {
     uint8_t *bytes[] = {mem_alloc(FILL_CHUNK * sizeof(float)), mem_alloc(FILL_CHUNK * sizeof(float))};
@@ -238,7 +242,7 @@ static uint64_t hash_share(exec *e, const plan *p, param_group group, dtype as) 
     hash_job j = {.e = e};
     for (size_t i = 0; i < p->model.n_params; i++) {
         param_share mine = shard_counted(&p->step, &p->model, &p->request.mesh, i);
-        for (int64_t at = 0; at < mine.n && is_in(&p->model.params[i], group); at += FILL_CHUNK) {
+        for (int64_t at = 0; at < mine.n && is_hashed(&p->model.params[i], group); at += FILL_CHUNK) {
             size_t spare = waiting == &chunks[0];
             hash_chunk *k = &chunks[spare];
             *k = hash_begin(e, p, i, bytes[spare]);
@@ -274,6 +278,10 @@ uint64_t params_hash(exec *e, const plan *p, comm *c) { return hash_all(e, p, c,
 
 uint64_t params_base_hash(exec *e, const plan *p, comm *c, dtype as) {
     return hash_all(e, p, c, PARAMS_BASE, as == DTYPE_F32 ? DTYPE_COUNT : as);
+}
+
+uint64_t params_reference_hash(exec *e, const plan *p, comm *c) {
+    return hash_all(e, p, c, PARAMS_REFERENCE, DTYPE_COUNT);
 }
 
 /* Shares begin at whole blocks, so their entries are their own. */
