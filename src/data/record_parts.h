@@ -20,6 +20,11 @@ status record_read_answer(record_parser *p, const char *prompt, const char *resp
 /* One list of turns, of which the first are the prompt. */
 status record_read_split(record_parser *p, const char *key, size_t n_context, place at, data_record *out);
 status record_read_beside(record_parser *p, place at, data_record *out); /* tools and variables of the template */
-/* Errors. */
+/* Errors (record_refuse.c); those that may find nothing to refuse are OK then. */
 status record_refuse_beside(const json_t *root, const data_record *r, place at); /* keys that would be lost; or OK */
 status record_unknown_shape(const json_t *root, place at, const char *expected);
+status record_need_column(const json_t *object, const char *setting, const char *key, place at);
+status record_refuse_preference(const json_t *root, place at); /* chosen and rejected, where one answer is expected */
+status record_refuse_shape(const json_t *root, const record_options *o, place at);
+status record_refuse_list(const char *text, size_t n_bytes, place at); /* a whole data set as one list */
+status record_refuse_rest(const char *text, size_t n_bytes, place at); /* text after the object */

@@ -26,29 +26,6 @@ const char *record_kind_of(const json_t *v) {
 
 static span span_of(const json_t *string) { return (span){json_string_value(string), json_string_length(string)}; }
 
-/* 'input', 'output' */
-static void list_keys(const json_t *object, strbuf *out) {
-    const char *key;
-    json_t *v;
-    json_object_foreach((json_t *)(uintptr_t)object, key, v) {
-        if (out->length > 200) break;
-        strbuf_printf(out, "%s'%.50s'", out->length ? ", " : "", key);
-    }
-    if (out->length == 0) strbuf_add(out, "no key");
-}
-
-/* A setting names a key that the record does not have: on the first line that is a slip in the setting, not in the data. */
-static status need_column(const json_t *object, const char *setting, const char *key, place at) {
-    if (json_object_get(object, key)) return OK;
-    strbuf keys;
-    strbuf_init(&keys);
-    list_keys(object, &keys);
-    status rc = ERR(ERR_INPUT, "%s: the record at %s:%llu has no key '%.100s'; it has %s%s", setting, at.path, at.line,
-                    key, keys.text, at.line > 1 ? SKIP_HINT : "");
-    strbuf_fini(&keys);
-    return rc;
-}
-
 static status get_string(const json_t *object, const char *key, place at, bool may_be_empty, span *out) {
     const json_t *v = json_object_get(object, key);
     if (!json_is_string(v))
@@ -339,67 +316,6 @@ static status read_instruction(record_parser *p, const json_t *root, const recor
     return OK;
 }
 
-/* The chosen answer can be trained on, if its keys are given. */
-static status refuse_preference(const json_t *root, place at) {
-    const json_t *prompt = json_object_get(root, "prompt"), *chosen = json_object_get(root, "chosen");
-    const char *advice = json_is_array(chosen)
-                             ? "write each whole conversation as messages (jq -c '{messages: .chosen}' IN >OUT)"
-                             : "write it as text (jq -c '{text: .chosen}' IN >OUT)";
-    if (prompt && json_is_array(prompt) == json_is_array(chosen))
-        advice = "set data.prompt_column=prompt and data.response_column=chosen";
-    return ERR(
-        ERR_INPUT,
-        "%s:%llu: found a preference (chosen and rejected), expected one answer; train.task=preference learns from "
-        "both; to learn what was chosen alone, %s" SKIP_HINT,
-        at.path, at.line, advice);
-}
-
-status record_unknown_shape(const json_t *root, place at, const char *expected) {
-    strbuf keys;
-    strbuf_init(&keys);
-    const char *key;
-    json_t *v;
-    json_object_foreach((json_t *)(uintptr_t)root, key, v) {
-        if (keys.length > 200) break;
-        strbuf_printf(&keys, "%s'%.50s'", keys.length ? ", " : "", key);
-    }
-    status rc = ERR(ERR_INPUT, "%s:%llu: found the keys %s, expected %s" SKIP_HINT, at.path, at.line,
-                    keys.length ? keys.text : "(none)", expected);
-    strbuf_fini(&keys);
-    return rc;
-}
-
-/* The first two keys with texts, as settings; without two, only the names of the settings. */
-static void advise_columns(const json_t *root, const record_options *o, strbuf *out) {
-    const char *key, *found[2];
-    json_t *v;
-    size_t n = 0;
-    json_object_foreach((json_t *)(uintptr_t)root, key, v) if (n < ARRAY_LENGTH(found) && json_is_string(v))
-        found[n++] = key;
-    if (n > 0 && o->may_lack_response) strbuf_printf(out, "name yours with data.prompt_column=%.50s", found[0]);
-    else if (n == ARRAY_LENGTH(found))
-        strbuf_printf(out, "name yours with data.prompt_column=%.50s and data.response_column=%.50s", found[0],
-                      found[1]);
-    else strbuf_add(out, "data.prompt_column and data.response_column name others");
-}
-
-/* The first line tells how all are written: leaving it out would leave out every record. */
-static status unknown_shape(const json_t *root, const record_options *o, place at) {
-    strbuf keys, advice;
-    strbuf_init(&keys);
-    strbuf_init(&advice);
-    list_keys(root, &keys);
-    advise_columns(root, o, &advice);
-    status rc =
-        ERR(ERR_INPUT,
-            "%s:%llu: found the keys %s, expected text, prompt and completion, question and answer, instruction "
-            "and output, messages, or conversations; %s%s",
-            at.path, at.line, keys.text, advice.text, at.line > 1 ? SKIP_HINT : "");
-    strbuf_fini(&advice);
-    strbuf_fini(&keys);
-    return rc;
-}
-
 /* Keys that other programs turn into the first turn of a conversation. A system turn makes them redundant. */
 status record_refuse_beside(const json_t *root, const data_record *r, place at) {
     static const char *const keys[] = {"history", "system", "system_prompt"};
@@ -430,8 +346,8 @@ static status read_known_shape(record_parser *p, const record_options *o, place 
     if (has(root, "question") && (open || has(root, "answer")))
         return read_pair(root, "question", "answer", o, at, out);
     if (has(root, "instruction") && (open || has(root, "output"))) return read_instruction(p, root, o, at, out);
-    if (!has(root, "text") && has(root, "chosen") && has(root, "rejected")) return refuse_preference(root, at);
-    if (!has(root, "text")) return unknown_shape(root, o, at);
+    if (!has(root, "text") && has(root, "chosen") && has(root, "rejected")) return record_refuse_preference(root, at);
+    if (!has(root, "text")) return record_refuse_shape(root, o, at);
     out->kind = RECORD_TEXT;
     return get_string(root, "text", at, false, &out->text);
 }
@@ -439,38 +355,13 @@ static status read_known_shape(record_parser *p, const record_options *o, place 
 static status read_shape(record_parser *p, const record_options *o, place at, data_record *out) {
     if (o->prompt_column && *o->prompt_column) {
         bool named = o->response_column && *o->response_column;
-        TRY(need_column(p->root, "data.prompt_column", o->prompt_column, at));
-        if (named && !o->may_lack_response) TRY(need_column(p->root, "data.response_column", o->response_column, at));
+        TRY(record_need_column(p->root, "data.prompt_column", o->prompt_column, at));
+        if (named && !o->may_lack_response)
+            TRY(record_need_column(p->root, "data.response_column", o->response_column, at));
         return record_read_answer(p, o->prompt_column, named ? o->response_column : NULL, o, at, out);
     }
     TRY(read_known_shape(p, o, at, out));
     return record_refuse_beside(p->root, out, at);
-}
-
-/* Data sets are often one list, on one line or over many. */
-static status refuse_list(const char *text, size_t n_bytes, place at) {
-    size_t i = 0;
-    while (i < n_bytes && (text[i] == ' ' || text[i] == '\t' || text[i] == '\r')) i++;
-    if (i == n_bytes || text[i] != '[') return OK;
-    return ERR(
-        ERR_INPUT,
-        "%s:%llu: found a line that begins with '[', expected one JSON object on each line (jq -c '.[]' LIST.json "
-        ">LINES.jsonl makes lines of a list of records)" SKIP_HINT,
-        at.path, at.line);
-}
-
-/* A comma after the object, or a second one: what stands there is shown. */
-static status refuse_rest(const char *text, size_t n_bytes, place at) {
-    json_error_t error;
-    json_t *first = json_loadb(text, n_bytes, JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL, &error);
-    if (!first) return OK;
-    json_decref(first);
-    size_t i = (size_t)MAX(error.position, 0);
-    while (i < n_bytes && strchr(" \t\r", text[i]) && text[i]) i++;
-    if (i >= n_bytes) return OK;
-    return ERR(ERR_INPUT,
-               "%s:%llu: found text after the object: '%.*s', expected one JSON object on each line" SKIP_HINT, at.path,
-               at.line, (int)MIN(n_bytes - i, (size_t)20), text + i);
 }
 
 void record_parser_begin(record_parser *p, json_t *root) {
@@ -481,7 +372,7 @@ void record_parser_begin(record_parser *p, json_t *root) {
 }
 
 status record_load_line(record_parser *p, const char *text, size_t n_bytes, place at, bool *has_rounded_numbers) {
-    TRY(refuse_list(text, n_bytes, at));
+    TRY(record_refuse_list(text, n_bytes, at));
     const size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
     json_error_t error;
     json_t *root = json_loadb(text, n_bytes, flags, &error);
@@ -489,7 +380,7 @@ status record_load_line(record_parser *p, const char *text, size_t n_bytes, plac
     if (*has_rounded_numbers) root = json_loadb(text, n_bytes, flags | JSON_DECODE_INT_AS_REAL, &error);
     record_parser_begin(p, root);
     if (root) return OK;
-    if (json_error_code(&error) == json_error_end_of_input_expected) TRY(refuse_rest(text, n_bytes, at));
+    if (json_error_code(&error) == json_error_end_of_input_expected) TRY(record_refuse_rest(text, n_bytes, at));
     return ERR(
         ERR_INPUT,
         "%s:%llu: found text that is not JSON in UTF-8 (byte %d: %s), expected one JSON object on each line" SKIP_HINT,

@@ -175,9 +175,10 @@ static void write_training(builder *b, const outer_params *w, const outer_params
 static void write_evaluation(builder *b, const outer_params *w, const outer_params *reference) {
     b->where = SECTION_EVAL, b->prefix = "eval.";
     if (has_reference_model(b))
-        b->m->eval_reference =
-            write_answer(b, "eval.reference.losses.all", DTYPE_F32, write_reference(b, reference, "eval." REFERENCE_PREFIX));
-    if (b->m->eval_reference) b->p->values[b->m->eval_reference].persistent = true; /* until the model has been evaluated too */
+        b->m->eval_reference = write_answer(b, "eval.reference.losses.all", DTYPE_F32,
+                                            write_reference(b, reference, "eval." REFERENCE_PREFIX));
+    if (b->m->eval_reference)
+        b->p->values[b->m->eval_reference].persistent = true; /* until the model has been evaluated too */
     value_id h = write_hidden(b, w), losses = NO_VALUE, argmax = NO_VALUE;
     if (h) {
         losses = builder_value(b, "losses", DTYPE_F32, SHAPE(n_tokens(b)));
@@ -345,10 +346,11 @@ static status check_preference(const model_build_options *o) {
                    "preference.loss: found kto with parallel.data %d, expected 1: its z is over all examples of a step",
                    mesh_size(&o->mesh, AXIS_DATA));
     if (!o->preference.kind || (stages == 1 && S == 1)) return OK;
-    return ERR(ERR_INPUT,
-               "train.task: found preference with parallel.%s %d, expected 1: pairs of responses are compared on one rank; "
-               "use parallel.data and parallel.tensor",
-               stages > 1 ? "pipeline" : "sequence", stages > 1 ? stages : S);
+    return ERR(
+        ERR_INPUT,
+        "train.task: found preference with parallel.%s %d, expected 1: pairs of responses are compared on one rank; "
+        "use parallel.data and parallel.tensor",
+        stages > 1 ? "pipeline" : "sequence", stages > 1 ? stages : S);
 }
 
 static status check_training(const model_config *c, const model_build_options *o) {
@@ -411,7 +413,13 @@ status model_build(model *m, program *p, const model_config *c, const model_buil
     else TRY(check_training(c, o));
     *m = (model){.config = *c};
     arena_init(&m->memory);
-    builder b = {.m = m, .p = p, .c = &m->config, .t = model_family_traits(c->family), .o = o, .lora = o->lora, .where = SECTION_START};
+    builder b = {.m = m,
+                 .p = p,
+                 .c = &m->config,
+                 .t = model_family_traits(c->family),
+                 .o = o,
+                 .lora = o->lora,
+                 .where = SECTION_START};
     b.batch = o->batch, b.seq_len = o->seq_len;
     share_model(&b, &o->mesh);
     outer_params w = {.blocks = mem_alloc((size_t)c->n_layers * sizeof(block_params))}, copy = w, *reference = &w;

@@ -188,7 +188,8 @@ static projection add_qkv(builder *b, int layer, const char *const *files, const
             v_rows = k_rows + c->n_kv_heads * D;
     const param_slice slices[3] = {{0, b->rank * q, q}, {q, k_rows + first_kv, kv}, {q + kv, v_rows + first_kv, kv}};
     size_t first_param = b->m->n_params;
-    projection r = add_projection(b, layer, "attn.qkv", LORA_MODULE_QKV, files, rows, n, c->hidden, b->t->qkv_bias, slices, 3);
+    projection r =
+        add_projection(b, layer, "attn.qkv", LORA_MODULE_QKV, files, rows, n, c->hidden, b->t->qkv_bias, slices, 3);
     share_kv(b, first_param);
     return r;
 }
@@ -226,13 +227,13 @@ static block_params add_block(builder *b, int layer) {
         r.q_norm = add_gain(b, layer, "attn.q_norm", names->q_norm, ".weight", INIT_ONE, c->head_dim);
         r.k_norm = add_gain(b, layer, "attn.k_norm", names->k_norm, ".weight", INIT_ONE, c->head_dim);
     }
-    r.out = add_projection(b, layer, "attn.out", LORA_MODULE_OUT, &names->out, (int64_t[]){C}, 1, HD, t->other_bias, NULL,
-                           0);
+    r.out = add_projection(b, layer, "attn.out", LORA_MODULE_OUT, &names->out, (int64_t[]){C}, 1, HD, t->other_bias,
+                           NULL, 0);
     r.norm2 = add_norm(b, layer, "norm2", names->norm2);
-    r.up = add_projection(b, layer, t->gelu ? "mlp.up" : "mlp.gate_up", LORA_MODULE_UP, names->up, (int64_t[]){c->ffn, c->ffn}, n_up, C,
-                          t->other_bias, ffn, n_up);
-    r.down = add_projection(b, layer, "mlp.down", LORA_MODULE_DOWN, &names->down, (int64_t[]){C}, 1, c->ffn, t->other_bias,
-                            NULL, 0);
+    r.up = add_projection(b, layer, t->gelu ? "mlp.up" : "mlp.gate_up", LORA_MODULE_UP, names->up,
+                          (int64_t[]){c->ffn, c->ffn}, n_up, C, t->other_bias, ffn, n_up);
+    r.down = add_projection(b, layer, "mlp.down", LORA_MODULE_DOWN, &names->down, (int64_t[]){C}, 1, c->ffn,
+                            t->other_bias, NULL, 0);
     return r;
 }
 

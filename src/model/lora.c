@@ -53,8 +53,8 @@ static status refuse(const model_config *c, const char *where, const char *name,
         const char *layer = strstr(format, "%d.");
         strbuf_printf(&known, "%s%s", known.length ? ", " : "", layer ? layer + strlen("%d.") : format);
     }
-    status rc = ERR(ERR_INPUT, "%s: found '%.*s', which is no linear layer of %s; expected all-linear or some of %s", where,
-                    (int)MIN(n, (size_t)64), name, c->name, known.text);
+    status rc = ERR(ERR_INPUT, "%s: found '%.*s', which is no linear layer of %s; expected all-linear or some of %s",
+                    where, (int)MIN(n, (size_t)64), name, c->name, known.text);
     strbuf_fini(&known);
     return rc;
 }

@@ -616,7 +616,8 @@ status pass_autodiff(program *p, const pass_options *options, step_interface *st
     int64_t n_blocks;
     d.places = bucket_places(options->model, &n_blocks);
     size_t i = 0, first = 0, end = 0;
-    size_t loss = SIZE_MAX, join = SIZE_MAX; /* the first op of the loss, which writes its own gradient; where ranks meet */
+    size_t loss = SIZE_MAX,
+           join = SIZE_MAX; /* the first op of the loss, which writes its own gradient; where ranks meet */
     for (; i < n_ops && ops[i].section < SECTION_MICRO; i++) program_append(p, &ops[i]);
     for (end = i; end < n_ops && ops[end].section == SECTION_MICRO;) end++;
     find_wanted(&d, ops, i, end);

@@ -45,7 +45,8 @@ void optimizer_count_once(op *sumsq, const model_param *q, const mesh *m) {
 
 /* Sequence ranks have other tokens of the same rows: gradients and losses are summed over them, once per step. */
 static void sum_over_sequence(program *p, const pass_options *options, step_interface *step) {
-    value_id total = program_persistent(p, "loss.sequence", DTYPE_F64, program_get(p, step->loss_sums)->shape, ROLE_WORK);
+    value_id total =
+        program_persistent(p, "loss.sequence", DTYPE_F64, program_get(p, step->loss_sums)->shape, ROLE_WORK);
     for (size_t i = 0; i <= options->model->n_params; i++) {
         bool loss = i == options->model->n_params;
         if (!loss && !model_param_trained(&options->model->params[i])) continue;

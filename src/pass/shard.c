@@ -431,7 +431,8 @@ static void rewrite_section(sharder *s, section where, op *ops, size_t n_ops) {
 static value_id write_norm(sharder *s) {
     program *p = s->p;
     int64_t total = s->b.n_norm_blocks, room = total;
-    for (size_t b = 0; b < s->b.n_trained; b++) room = MAX(room, s->b.list[b].norm_block + bucket_elements(s, b) / NORM_BLOCK);
+    for (size_t b = 0; b < s->b.n_trained; b++)
+        room = MAX(room, s->b.list[b].norm_block + bucket_elements(s, b) / NORM_BLOCK);
     p->values[s->step->norm_partials].shape = SHAPE(room);
     for (size_t b = 0; b < s->b.n_trained; b++) {
         const bucket *k = &s->b.list[b];
@@ -463,7 +464,8 @@ static value_id write_norm(sharder *s) {
 }
 
 static value_id write_loss(sharder *s) {
-    value_id total = program_persistent(s->p, "loss.total", DTYPE_F64, program_get(s->p, s->step->loss_sums)->shape, ROLE_WORK);
+    value_id total =
+        program_persistent(s->p, "loss.total", DTYPE_F64, program_get(s->p, s->step->loss_sums)->shape, ROLE_WORK);
     op o = message(s, OP_ALL_REDUCE, SECTION_UPDATE, -1);
     o.in[ALL_REDUCE_X] = s->step->loss_sums;
     o.out[ALL_REDUCE_Y] = total;

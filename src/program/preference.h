@@ -1,6 +1,8 @@
 #pragma once
 /* preference.h - the loss of one example of a preference and its derivatives, one text for host and device.
  *
+ * Device code includes it too, which program.h is not for.
+ *
  * In double: an example is one number out of thousands of tokens, and the two devices then differ by a rounding of exp and log
  * alone. Means are taken over the tokens of a response, so the derivative by each of its tokens is divided by their number. */
 #include <stdbool.h>
@@ -44,6 +46,21 @@ PREFERENCE_MATH bool preference_compares(preference_kind k) { /* with a referenc
 }
 /* A token's part in a row: PREFERENCE_PARTS * example + part; -1 where there is no target. */
 enum { PREFERENCE_CHOSEN, PREFERENCE_REJECTED, PREFERENCE_OTHER, PREFERENCE_PARTS = 4 };
+
+/* What every loss leaves of a step: the sums that CLIP and reports are made of. */
+enum { SUM_WEIGHTED_LOSS, SUM_VALID, SUM_WEIGHTS, SUM_LOSS, SUM_COUNT };
+/* Sums of PREFERENCE, behind these: over examples; SUM_VALID counts examples there. */
+enum {
+    SUM_REWARD_CHOSEN = SUM_COUNT, /* beta times the log-probability over the reference's */
+    SUM_REWARD_REJECTED,
+    SUM_ACCURATE, /* pairs whose chosen response has the larger reward */
+    SUM_LOGP_CHOSEN,
+    SUM_LOGP_REJECTED,
+    SUM_CHOSEN, /* kto: good and bad ones; pairs: both count all */
+    SUM_REJECTED,
+    SUM_KL, /* kto: z of every micro-batch, times its examples */
+    PREFERENCE_SUM_COUNT
+};
 
 /* Of one part of an example: sums over its tokens of the loss, which is minus the log-probability. */
 typedef struct preference_part {

@@ -229,19 +229,6 @@ enum { LORA_PARTS = 3, LORA_RANK_MOST = 512 }; /* parts of a LORA_UP; its larges
 _Static_assert(NORM_BLOCK * 2 % NVME_SECTOR == 0, "16-bit numbers too are cut where a sector begins");
 enum { CLIP_NORM, CLIP_FACTOR, CLIP_SKIP, CLIP_LOSS, CLIP_COUNT = 8 }; /* fields of the `clip` value */
 enum { STAT_MAX, STAT_SUM, STAT_TARGET, STAT_ARGMAX };                 /* of one row of logits: see UNEMBED_STATS */
-enum { SUM_WEIGHTED_LOSS, SUM_VALID, SUM_WEIGHTS, SUM_LOSS, SUM_COUNT };
-/* Sums of PREFERENCE, behind these: over examples; SUM_VALID counts examples there. */
-enum {
-    SUM_REWARD_CHOSEN = SUM_COUNT, /* beta times the log-probability over the reference's */
-    SUM_REWARD_REJECTED,
-    SUM_ACCURATE, /* pairs whose chosen response has the larger reward */
-    SUM_LOGP_CHOSEN,
-    SUM_LOGP_REJECTED,
-    SUM_CHOSEN, /* kto: good and bad ones; pairs: both count all */
-    SUM_REJECTED,
-    SUM_KL, /* kto: z of every micro-batch, times its examples */
-    PREFERENCE_SUM_COUNT
-};
 
 void program_init(program *p);
 void program_fini(program *p);

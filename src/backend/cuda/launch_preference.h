@@ -1,6 +1,7 @@
 #pragma once
 /* launch_preference.h - the launcher of preference.cu. */
 #include "backend/cuda/launch.h"
+#include "program/preference.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -10,7 +11,7 @@ typedef struct launch_preference {
     preference_options options;
     const float *losses, *reference; /* (batch, seq_len); reference: NULL where the loss has none */
     const int32_t *segments;
-    const step_scalars *scalars;
+    const uint32_t *micro; /* of step_scalars, in device memory */
     float *weights;
     double *sums; /* PREFERENCE_SUM_COUNT */
     int64_t batch, seq_len;

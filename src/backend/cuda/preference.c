@@ -5,15 +5,16 @@
 
 void cuda_kernel_PREFERENCE(backend_context *c, const kernel_call *k) {
     const op_attr *a = &k->op->attr;
-    launch_preference p = {.options = a->preference,
-                           .losses = k->in[PREFERENCE_LOSSES],
-                           .reference = k->in[PREFERENCE_REFERENCE],
-                           .segments = k->in[PREFERENCE_SEGMENTS],
-                           .scalars = k->in[PREFERENCE_SCALARS],
-                           .weights = k->out[PREFERENCE_WEIGHTS],
-                           .sums = k->out[PREFERENCE_SUMS],
-                           .batch = a->batch,
-                           .seq_len = a->seq_len,
-                           .work = k->work};
+    launch_preference p = {
+        .options = a->preference,
+        .losses = k->in[PREFERENCE_LOSSES],
+        .reference = k->in[PREFERENCE_REFERENCE],
+        .segments = k->in[PREFERENCE_SEGMENTS],
+        .micro = (const uint32_t *)((const char *)k->in[PREFERENCE_SCALARS] + offsetof(step_scalars, micro)),
+        .weights = k->out[PREFERENCE_WEIGHTS],
+        .sums = k->out[PREFERENCE_SUMS],
+        .batch = a->batch,
+        .seq_len = a->seq_len,
+        .work = k->work};
     launch_preference_run(c->stream, &p);
 }

@@ -67,7 +67,8 @@ static __global__ void __launch_bounds__(WARP) add_rows(launch_preference p) {
 
 DEVICE double find_z(const launch_preference &p, const row_work &w) {
     double sum = 0, n = 0;
-    for (int64_t b = 0; b < p.batch; b++) sum += w.sums[b * ROW_SUMS + ROW_KL], n += w.sums[b * ROW_SUMS + ROW_KL_COUNT];
+    for (int64_t b = 0; b < p.batch; b++)
+        sum += w.sums[b * ROW_SUMS + ROW_KL], n += w.sums[b * ROW_SUMS + ROW_KL_COUNT];
     return n > 0 && sum > 0 ? (double)p.options.beta * sum / n : 0;
 }
 
@@ -97,10 +98,12 @@ static __global__ void __launch_bounds__(WARP) weigh_rows(launch_preference p) {
             preference_part *part = &w.parts[e * PREFERENCE_PARTS];
             bool is_good = part[PREFERENCE_CHOSEN].n > 0;
             if (!is_good && !part[PREFERENCE_REJECTED].n) continue;
-            preference_result r = single ? preference_single(&p.options, &part[is_good ? 0 : 1], is_good, z)
-                                         : preference_pair(&p.options, &part[PREFERENCE_CHOSEN], &part[PREFERENCE_REJECTED]);
+            preference_result r =
+                single ? preference_single(&p.options, &part[is_good ? 0 : 1], is_good, z)
+                       : preference_pair(&p.options, &part[PREFERENCE_CHOSEN], &part[PREFERENCE_REJECTED]);
             add_example(sums, part, r, z);
-            for (int side = 0; side < 2; side++) part[side].loss = r.d[side]; /* from here on: the weight of its tokens */
+            for (int side = 0; side < 2; side++)
+                part[side].loss = r.d[side]; /* from here on: the weight of its tokens */
         }
         for (int i = 0; i < PREFERENCE_SUM_COUNT; i++) w.sums[row * ROW_SUMS + i] = sums[i];
     }
@@ -118,7 +121,7 @@ static __global__ void add_sums(launch_preference p) {
     row_work w = work_of(p, 0);
     double sum = 0;
     for (int64_t b = 0; b < p.batch; b++) sum += w.sums[b * ROW_SUMS + i];
-    p.sums[i] = p.scalars->micro == 0 ? sum : p.sums[i] + sum;
+    p.sums[i] = *p.micro == 0 ? sum : p.sums[i] + sum;
 }
 
 void launch_preference_run(cudaStream_t s, const launch_preference *p) {
