@@ -46,6 +46,7 @@ static status request_make(plan_request *r, const model_source *s, const generat
     int threads = o->n_threads ? o->n_threads : machine.n_cores;
     *r = (plan_request){.model = *c,
                         .lora = s->lora,
+                        .base = s->trained_over.format,
                         .seq_len = 1,
                         .choice = {.precision = o->precision, .micro_batch = 1, .accumulation = 1},
                         .device_limit = o->device_limit};

@@ -353,6 +353,23 @@ static status check_preference(const model_build_options *o) {
         stages > 1 ? "pipeline" : "sequence", stages > 1 ? stages : S);
 }
 
+/* Codes stand for whole weights of a file, of which a tensor rank would have a part. */
+static status check_base(const model_build_options *o) {
+    const char *name = base_format_name(o->base);
+    if (o->base == BASE_COMPUTE) return OK;
+    if (!o->lora.rank)
+        return ERR(ERR_INPUT,
+                   "model.base: found %s, which needs model.lora.rank: only frozen weights are stored in fewer bits; set "
+                   "model.lora.rank=16, or model.base=bf16 to train all parameters",
+                   name);
+    if (mesh_size(&o->mesh, AXIS_TENSOR) > 1)
+        return ERR(ERR_INPUT,
+                   "model.base: found %s with parallel.tensor %d, expected 1: a quantised weight is not cut; use "
+                   "parallel.data or parallel.pipeline, or set model.base=bf16",
+                   name, mesh_size(&o->mesh, AXIS_TENSOR));
+    return OK;
+}
+
 static status check_training(const model_config *c, const model_build_options *o) {
     if (o->batch < 1 || o->seq_len < 1 || o->batch * o->seq_len > (1 << 28))
         return ERR(ERR_INPUT, "model %s: micro-batch of %lld x %lld tokens, expected 1 to 2^28 in all", c->name,
@@ -409,6 +426,7 @@ static void share_model(builder *b, const mesh *m) {
 status model_build(model *m, program *p, const model_config *c, const model_build_options *o) {
     bool generates = o->generation.slots > 0;
     TRY(model_config_check(c));
+    TRY(check_base(o));
     if (generates) TRY(check_generation(c, &o->generation, &o->mesh));
     else TRY(check_training(c, o));
     *m = (model){.config = *c};
@@ -419,6 +437,7 @@ status model_build(model *m, program *p, const model_config *c, const model_buil
                  .t = model_family_traits(c->family),
                  .o = o,
                  .lora = o->lora,
+                 .base = o->base,
                  .where = SECTION_START};
     b.batch = o->batch, b.seq_len = o->seq_len;
     share_model(&b, &o->mesh);

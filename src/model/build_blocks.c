@@ -67,6 +67,13 @@ value_id builder_norm(builder *b, const char *name, value_id x, norm_params n) {
     return y;
 }
 
+/* Every element draws as in the tensor of one rank, whatever part of it this rank has: its columns of the input of a product
+ * that ranks sum, its tokens of each row. */
+static void place_dropout(const builder *b, op *o, int64_t columns, bool has_columns) {
+    if (has_columns) o->attr.all_columns = columns * b->n_ranks, o->attr.first_column = columns * b->rank;
+    if (b->n_sequence > 1) o->attr.group_size = b->n_sequence, o->attr.index = b->o->mesh.index[AXIS_SEQUENCE];
+}
+
 /* y + scale (dropout(x) A^T) B^T */
 static value_id write_adapters(builder *b, const char *name, value_id x, value_id y, const projection *w) {
     char buf[NAME_BYTES];
@@ -77,6 +84,7 @@ static value_id write_adapters(builder *b, const char *name, value_id x, value_i
         op *o = builder_emit(b, OP_DROPOUT);
         o->attr.rate = (float)b->lora.dropout;
         o->attr.noise_key = rng_key(3, program_get(b->p, dropped)->name);
+        place_dropout(b, o, program_get(b->p, x)->shape.dim[1], w->sums);
         op_in(o, DROPOUT_X, x), op_in(o, DROPOUT_SCALARS, b->m->scalars);
         op_out(o, DROPOUT_Y, dropped);
         x = dropped;

@@ -153,6 +153,7 @@ static projection add_projection(builder *b, int layer, const char *name, lora_m
     if (into_residual && b->t->scaled_residual_init)
         w->init_std = 0.02f / __builtin_sqrtf(2.0f * (float)b->c->n_layers);
     add_file_parts(b, w, layer, files, rows, n, ".weight");
+    w->base = b->base;
     r.w = w->value;
     if (bias) {
         param_name(buf, layer, name, ".b");

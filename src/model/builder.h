@@ -13,6 +13,7 @@ typedef struct builder {
     const char *prefix; /* of activation names: "", "eval.", "prefill.", "decode." */
     size_t params_capacity;
     lora_options lora;
+    base_format base;
     bool of_reference; /* the parameters being added, or the ops being written, are the reference's */
     value_id rope_table;
     /* of the section being written */

@@ -157,6 +157,7 @@ typedef struct model_param {
     bool frozen;   /* not trained: no gradient, no states, no master */
     bool of_reference; /* of the frozen copy that a preference compares with; it begins as the parameter without the prefix */
     adapter_part adapter;
+    base_format base; /* not BASE_COMPUTE: a frozen weight that is stored as codes, each of its parts by itself (pass/base.c) */
     const char *name;
     param_init init;
     float init_std; /* INIT_UNIFORM: values lie between -init_std and init_std */
@@ -193,6 +194,7 @@ typedef struct model_build_options {
     int virtual_stages; /* chunks of layers of each pipeline stage; 0 is 1 */
     bool token_weights; /* per-token loss weights as an input */
     lora_options lora;  /* rank > 0: all parameters but the adapters are frozen */
+    base_format base;   /* ... and how the frozen linear layers of the blocks are stored */
     preference_options preference; /* kind: not none: losses over pairs of responses */
     reference_kind reference;
     int64_t logits_chunk_bytes;

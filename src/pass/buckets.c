@@ -81,7 +81,8 @@ static void fill_buckets(buckets *b, const pass_options *options, const flat_pla
         bucket *last = b->n && b->list[b->n - 1].frozen == frozen ? &b->list[b->n - 1] : NULL;
         bool small = options->choice.shard.zero == 3 &&
                      (q->count < options->choice.shard.persist_below || is_read_beside_fp8(options, q->param));
-        if (frozen && small) continue; /* it stays as it is: nothing of it is ever sent */
+        if (frozen && (small || m->params[q->param].base != BASE_COMPUTE))
+            continue; /* it stays as it is: nothing of it is ever sent; codes are not cut */
         int64_t blocks = norm_blocks(q->count);
         if (!last || last->unit != q->unit || last->small != small || blocks > most / NORM_BLOCK - last->n_blocks) {
             const flat_place *at = &places[q->param];

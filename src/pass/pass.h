@@ -3,7 +3,8 @@
  *
  * Promises
  *   - A pass may move, repeat or split work; it never changes arithmetic. The exceptions: fuse and fp8, which belong to a
- *     precision and have no other program to be equal to; chunk, whose weight gradients are summed in another order.
+ *     precision, and base, which belongs to a format of weights: they have no other program to be equal to; chunk, whose
+ *     weight gradients are summed in another order.
  *   - After every pass the program verifies; pass_run checks that when asked (tests always ask).
  *   - Nothing is allocated on any device: after the layout pass every value has an address and every tier its exact size.
  *

@@ -11,6 +11,14 @@
  */
 #include "model/model.h"
 
+/* The codes of one part of a weight: operands of DEQUANTIZE; NO_VALUE where the format has none. */
+typedef struct base_values {
+    value_id codes, scale, scale_codes, offset;
+} base_values;
+typedef struct base_parts {
+    base_values part[3]; /* as model_param.parts */
+} base_parts;
+
 /* A run of a parameter's elements. */
 typedef struct param_share {
     int64_t first, n;
@@ -30,6 +38,7 @@ typedef struct step_interface {
     value_id norm_partials;                          /* squared sums of gradient blocks; only passes read it */
     value_id *grads, *masters, *moments, *variances; /* grads is NULL where nothing is trained */
     value_id *moment_scales, *variance_scales;       /* of 8-bit states; NO_VALUE elsewhere */
+    base_parts *base; /* of parameters with a base format, whose own value has no bytes; NULL: there are none */
     /* On many ranks these hold a part of their parameter, or are NO_VALUE where that is empty. */
     param_share *held;    /* elements that this rank stores of a parameter */
     param_share *updated; /* ... and updates: its gradient and states */

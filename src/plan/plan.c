@@ -142,6 +142,7 @@ static status build_program(plan *p) {
                              .generation = r->generation,
                              .token_weights = r->token_weights,
                              .lora = r->lora,
+                             .base = r->base,
                              .preference = r->preference,
                              .reference = r->reference,
                              .logits_chunk_bytes = r->logits_chunk_bytes};

@@ -57,6 +57,7 @@ typedef struct plan_request {
     attention_kind attention;
     bool with_eval, token_weights, verify;
     lora_options lora; /* rank > 0: adapters are trained, everything else is frozen */
+    base_format base;  /* ... and how its linear layers are stored */
     preference_options preference; /* kind not none: losses over pairs of responses ... */
     reference_kind reference;      /* ... and what they are compared with */
     bool no_training;            /* evaluation only: parameters and one forward */

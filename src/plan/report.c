@@ -74,6 +74,9 @@ static void print_adapters(const plan *p, FILE *out) {
         if (o->modules & 1u << m) fprintf(out, "%s %s", first ? "" : ",", lora_module_name(c, m)), first = false;
     fprintf(out, ": %s parameters trained (%.2g %%); the others are frozen, without gradients and states\n",
             str_format_count(a, n), 100 * n / (double)model_param_count(c));
+    if (p->request.base != BASE_COMPUTE)
+        fprintf(out, "base      linear layers stored as %s, dequantised before each use\n",
+                base_format_name(p->request.base));
 }
 
 /* The loss over whole responses, and what comparing costs. */

@@ -58,6 +58,8 @@ static uint64_t bits_of(float x) {
 static uint64_t mix_adapter(uint64_t h, const op *o) {
     const op_attr *a = &o->attr;
     h = mix(mix(h, bits_of(a->rate)), a->noise_key);
+    if (op_dropout_in_rows(o))
+        h = mix(mix(h, (uint64_t)a->all_columns << 32 | (uint64_t)a->first_column), (uint64_t)a->index);
     if (o->kind == OP_DROPOUT) return h;
     h = mix(h, bits_of(a->scale));
     for (int i = 0; i < a->n_parts; i++) h = mix(mix(h, (uint64_t)a->part_first[i]), (uint64_t)a->part_columns[i]);

@@ -166,13 +166,16 @@ typedef struct op_attr {
     /* lora_*: n_parts (1 to LORA_PARTS) products side by side. Part i has these columns of y or dy, in ascending order, columns
      * i r .. (i + 1) r of xa, and the next part_columns[i] rows of b. scale multiplies the products. */
     int64_t part_first[3], part_columns[3];
-    float rate;                /* dropout: the probability of 0 */
+    float rate; /* dropout: the probability of 0 */
+    /* dropout: x is a part of a wider tensor, whose columns first_column to first_column + C these are; 0: it is the whole.
+     * Sequence ranks (index of group_size, seq_len tokens each) draw for their tokens of the whole rows. */
+    int64_t all_columns, first_column;
     float clip;                /* clip: largest global norm, 0 = never */
     bool normalize_by_weights; /* clip: divide by the sum of weights instead of valid tokens */
     axis axis;                 /* communication: the group */
     int group_size;            /* ... and how many ranks it has */
     int peer, tag;             /* send, recv, attention_ring: rank in the group; which of several messages */
-    int index;                 /* attention_ring: this rank's place in the group */
+    int index;                 /* attention_ring, dropout: this rank's place in the group */
     preference_options preference;
 } op_attr;
 
@@ -285,6 +288,9 @@ double op_noise(const program *p, const op *o); /* numbers that are rounded stoc
 /* DROPOUT: an element whose word of noise is below the limit becomes 0, others are multiplied by the factor. */
 uint32_t op_dropout_limit(const op *o);
 float op_dropout_factor(const op *o);
+/* Is x a part of a tensor, whose rows lie apart? And the place of the first element of a row in that tensor. */
+bool op_dropout_in_rows(const op *o);
+int64_t op_dropout_place(const op *o, int64_t row, int64_t columns);
 double op_sent(const program *p, const op *o); /* bytes that this rank sends to others; 0 where there are none */
 /* Gradients that are sums over rows (of norms, of biases): how many rows, and the numbers that one partial sum has, 0 where no
  * gradient is asked for. */

@@ -508,16 +508,17 @@ done:
     return rc;
 }
 
-/* "{a: b, c: d}" on a command line, as a map in a file. */
-static status set_map(config *c, const setting *s, const char *map, const char *where, const char *key) {
+/* "{a: b, c: d}" and "[a, b]" on a command line, as a map and a list in a file. */
+static status set_flow(config *c, const setting *s, const char *flow, const char *where, const char *key) {
     arena memory;
     yaml_node *root;
     const char *text = NULL;
     arena_init(&memory);
-    if (yaml_read_text(map, strlen(map), where, &memory, &root) != OK) error_clear();
+    if (yaml_read_text(flow, strlen(flow), where, &memory, &root) != OK) error_clear();
     else if (root->kind == YAML_MAP) text = map_text(root, &memory);
+    else if (root->kind == YAML_LIST) text = names_text(root, &memory);
     status rc = text ? setting_assign(c, s, WHOLE, text, false, where, key, ORIGIN_COMMAND)
-                     : setting_refuse(s, where, key, arena_format(&memory, "'%.100s'", map));
+                     : setting_refuse(s, where, key, arena_format(&memory, "'%.100s'", flow));
     arena_fini(&memory);
     return rc;
 }
@@ -533,7 +534,8 @@ status config_set(config *c, const char *assignment, const char *where) {
     int element;
     const setting *s = setting_find(key, &element);
     const char *text = equals + 1 + strspn(equals + 1, " ");
-    if (s && takes_pairs(s) && *text == '{') TRY_GOTO(rc, set_map(c, s, text, where, key), done);
+    bool is_flow = s && ((takes_pairs(s) && *text == '{') || (takes_list(s) && *text == '['));
+    if (is_flow) TRY_GOTO(rc, set_flow(c, s, text, where, key), done);
     else if (s) TRY_GOTO(rc, setting_assign(c, s, element, equals + 1, false, where, key, ORIGIN_COMMAND), done);
     else if (group_exists(key))
         rc = ERR(ERR_INPUT, "%s: '%s' is a group of settings; set one of them, such as %s.NAME=value", where, key, key);

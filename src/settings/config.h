@@ -30,6 +30,7 @@ typedef struct config {
         double lora_dropout;
         const char *lora_targets; /* as lora_modules_parse reads them */
         bool lora_rslora;
+        int base;            /* base_format */
         const char *adapter; /* "": new adapters; or a directory to begin from */
     } model;
     data_options data; /* data.seed always equals train.seed */

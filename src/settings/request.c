@@ -274,6 +274,7 @@ status request_from_config(const config *c, train_request *out) {
     TRY(model_from_config(c, &p->model));
     TRY(check_own_tokenizer(c, &p->model));
     TRY(lora_from_config(c, &p->model, &p->lora));
+    p->base = (base_format)c->model.base;
     out->data.vocab = p->model.vocab;
     p->choice = c->choice;
     TRY(batch_from_config(c, p));

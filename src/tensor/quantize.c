@@ -250,6 +250,18 @@ status quantizer_add(quantizer *q, const float *rows, int64_t n_rows) {
     return OK;
 }
 
+/* Blocks of nf4 never cross a multiple of 64 rows, so what these rows need is theirs alone; only the last of all may leave a block
+ * that quantizer_finish completes. */
+status quantizer_add_at(quantizer *q, int64_t first_row, const float *rows, int64_t n_rows) {
+    quantizer part = {.o = q->o, .absmax = q->absmax, .n_done = first_row * q->o.n_in};
+    bool last = first_row + n_rows == q->o.n_out;
+    ASSERT(first_row % NF4_BLOCK == 0 && (last || n_rows % NF4_BLOCK == 0));
+    TRY(quantizer_add(&part, rows, n_rows));
+    if (last) memcpy(q->block, part.block, sizeof part.block);
+    __atomic_fetch_add(&q->n_done, n_rows * q->o.n_in, __ATOMIC_RELAXED);
+    return OK;
+}
+
 /* The scales of nf4, themselves in 8 bits. */
 static void quantize_scales(const quantizer *q, int64_t n_blocks) {
     double sum = 0;

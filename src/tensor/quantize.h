@@ -74,6 +74,9 @@ void quantizer_init(quantizer *q, const quantizer_options *o);
 void quantizer_fini(quantizer *q);
 /* The next rows (n_rows, n_in). ERR_INPUT names the weight and the place of a number that is not finite. */
 status quantizer_add(quantizer *q, const float *rows, int64_t n_rows);
+/* The same for rows that begin at first_row, a multiple of 64, and end at one or at the last: threads may add different ones at
+ * once, each row is added once. */
+status quantizer_add_at(quantizer *q, int64_t first_row, const float *rows, int64_t n_rows);
 /* After the last row: ERR_BUG where rows are missing. */
 status quantizer_finish(quantizer *q);
 

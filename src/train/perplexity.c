@@ -50,6 +50,7 @@ static status make_request(plan_request *r, const model_source *s, const perplex
     *r = (plan_request){
         .model = *c,
         .lora = s->lora,
+        .base = s->trained_over.format,
         .seq_len = o->seq_len ? o->seq_len : MIN(c->max_positions, (int64_t)SEQ_LEN),
         .choice = {.precision = o->precision, .micro_batch = o->batch ? o->batch : BATCH, .accumulation = 1},
         .with_eval = true,

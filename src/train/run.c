@@ -115,7 +115,7 @@ static const char *identity(trainer *t) {
                         model_family_traits(c->family)->name, (long long)c->vocab, (long long)c->hidden,
                         (long long)c->n_layers, (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim,
                         (long long)c->ffn, c->tied ? "tied" : "untied", precision_name(q), usual ? "" : ", states ",
-                        usual ? "" : state_format_name(states), lora_identity(&t->memory, c, &t->p->request.lora),
+                        usual ? "" : state_format_name(states), lora_identity(&t->memory, c, &t->p->request.lora, t->p->request.base),
                         t->task->identity(t->self, &t->memory));
 }
 

@@ -74,7 +74,7 @@ static status load(exec *e, const plan *p, const char *dir) {
     TRY(adapter_file_open(&file, dir));
     const safetensor **sources = mem_alloc(match_part_count(&p->model) * sizeof *sources);
     status rc = match_adapter(&p->model, &file, config.base[0] ? config.base : NULL, sources);
-    if (rc == OK && e) weights_move(e, p, sources);
+    if (rc == OK && e) rc = weights_move(e, p, sources, NULL);
     free(sources);
     safetensors_close(&file);
     return rc;

@@ -12,17 +12,21 @@
 status weights_start_frozen(exec *e, const plan *p, const weights_origin *o, lora_base *out) {
     *out = (lora_base){0};
     if (!p->request.lora.rank) return OK;
-    if (o->model_dir) TRY(weights_load_dir(e, p, o->model_dir));
-    else params_draw(e, p, o->seed, PARAMS_BASE);
-    dtype type = precision_compute(p->request.choice.precision);
-    *out = (lora_base){o->model_dir, o->seed, params_base_hash(e, p, o->comm, type), type};
+    base_hash hash = {.as = precision_compute(p->request.choice.precision)};
+    if (o->model_dir) TRY(weights_load_base(e, p, o->model_dir, &hash));
+    else params_draw(e, p, o->seed, PARAMS_BASE, &hash);
+    *out = (lora_base){.dir = o->model_dir,
+                       .seed = o->seed,
+                       .hash = params_base_hash(e, p, o->comm, &hash),
+                       .type = hash.as,
+                       .format = p->request.base};
     return exec_check(e);
 }
 
 status weights_start_trained(exec *e, const plan *p, const weights_origin *o) {
     bool lora = p->request.lora.rank > 0;
     if (lora && o->adapter) TRY(adapter_load_dir(e, p, o->adapter));
-    else if (lora) params_draw(e, p, o->seed, PARAMS_ADAPTERS);
+    else if (lora) params_draw(e, p, o->seed, PARAMS_ADAPTERS, NULL);
     else if (o->model_dir) TRY(weights_load_dir(e, p, o->model_dir));
     else params_initialize(e, p, o->seed);
     return OK;
@@ -49,6 +53,7 @@ status lora_describe(const plan *p, const lora_base *b, char **description) {
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)b->hash);
     json_object_set_new(base, "hash", json_string(hash));
     json_object_set_new(base, "dtype", json_string(dtype_name(b->type)));
+    if (b->format != BASE_COMPUTE) json_object_set_new(base, "format", json_string(base_format_name(b->format)));
     status rc = OK;
     if (path && !json_object_get(base, "path"))
         rc = ERR(ERR_INPUT, "model.path: the path '%s' is not valid UTF-8", path);
@@ -67,6 +72,9 @@ static bool read_hash(const json_t *base, lora_base *out) {
     char *end;
     if (!hash || strlen(hash) != 16 || !type) return false;
     out->hash = strtoull(hash, &end, 16);
+    const json_t *format = json_object_get(base, "format"); /* absent: as the precision computes */
+    if (format && (!json_is_string(format) || !base_format_from_name(json_string_value(format), &out->format)))
+        return false;
     for (out->type = 0; out->type < DTYPE_COUNT; out->type++)
         if (strcmp(type, dtype_name(out->type)) == 0) break;
     return !*end && out->type < DTYPE_COUNT;
@@ -86,13 +94,14 @@ status lora_from_description(const json_t *description, const model_config *c, c
     base->seed = (uint64_t)json_integer_value(seed);
     if ((!base->dir && !json_is_integer(seed)) || !read_hash(from, base))
         return ERR(ERR_INPUT,
-                   "%s: key 'base' of its model: found something else than a path or a seed with hash and dtype, which "
+                   "%s: key 'base' of its model: found something else than a path or a seed with hash, dtype and "
+                   "format, which "
                    "say what the adapters belong to",
                    path);
     return OK;
 }
 
-const char *lora_identity(arena *memory, const model_config *c, const lora_options *o) {
+const char *lora_identity(arena *memory, const model_config *c, const lora_options *o, base_format base) {
     const char *names[LORA_MODULE_COUNT];
     strbuf text;
     if (!o->rank) return "";
@@ -101,6 +110,7 @@ const char *lora_identity(arena *memory, const model_config *c, const lora_optio
                   o->rslora ? " (rslora)" : "", o->dropout);
     size_t n = lora_targets(c, o->modules, names);
     for (size_t i = 0; i < n; i++) strbuf_printf(&text, " %s", names[i]);
+    if (base != BASE_COMPUTE) strbuf_printf(&text, " over %s", base_format_name(base));
     const char *out = arena_string(memory, text.text);
     strbuf_fini(&text);
     return out;
@@ -133,10 +143,11 @@ status lora_base_check(const char *checkpoint, const model_config *c, const lora
     return rc;
 }
 
-status lora_base_check_loaded(exec *e, const plan *p, const lora_base *then, const char *checkpoint) {
+status lora_base_check_loaded(exec *e, const plan *p, const lora_base *then, const base_hash *loaded,
+                              const char *checkpoint) {
     dtype here = precision_compute(p->request.choice.precision);
     if (here != then->type && here != DTYPE_F32) return OK; /* the bits of then cannot be made from these */
-    uint64_t now = params_base_hash(e, p, NULL, then->type);
+    uint64_t now = params_base_hash(e, p, NULL, loaded);
     TRY(exec_check(e));
     return now == then->hash ? OK : lora_base_changed(checkpoint, then, now);
 }

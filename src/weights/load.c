@@ -166,22 +166,53 @@ static void transposed_task(void *context, int64_t task, int thread) {
     narrow_elements(m, first * m->columns, n * m->columns);
 }
 
-static void move_part(mover *m, int64_t first_row, int64_t block_rows) {
+static void read_rows(mover *m) {
+    if (m->transposed) exec_parallel(m->e, transposed_task, m, divide_up(m->n, TRANSPOSE_ROWS));
+    else exec_parallel(m->e, plain_task, m, divide_up(m->n * m->columns, TASK_ELEMENTS));
+}
+
+/* Pages of the block that was read; those of a transposed file are needed again by the next one. */
+static void release_rows(const mover *m) {
     size_t width = dtype_bytes(m->source->type);
+    if (m->transposed) return;
+    file_tensor_release(m->source, (size_t)(m->row * m->columns) * width,
+                        (size_t)((m->row + m->n) * m->columns) * width);
+}
+
+static void move_part(mover *m, int64_t first_row, int64_t block_rows) {
     for (m->row = 0; m->row < m->rows; m->row += block_rows) {
         m->n = MIN(block_rows, m->rows - m->row);
         int64_t n = m->n * m->columns, at = (first_row + m->row) * m->columns;
         if (!param_cut_next(&m->p->model.params[m->param].cut, at, at + n, &(param_run){0}))
             continue; /* other ranks' */
-        if (m->transposed) exec_parallel(m->e, transposed_task, m, divide_up(m->n, TRANSPOSE_ROWS));
-        else exec_parallel(m->e, plain_task, m, divide_up(n, TASK_ELEMENTS));
+        read_rows(m);
         params_write_whole(m->e, m->p, m->param, false, at, n, m->narrow ? m->narrow : (void *)m->wide);
         if (m->master) params_write_whole(m->e, m->p, m->param, true, at, n, m->wide);
-        if (!m->transposed)
-            file_tensor_release(m->source, (size_t)(m->row * m->columns) * width,
-                                (size_t)((m->row + m->n) * m->columns) * width);
+        release_rows(m);
     }
     file_tensor_release(m->source, 0, m->source->n_bytes);
+}
+
+/* Rows of a parameter from the files of its parts. */
+typedef struct file_rows {
+    mover m;
+    const safetensor *const *sources; /* of its parts */
+} file_rows;
+
+static void quantize_rows(void *context, int64_t first, int64_t n, float *out) {
+    file_rows *r = context;
+    mover *m = &r->m;
+    const model_param *q = &m->p->model.params[m->param];
+    int k = 0;
+    while (first >= q->parts[k].first_row + q->parts[k].n_rows) k++; /* never rows of two */
+    m->source = r->sources[k];
+    m->rows = q->parts[k].n_rows;
+    m->row = first - q->parts[k].first_row;
+    m->n = n;
+    m->wide = out;
+    read_rows(m);
+    release_rows(m);
+    if (m->row + n == m->rows) file_tensor_release(m->source, 0, m->source->n_bytes);
 }
 
 /* A block is a small part of the largest tensor, so that its buffers stay small beside it, and at least one row. */
@@ -195,11 +226,12 @@ static int64_t block_elements(const plan *p) {
     return MAX(widest, MIN((int64_t)BLOCK_MOST, MAX((int64_t)BLOCK_LEAST, largest / 8)));
 }
 
-void weights_move(exec *e, const plan *p, const safetensor *const *sources) {
+status weights_move(exec *e, const plan *p, const safetensor *const *sources, base_hash *hash) {
+    status rc = OK;
     int64_t block = block_elements(p);
     float *wide = mem_alloc((size_t)block * sizeof *wide);
     void *narrow = mem_alloc((size_t)block * 2);
-    for (size_t i = 0; i < p->model.n_params; i++) {
+    for (size_t i = 0; i < p->model.n_params && rc == OK; i++) {
         const model_param *q = &p->model.params[i];
         const value *v = program_get(&p->program, q->value);
         mover m = {.e = e,
@@ -211,6 +243,13 @@ void weights_move(exec *e, const plan *p, const safetensor *const *sources) {
                    .narrow = v->type == DTYPE_F32 ? NULL : narrow,
                    .columns = q->shape.rank == 2 ? q->cut.whole.dim[1] : 1};
         m.transposed = q->transposed && q->shape.rank == 2;
+        if (quantized_is(p, i)) {
+            file_rows from = {.m = m, .sources = sources};
+            from.m.narrow = NULL;
+            if (*sources) rc = quantized_write(e, p, i, quantize_rows, &from, hash);
+            sources += q->n_parts;
+            continue;
+        }
         for (int k = 0; k < q->n_parts; k++) {
             if (!(m.source = *sources++)) continue;
             m.rows = q->parts[k].n_rows;
@@ -219,36 +258,43 @@ void weights_move(exec *e, const plan *p, const safetensor *const *sources) {
     }
     free(wide);
     free(narrow);
+    return rc;
 }
 
 /* e NULL: only checks. */
-static status load(exec *e, const plan *p, const safetensors *files, size_t n_files, const char *prefix) {
+static status load(exec *e, const plan *p, const safetensors *files, size_t n_files, const char *prefix,
+                   base_hash *hash) {
     const safetensor **sources = mem_alloc(match_part_count(&p->model) * sizeof *sources);
     status rc = match_weights(&p->model, files, n_files, prefix, sources);
-    if (rc == OK && e) weights_move(e, p, sources);
+    if (rc == OK && e) rc = weights_move(e, p, sources, hash);
     free(sources);
     return rc;
 }
 
-static status load_dir(exec *e, const plan *p, const char *dir) {
+static status load_dir(exec *e, const plan *p, const char *dir, base_hash *hash) {
     weight_files w;
     TRY(weight_files_open(&w, dir));
-    status rc = load(e, p, w.files, w.n_files, "");
+    status rc = load(e, p, w.files, w.n_files, "", hash);
     weight_files_close(&w);
     return rc;
 }
 
 status weights_load(exec *e, const plan *p, const safetensors *files, size_t n_files, const char *prefix) {
-    TRY(load(e, p, files, n_files, prefix));
+    TRY(load(e, p, files, n_files, prefix, NULL));
     return OK;
 }
 
 status weights_load_dir(exec *e, const plan *p, const char *dir) {
-    TRY(load_dir(e, p, dir));
+    TRY(load_dir(e, p, dir, NULL));
+    return OK;
+}
+
+status weights_load_base(exec *e, const plan *p, const char *dir, base_hash *hash) {
+    TRY(load_dir(e, p, dir, hash));
     return OK;
 }
 
 status weights_check_dir(const plan *p, const char *dir) {
-    TRY(load_dir(NULL, p, dir));
+    TRY(load_dir(NULL, p, dir, NULL));
     return OK;
 }

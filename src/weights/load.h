@@ -1,6 +1,7 @@
 #pragma once
 /* load.h - private to weights, part of its face: parameters from safetensors files, by Hugging Face name. */
 #include "checkpoint/checkpoint.h"
+#include "weights/quantized.h"
 
 /* The weight files of a Hugging Face directory: model.safetensors, or the shards that model.safetensors.index.json
  * names. Names in the index are plain file names: a path would leave the directory. */
@@ -16,7 +17,10 @@ void weight_files_close(weight_files *w);
  * read. Tensors that are missing, misshapen or not expected are one error that names up to ten of them, before anything
  * is loaded; buffers that old versions saved (attn.bias, attn.masked_bias, rotary inv_freq) and the copy of a tied
  * embedding are left out. Optimizer state is left as it is.
- * Holds a few megabytes at most, and of the files at most one tensor: pages already read are given back. */
+ * Holds a few megabytes at most, and of the files at most one tensor: pages already read are given back. A weight that is
+ * quantised (model.base) goes through rows of fp32 into the codes of its tensor, which are held until it is done. */
 status weights_load(exec *e, const plan *p, const safetensors *files, size_t n_files, const char *prefix);
 status weights_load_dir(exec *e, const plan *p, const char *dir);
+/* The same; hash: of the numbers that were quantised. */
+status weights_load_base(exec *e, const plan *p, const char *dir, base_hash *hash);
 status weights_check_dir(const plan *p, const char *dir); /* what load would refuse, without a program to load into */

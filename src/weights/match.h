@@ -16,5 +16,6 @@ status match_weights(const model *m, const safetensors *files, size_t n_files, c
  * the message; NULL: it does not say. */
 status match_adapter(const model *m, const safetensors *file, const char *base, const safetensor **sources);
 
-/* load.c: fills the parameters (and their fp32 masters) whose sources are not NULL. */
-void weights_move(exec *e, const plan *p, const safetensor *const *sources);
+/* load.c: fills the parameters (and their fp32 masters) whose sources are not NULL. hash: of those that are quantised; NULL: not
+ * asked for. ERR_INPUT: a weight cannot be quantised. */
+status weights_move(exec *e, const plan *p, const safetensor *const *sources, base_hash *hash);

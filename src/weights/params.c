@@ -85,9 +85,37 @@ static bool is_in(const model_param *q, param_group group) {
     return group == PARAMS_ALL || (q->adapter == ADAPTER_NONE) == (group == PARAMS_BASE);
 }
 
-void params_initialize(exec *e, const plan *p, uint64_t seed) { params_draw(e, p, seed, PARAMS_ALL); }
+void params_initialize(exec *e, const plan *p, uint64_t seed) { params_draw(e, p, seed, PARAMS_ALL, NULL); }
 
-void params_draw(exec *e, const plan *p, uint64_t seed, param_group group) {
+typedef struct drawn_rows {
+    exec *e;
+    const model_param *param;
+    uint64_t seed;
+    int64_t first, n; /* elements */
+    float *out;
+} drawn_rows;
+
+static void draw_task(void *context, int64_t task, int thread) {
+    (void)thread;
+    const drawn_rows *d = context;
+    int64_t at = task * FILL_TASK;
+    model_param_initial(d->param, d->seed, d->first + at, MIN(d->n - at, (int64_t)FILL_TASK), d->out + at);
+}
+
+static void draw_rows(void *context, int64_t first, int64_t n, float *out) {
+    drawn_rows *d = context;
+    int64_t columns = d->param->shape.dim[1];
+    d->first = first * columns, d->n = n * columns, d->out = out;
+    exec_parallel(d->e, draw_task, d, divide_up(d->n, FILL_TASK));
+}
+
+static void draw_quantized(exec *e, const plan *p, size_t i, uint64_t seed, base_hash *hash) {
+    drawn_rows d = {.e = e, .param = &p->model.params[i], .seed = seed};
+    status rc = quantized_write(e, p, i, draw_rows, &d, hash);
+    ASSERT(rc == OK); /* drawn numbers are finite */
+}
+
+void params_draw(exec *e, const plan *p, uint64_t seed, param_group group, base_hash *hash) {
     const program *g = &p->program;
     fill_chunk chunks[2];
     for (size_t k = 0; k < ARRAY_LENGTH(chunks); k++)
@@ -96,6 +124,10 @@ void params_draw(exec *e, const plan *p, uint64_t seed, param_group group) {
     for (size_t i = 0; i < p->model.n_params; i++) {
         const model_param *param = &p->model.params[i];
         value_id master = p->step.masters[i];
+        if (is_in(param, group) && quantized_is(p, i)) {
+            draw_quantized(e, p, i, seed, hash);
+            continue;
+        }
         int64_t total = is_in(param, group) ? shape_count(&param->shape) : 0;
         for (int64_t first = 0; first < total; first += FILL_CHUNK) {
             f.drawn->i = i;
@@ -122,8 +154,9 @@ typedef struct hash_chunk {
     bool near;          /* each task reads for itself */
     int64_t held_first; /* element of what the rank has that v begins with */
     const param_cut *cut;
-    uint64_t key;  /* of the parameter */
-    int64_t first; /* element of what the rank has, at the chunk's start */
+    param_cut whole; /* of codes, which nothing cuts */
+    uint64_t key;    /* of the parameter */
+    int64_t first;   /* element of what the rank has, at the chunk's start */
     int64_t n;
     size_t width;
     dtype narrow; /* hashed as if rounded to this from fp32; DTYPE_COUNT: as it is */
@@ -217,7 +250,7 @@ uint64_t params_hash_elements(const char *name, int64_t first, const float *x, i
 uint64_t params_hash_finish(uint64_t sum) { return mix(sum); }
 
 /* What an element is hashed as: its fp32 master where there are masters. The chunk has no elements yet. */
-static hash_chunk hash_begin(exec *e, const plan *p, size_t i, uint8_t *bytes) {
+static hash_chunk hash_begin(exec *e, const plan *p, size_t i) {
     const step_interface *step = &p->step;
     bool master = precision_master(p->request.choice.precision) && !p->model.params[i].frozen;
     value_id v = master ? step->masters[i] : p->model.params[i].value;
@@ -227,44 +260,83 @@ static hash_chunk hash_begin(exec *e, const plan *p, size_t i, uint8_t *bytes) {
                         .cut = &p->model.params[i].cut,
                         .key = rng_key(0, p->model.params[i].name),
                         .width = dtype_bytes(program_get(&p->program, v)->type),
-                        .narrow = DTYPE_COUNT,
-                        .bytes = bytes};
+                        .narrow = DTYPE_COUNT};
+}
+
+/* The same for a value with codes or scales of a quantised weight. */
+static hash_chunk hash_begin_codes(exec *e, const plan *p, value_id v) {
+    const value *a = program_get(&p->program, v);
+    int64_t n = shape_count(&a->shape);
+    return (hash_chunk){.v = v,
+                        .near = exec_is_host_accessible(e, v),
+                        .whole = {.here = SHAPE(n), .whole = SHAPE(n), .dim = -1},
+                        .key = rng_key(0, a->name),
+                        .width = dtype_bytes(a->type),
+                        .narrow = DTYPE_COUNT};
+}
+
+typedef struct hasher {
+    hash_job j;
+    hash_chunk chunks[2], *waiting; /* fetched, not hashed yet */
+    uint8_t *bytes[2];
+} hasher;
+
+/* n elements from `first`, a chunk at a time. */
+static void hash_range(hasher *h, const hash_chunk *of, int64_t first, int64_t n) {
+    for (int64_t at = 0; at < n; at += FILL_CHUNK) {
+        size_t spare = h->waiting == &h->chunks[0];
+        hash_chunk *k = &h->chunks[spare];
+        *k = *of;
+        if (!k->cut) k->cut = &k->whole;
+        k->bytes = h->bytes[spare];
+        k->first = first + at;
+        k->n = MIN(n - at, (int64_t)FILL_CHUNK);
+        if (k->near) {
+            hash_run(&h->j, NULL, k);
+        } else {
+            hash_run(&h->j, k, h->waiting);
+            h->waiting = k;
+        }
+    }
+}
+
+static void hash_codes(hasher *h, const plan *p, size_t i) {
+    value_id values[QUANTIZED_VALUES];
+    int n = quantized_values(p, i, values);
+    for (int k = 0; k < n; k++) {
+        hash_chunk of = hash_begin_codes(h->j.e, p, values[k]);
+        hash_range(h, &of, 0, shape_count(&of.whole.whole));
+    }
 }
 
 static bool is_hashed(const model_param *q, param_group group) {
     return group == PARAMS_REFERENCE ? q->of_reference : !q->of_reference && is_in(q, group);
 }
 
-/* Of what this rank counts for. as: what fp32 parameters are rounded to first; DTYPE_COUNT: nothing. */
+/* Of what this rank counts for. as: what fp32 parameters are rounded to first; DTYPE_COUNT: nothing. Of the base alone,
+ * quantised parameters are left out. */
 static uint64_t hash_share(exec *e, const plan *p, param_group group, dtype as) {
-    uint8_t *bytes[] = {mem_alloc(FILL_CHUNK * sizeof(float)), mem_alloc(FILL_CHUNK * sizeof(float))};
-    hash_chunk chunks[2], *waiting = NULL; /* fetched, not hashed yet */
-    hash_job j = {.e = e};
+    hasher h = {.j = {.e = e}};
+    for (size_t k = 0; k < ARRAY_LENGTH(h.bytes); k++) h.bytes[k] = mem_alloc(FILL_CHUNK * sizeof(float));
     for (size_t i = 0; i < p->model.n_params; i++) {
         param_share mine = shard_counted(&p->step, &p->model, &p->request.mesh, i);
-        for (int64_t at = 0; at < mine.n && is_hashed(&p->model.params[i], group); at += FILL_CHUNK) {
-            size_t spare = waiting == &chunks[0];
-            hash_chunk *k = &chunks[spare];
-            *k = hash_begin(e, p, i, bytes[spare]);
-            if (program_get(&p->program, k->v)->type == DTYPE_F32) k->narrow = as;
-            k->first = mine.first + at;
-            k->n = MIN(mine.n - at, (int64_t)FILL_CHUNK);
-            if (k->near) {
-                hash_run(&j, NULL, k);
-            } else {
-                hash_run(&j, k, waiting);
-                waiting = k;
-            }
+        if (mine.n == 0 || !is_hashed(&p->model.params[i], group)) continue;
+        if (quantized_is(p, i)) {
+            if (group != PARAMS_BASE) hash_codes(&h, p, i);
+            continue;
         }
+        hash_chunk of = hash_begin(e, p, i);
+        if (program_get(&p->program, of.v)->type == DTYPE_F32) of.narrow = as;
+        hash_range(&h, &of, mine.first, mine.n);
     }
-    if (waiting) hash_run(&j, NULL, waiting);
-    free(bytes[0]);
-    free(bytes[1]);
-    return j.sum;
+    if (h.waiting) hash_run(&h.j, NULL, h.waiting);
+    for (size_t k = 0; k < ARRAY_LENGTH(h.bytes); k++) free(h.bytes[k]);
+    return h.j.sum;
 }
 
-static uint64_t hash_all(exec *e, const plan *p, comm *c, param_group group, dtype as) {
-    uint64_t sum = hash_share(e, p, group, as);
+/* more: the sum of what is hashed elsewhere. */
+static uint64_t hash_all(exec *e, const plan *p, comm *c, param_group group, dtype as, uint64_t more) {
+    uint64_t sum = hash_share(e, p, group, as) + more;
     if (!c) return mix(sum);
     uint64_t *all = mem_alloc((size_t)comm_size(c) * sizeof *all);
     status rc = comm_all_gather_bytes(c, &sum, sizeof sum, all);
@@ -274,14 +346,14 @@ static uint64_t hash_all(exec *e, const plan *p, comm *c, param_group group, dty
     return rc == OK ? mix(sum) : 0;
 }
 
-uint64_t params_hash(exec *e, const plan *p, comm *c) { return hash_all(e, p, c, PARAMS_ALL, DTYPE_COUNT); }
+uint64_t params_hash(exec *e, const plan *p, comm *c) { return hash_all(e, p, c, PARAMS_ALL, DTYPE_COUNT, 0); }
 
-uint64_t params_base_hash(exec *e, const plan *p, comm *c, dtype as) {
-    return hash_all(e, p, c, PARAMS_BASE, as == DTYPE_F32 ? DTYPE_COUNT : as);
+uint64_t params_base_hash(exec *e, const plan *p, comm *c, const base_hash *h) {
+    return hash_all(e, p, c, PARAMS_BASE, h->as == DTYPE_F32 ? DTYPE_COUNT : h->as, h->sum);
 }
 
 uint64_t params_reference_hash(exec *e, const plan *p, comm *c) {
-    return hash_all(e, p, c, PARAMS_REFERENCE, DTYPE_COUNT);
+    return hash_all(e, p, c, PARAMS_REFERENCE, DTYPE_COUNT, 0);
 }
 
 /* Shares begin at whole blocks, so their entries are their own. */

@@ -252,25 +252,54 @@ static status load_param(const checkpoint_reader *r, exec *e, const plan *p, siz
     return OK;
 }
 
-static status load_checkpoint(const checkpoint_reader *r, exec *e, const plan *p, bool adapters) {
+typedef struct stored_rows {
+    const checkpoint_reader *r;
+    checkpoint_found found;
+    int64_t columns;
+    char *raw;
+} stored_rows;
+
+static void read_stored_rows(void *context, int64_t first, int64_t n, float *out) {
+    const stored_rows *s = context;
+    size_t width = dtype_bytes(s->found.type);
+    for (int64_t at = 0, count = n * s->columns; at < count; at += BLOCK_ELEMENTS) {
+        size_t k = (size_t)MIN(count - at, (int64_t)BLOCK_ELEMENTS);
+        checkpoint_reader_read(s->r, &s->found, (uint64_t)(first * s->columns + at) * width, s->raw, k * width);
+        tensor_convert(out + at, DTYPE_F32, s->raw, s->found.type, k);
+    }
+}
+
+/* A weight that the program holds as codes, from a checkpoint that has all of its numbers. */
+static status load_quantized(const checkpoint_reader *r, exec *e, const plan *p, size_t i, char *raw, base_hash *hash) {
+    const model_param *q = &p->model.params[i];
+    stored_rows s = {.r = r, .columns = q->shape.dim[1], .raw = raw};
+    TRY(checkpoint_param_find(r, q->name, &q->shape, &s.found));
+    TRY(quantized_write(e, p, i, read_stored_rows, &s, hash));
+    checkpoint_reader_forget(r, &s.found);
+    return OK;
+}
+
+static status load_checkpoint(const checkpoint_reader *r, exec *e, const plan *p, bool adapters, base_hash *hash) {
     status rc = OK;
     char *raw = mem_alloc(BLOCK_ELEMENTS * sizeof(float));
     float *wide = mem_alloc(BLOCK_ELEMENTS * sizeof *wide);
     for (size_t i = 0; i < p->model.n_params && rc == OK; i++)
-        if ((p->model.params[i].adapter != ADAPTER_NONE) == adapters) rc = load_param(r, e, p, i, raw, wide);
+        if ((p->model.params[i].adapter != ADAPTER_NONE) == adapters)
+            rc = quantized_is(p, i) ? load_quantized(r, e, p, i, raw, hash) : load_param(r, e, p, i, raw, wide);
     free(raw);
     free(wide);
     return rc;
 }
 
 status model_source_load(const model_source *s, exec *e, const plan *p) {
-    if (s->base.reader) TRY(load_checkpoint(s->base.reader, e, p, false));
-    else if (s->base.drawn) params_draw(e, p, s->base.seed, PARAMS_BASE);
-    else TRY(weights_load_dir(e, p, s->base.dir));
+    base_hash hash = {.as = s->trained_over.type};
+    if (s->base.reader) TRY(load_checkpoint(s->base.reader, e, p, false, &hash));
+    else if (s->base.drawn) params_draw(e, p, s->base.seed, PARAMS_BASE, &hash);
+    else TRY(weights_load_base(e, p, s->base.dir, &hash));
     if (!s->lora.rank) return OK;
     if (s->adapters.dir) return adapter_load_dir(e, p, s->adapters.dir);
-    TRY(load_checkpoint(s->adapters.reader, e, p, true));
-    return lora_base_check_loaded(e, p, &s->trained_over, s->adapters_dir);
+    TRY(load_checkpoint(s->adapters.reader, e, p, true, NULL));
+    return lora_base_check_loaded(e, p, &s->trained_over, &hash, s->adapters_dir);
 }
 
 /* ---- end of text ------------------------------------------------------------------------------------------------- */

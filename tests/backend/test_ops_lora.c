@@ -335,6 +335,35 @@ static void test_dropout_keeps_what_its_noise_says(void **state) {
                 }
 }
 
+/* Ranks that have some columns, or some tokens of each row, drop what one rank with the whole tensor (2 x 24 tokens, 3003
+ * columns: no row begins with a block of noise) would. */
+static void test_dropout_of_a_part_is_that_of_the_whole(void **state) {
+    enum { B = 2, T = 24, W = 3003 };
+    static const struct {
+        int columns, n_sequence;
+    } parts[] = {{3, 1}, {1, 3}, {3, 2}};
+    for (size_t p = 0; p < ARRAY_LENGTH(parts); p++)
+        for (int rank = 0; rank < parts[p].columns * parts[p].n_sequence; rank++) {
+            int S = parts[p].n_sequence, index = rank % S, column = rank / S;
+            int64_t C = W / parts[p].columns, own = T / S;
+            op_attr a = {.rate = plain.rate, .noise_key = plain.key, .batch = B, .seq_len = own};
+            if (C < W) a.all_columns = W, a.first_column = column * C;
+            if (S > 1) a.group_size = S, a.index = index;
+            op_case *t = op_case_open(OP_DROPOUT, &a);
+            op_case_random(t, DROPOUT_X, DTYPE_F32, SHAPE(B * own, C), 1, 43);
+            op_case_bytes(t, DROPOUT_SCALARS, SHAPE((int64_t)sizeof plain.scalars), &plain.scalars);
+            op_case_output(t, DROPOUT_Y, DTYPE_F32, SHAPE(B * own, C));
+            op_case_run(t, 2);
+            const double *x = op_case_input_values(t, DROPOUT_X), *y = op_case_values(t, DROPOUT_Y);
+            for (int64_t i = 0; i < B * own * C; i++) {
+                int64_t row = i / C, token = row / own * T + sequence_token(row % own, index, S, T);
+                bool kept = stays(&plain, token * W + column * C + i % C);
+                assert_true(y[i] == (kept ? (double)((float)x[i] * (1.0f / 0.75f)) : 0));
+            }
+            op_case_close(t);
+        }
+}
+
 static void test_dropout_of_rate_0_changes_nothing(void **state) {
     drop d = plain;
     d.rate = 0;
@@ -410,6 +439,7 @@ int main(void) {
         cmocka_unit_test(test_rows_of_generation_do_not_know_each_other),
         cmocka_unit_test(test_linear_dx_adds_before_it_rounds),
         cmocka_unit_test(test_dropout_keeps_what_its_noise_says),
+        cmocka_unit_test(test_dropout_of_a_part_is_that_of_the_whole),
         cmocka_unit_test(test_dropout_of_rate_0_changes_nothing),
         cmocka_unit_test(test_masks_repeat_and_are_independent),
         cmocka_unit_test(test_parts_that_are_no_columns_are_refused),

@@ -55,6 +55,17 @@ check 2 "seq_len 128" "the 64 positions" data.seq_len -- plan --set model.max_po
 check 2 parallel.attention "'both'" "heads, ring, auto" -- plan --set parallel.attention=both
 check 2 parallel.sequence "128 tokens" "3 ranks" "multiple of 6" -- plan --set parallel.sequence=3
 check 2 comm.transport "found nccl" "expected auto or mpi" -- plan --set comm.transport=nccl --set run.device=cpu
+# Adapters.
+check 2 model.lora.rank "'0'" "[1, 512], or none" -- plan --set model.lora.rank=0
+check 2 model.lora.rank "'513'" "[1, 512], or none" -- plan --set model.lora.rank=513
+check 2 model.lora.alpha "'0'" "(0, 1e6], or auto" -- plan --set model.lora.rank=4 --set model.lora.alpha=0
+check 2 model.lora.dropout "'1'" "[0, 1)" -- plan --set model.lora.rank=4 --set model.lora.dropout=1
+check 2 "model.lora.targets: found 'w'" "all-linear or some of" self_attn.q_proj -- plan --preset test-llama \
+    --set model.lora.rank=4 --set model.lora.targets=q,w
+check 2 "model.lora.targets: found 'gate'" mlp.c_fc -- plan --preset test-gpt2 --set model.lora.rank=4 --set model.lora.targets=gate
+check 2 model.lora.targets "'[q, {v: 1}]'" -- plan --set model.lora.rank=4 --set 'model.lora.targets=[q, {v: 1}]'
+check 0 "on q_proj, v_proj" -- plan --preset test-llama --set model.lora.rank=4 --set 'model.lora.targets=[q, v]'
+check 2 memory.chunk_tokens "found 64 with model.lora.rank" -- plan "${tiny[@]}" --set model.lora.rank=4 --set memory.chunk_tokens=64
 # Sizes that overflow together, also before a DeepSpeed file is translated.
 large=(--set parallel.tensor=65536 --set parallel.sequence=65536)
 file ds.json '{"train_batch_size": 64}'

@@ -39,6 +39,9 @@ mkdir -p many && cp -r peft many/code && cp -r peft many/poems
 check 2 "2 adapters" code poems -- generate --model "$base" --adapter many --prompt x --device cpu
 check 0 -- generate --model "$base" --adapter many/code --prompt x --max-new 2 --device cpu
 check 2 "another model" -- generate --model "$TEST_FIXTURES/lora/train_qwen3" --adapter run --prompt x --device cpu
+check 2 "does not fit train_llama" "adapter of another model" train_qwen3 -- train "${sets[@]}" --set run.dir=never \
+    --set model.adapter="$TEST_FIXTURES/lora/train_qwen3/adapter"
+[ ! -e never ] || fail "a run that was refused has left a directory"
 check 2 "adapters of its own" -- eval --model run --adapter peft --data "$text" --device cpu
 check 2 "--merge" -- export "$base" x --adapter peft
 check 2 "has no adapters" -- export merged x --merge

@@ -5,6 +5,7 @@
  * model -> passes -> layout -> exec -> CPU kernels. */
 #include "weights/load.h"
 #include "backend_choice.h"
+#include "family_fixtures.h"
 #include "must.h"
 #include "programs.h"
 
@@ -32,44 +33,6 @@ typedef struct family {
     int64_t n_tokens;
 } family;
 
-static int64_t json_int(const json_t *o, const char *key) { return json_integer_value(json_object_get(o, key)); }
-static double json_num(const json_t *o, const char *key) { return json_number_value(json_object_get(o, key)); }
-
-static void read_config(family *f) {
-    json_t *c = json_loads(json_string_value(json_object_get(f->file.metadata, "config")), 0, NULL);
-    assert_non_null(c);
-    model_config *m = &f->config;
-    *m = (model_config){.name = f->name,
-                        .vocab = json_int(c, "vocab"),
-                        .hidden = json_int(c, "hidden"),
-                        .n_layers = json_int(c, "layers"),
-                        .n_heads = json_int(c, "heads"),
-                        .n_kv_heads = json_int(c, "kv_heads"),
-                        .head_dim = json_int(c, "head_dim"),
-                        .ffn = json_int(c, "ffn"),
-                        .max_positions = json_int(c, "max_positions"),
-                        .norm_eps = json_num(c, "norm_eps"),
-                        .tied = json_is_true(json_object_get(c, "tied"))};
-    const char *name = json_string_value(json_object_get(c, "family"));
-    m->family = FAMILY_COUNT;
-    for (model_family i = 0; i < FAMILY_COUNT; i++)
-        if (strcmp(model_family_traits(i)->name, name) == 0) m->family = i;
-    assert_true(m->family < FAMILY_COUNT);
-    m->rope.theta = json_num(c, "rope_theta");
-    const json_t *s = json_object_get(c, "rope_scaling");
-    const char *rope = json_string_value(json_object_get(s, "type"));
-    if (rope && strcmp(rope, "default") != 0) {
-        assert_string_equal(rope, "llama3");
-        m->rope = (rope_options){.type = ROPE_LLAMA3,
-                                 .theta = m->rope.theta,
-                                 .factor = json_num(s, "factor"),
-                                 .low_freq_factor = json_num(s, "low_freq_factor"),
-                                 .high_freq_factor = json_num(s, "high_freq_factor"),
-                                 .original_max_positions = json_int(s, "original_max_positions")};
-    }
-    json_decref(c);
-}
-
 static const safetensor *get(const family *f, const char *name) {
     const safetensor *t = safetensors_find(&f->file, name);
     if (!t) fail_msg("%s: fixture has no tensor '%s'", f->name, name);
@@ -81,7 +44,7 @@ static void family_open(family *f, const char *name, precision q) {
     *f = (family){.name = name};
     snprintf(path, sizeof path, "%s/%s.safetensors", TEST_FIXTURES, name);
     must(safetensors_open(&f->file, path));
-    read_config(f);
+    f->config = family_config(&f->file, f->name);
     const safetensor *tokens = get(f, "tokens");
     f->n_tokens = shape_count(&tokens->shape);
     const backend *b = backend_under_test();

@@ -70,7 +70,8 @@ static void chunks_cut_what_is_added(void **state) {
     o = program_emit(&p, OP_LINEAR_DX, SECTION_MICRO);
     op_in(o, LINEAR_DX_DY, dgu), op_in(o, LINEAR_DX_W, w), op_in(o, LINEAR_DX_ADD, add), op_out(o, LINEAR_DX_DX, dx);
     p.current_layer = -1;
-    pass_options options = {.choice = {.precision = PRECISION_BF16, .chunk_tokens = CHUNK}};
+    const model none = {0}; /* without adapters, which are refused */
+    pass_options options = {.model = &none, .choice = {.precision = PRECISION_BF16, .chunk_tokens = CHUNK}};
     assert_int_equal(pass_chunk(&p, &options, &(step_interface){0}), OK);
     assert_int_equal(program_verify(&p), OK);
     assert_int_equal(count_kind(&p, OP_LINEAR_DX), N / CHUNK);
@@ -130,15 +131,15 @@ static uint64_t hash_of(op_kind k, const op_attr *a) {
 static void the_hash_sees_the_constants_of_adapters(void **state) {
     const op_attr a = {
         .scale = 2, .n_parts = 2, .part_first = {0, 8}, .part_columns = {4, 4}, .noise_key = 1, .rate = 0.5f};
-    op_attr other[4] = {a, a, a, a}, drops[2] = {a, a};
+    op_attr other[4] = {a, a, a, a}, drops[3] = {a, a, a};
     other[0].scale = 1, other[1].n_parts = 1, other[2].part_first[1] = 9, other[3].part_columns[0] = 5;
-    drops[0].rate = 0.25f, drops[1].noise_key = 2;
+    drops[0].rate = 0.25f, drops[1].noise_key = 2, drops[2].all_columns = 64;
     for (int i = 0; i < 4; i++) {
         assert_true(hash_of(OP_LORA_UP, &a) != hash_of(OP_LORA_UP, &other[i]));
         assert_true(hash_of(OP_LORA_DXA, &a) != hash_of(OP_LORA_DXA, &other[i]));
         assert_true(hash_of(OP_LORA_DB, &a) != hash_of(OP_LORA_DB, &other[i]));
     }
-    for (int i = 0; i < 2; i++) assert_true(hash_of(OP_DROPOUT, &a) != hash_of(OP_DROPOUT, &drops[i]));
+    for (int i = 0; i < 3; i++) assert_true(hash_of(OP_DROPOUT, &a) != hash_of(OP_DROPOUT, &drops[i]));
     assert_true(hash_of(OP_LORA_UP, &a) == hash_of(OP_LORA_UP, &a));
 }
 

@@ -127,6 +127,33 @@ static void check_stages(void) {
     if (S == 2) check_one((cell){"test-llama", many, PRECISION_FP32, 4, three}, 0);
 }
 
+/* Adapters over frozen layers: the first stage ends its backward at its first adapter, a tied table has no gradient and goes
+ * nowhere, and dropout is drawn as on one rank. */
+static void check_adapters(void) {
+    static const struct {
+        const char *preset, *tied, *targets;
+        precision precision;
+        const char *more;
+    } cells[] = {{"test-qwen3", "model.tied=true", "all-linear", PRECISION_FP32, "memory.recompute=none"},
+                 {"test-qwen3", "model.tied=false", "q,v", PRECISION_BF16, "memory.recompute=full"},
+                 {"test-gpt2", "model.tied=true", "c_attn", PRECISION_BF16_SR, "memory.offload.states=host"},
+                 {"test-llama", "model.tied=false", "gate", PRECISION_FP32, "memory.offload.params=host"},
+                 {"test-llama", "model.tied=true", "down", PRECISION_FP8, "parallel.virtual_stages=2"}};
+    const char *layers = size_of(AXIS_PIPELINE) == 2 ? "model.layers=5" : "model.layers=8";
+    for (size_t i = 0; i < ARRAY_LENGTH(cells); i++) {
+        char targets[64];
+        const char *more[SETTINGS_MOST];
+        train_result alone;
+        snprintf(targets, sizeof targets, "model.lora.targets=%s", cells[i].targets);
+        const char *const model[] = {
+            "model.lora.rank=4", "model.lora.dropout=0.2", "train.lr=0.01", cells[i].tied, targets, NULL};
+        settings_join(more, model, SETTINGS(cells[i].more));
+        cell c = {cells[i].preset, layers, cells[i].precision, 4, more};
+        cell_alone(&c, model, &alone);
+        check_cell(&c, &alone, 0);
+    }
+}
+
 static void check_messages(void) {
     check_one((cell){"test-gpt2", "model.layers=8", PRECISION_BF16, 4, NULL}, 0);
     check_one((cell){"test-llama", "model.layers=8", PRECISION_FP32, 4, SETTINGS("parallel.virtual_stages=2")}, 0);
@@ -169,7 +196,9 @@ static void check_shared(void) {
 
 /* ---- out of the program and back --------------------------------------------------------------------------------------- */
 
-static uint64_t run_in(const char *dir, int steps, bool alone) {
+static uint64_t run_in(const char *dir, int steps, const char *const *model, bool alone) {
+    const char *more[SETTINGS_MOST];
+    settings_join(more, SETTINGS("model.layers=4", "parallel.zero=2", "train.schedule=constant"), model);
     training t = {.preset = "test-gpt2",
                   .precision = PRECISION_BF16,
                   .accumulation = alone ? 4 * size_of(AXIS_DATA) : 4,
@@ -177,22 +206,27 @@ static uint64_t run_in(const char *dir, int steps, bool alone) {
                   .threads = 1,
                   .dir = dir,
                   .resume = dir ? "auto" : NULL,
-                  .more = SETTINGS("model.layers=4", "parallel.zero=2", "train.schedule=constant")};
+                  .more = more};
     return run_in_turn(t, alone);
 }
 
 /* From stages to one rank and back: the bits of a run that was never stopped. */
-static void check_files(void) {
+static void check_files_of(const char *const *model) {
     char *dir = shared_dir();
-    uint64_t whole = run_in(NULL, 6, true);
-    run_in(dir, 2, false);
-    run_in(dir, 4, true);
-    uint64_t moved = run_in(dir, 6, false);
+    uint64_t whole = run_in(NULL, 6, model, true);
+    run_in(dir, 2, model, false);
+    run_in(dir, 4, model, true);
+    uint64_t moved = run_in(dir, 6, model, false);
     if (moved != whole)
-        FAIL("from %d ranks to one and back: param_hash %016llx, never stopped %016llx", comm_size(ranks),
-             (unsigned long long)moved, (unsigned long long)whole);
+        FAIL("%sfrom %d ranks to one and back: param_hash %016llx, never stopped %016llx", model ? "adapters " : "",
+             comm_size(ranks), (unsigned long long)moved, (unsigned long long)whole);
     shared_dir_remove(dir);
     n_cells++;
+}
+
+static void check_files(void) {
+    check_files_of(NULL);
+    check_files_of(SETTINGS("model.lora.rank=4", "model.lora.dropout=0.1"));
 }
 
 static bool messages_only; /* as between nodes */
@@ -216,6 +250,7 @@ int main(void) {
     }
     if (world == 2) on_mesh(2, 1, 1, check_stages);
     if (world == 4) on_mesh(4, 1, 1, check_stages);
+    if (world <= 4) on_mesh(world, 1, 1, check_adapters);
     if (world == 4) on_mesh(2, 1, 1, check_data);
     if (world <= 4) on_mesh(2, 1, 1, check_files);
     messages_only = true;

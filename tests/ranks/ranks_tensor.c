@@ -7,6 +7,7 @@
 #include "rank_runs.h"
 #include "weights/params.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #define EVAL "train.eval_rows=5" /* of micro-batches of 2: the last one is not full */
@@ -143,6 +144,68 @@ static void check_families(int tensor) {
     }
 }
 
+/* ---- adapters -------------------------------------------------------------------------------------------------------- */
+
+/* Adapters of ranks that share a model (`more`), with the bound that full training has: gradients, and 20 steps. On 4 tensor
+ * ranks two of them have the same kv head: adapters of q alone, of k alone and of both are summed by other ranks each.
+ * Dropout is drawn as on one rank. */
+static void check_adapters(const char *const *more, bool all) {
+    static const struct {
+        const char *preset, *targets, *dropout;
+    } cells[] = {{"test-qwen3", "all-linear", "0.2"}, {"test-qwen2", "k", "0"},
+                 {"test-llama", "q", "0.2"},          {"test-qwen2", "q,v", "0"},
+                 {"test-gpt2", "all-linear", "0.2"},  {"test-llama", "gate,down", "0.2"}};
+    for (size_t i = 0; i < ARRAY_LENGTH(cells); i++) {
+        char targets[64], dropout[64];
+        curve alone;
+        if (!all && strcmp(cells[i].preset, "test-gpt2") && strcmp(cells[i].preset, "test-qwen3")) continue;
+        snprintf(targets, sizeof targets, "model.lora.targets=%s", cells[i].targets);
+        snprintf(dropout, sizeof dropout, "model.lora.dropout=%s", cells[i].dropout);
+        training t = {.preset = cells[i].preset,
+                      .seq_len = row,
+                      .threads = 1,
+                      .more = SETTINGS("model.lora.rank=4", "train.lr=0.01", targets, dropout, EVAL)};
+        gradients_shared(&t, more);
+        curve_alone(&t, &alone);
+        curve_shared(&t, more, &alone, 1e-4);
+    }
+}
+
+/* Stops of a run that trains adapters: what all ranks saved is what one loads and the other way round, bit for bit; stopped
+ * twice, with other ranks each time, it follows the run of one rank that never stopped within the bound of 20 steps. */
+static void check_adapter_files(const char *setting, const char *attention) {
+    const char *const model[] = {"model.lora.rank=4", "model.lora.dropout=0.1", "train.lr=0.01",
+                                 "train.schedule=constant", NULL};
+    const char *more[SETTINGS_MOST];
+    char *dir = shared_dir();
+    train_result whole = {0}, part = {0};
+    settings_join(more, model, SETTINGS(setting, attention));
+    training alone = {.preset = "test-qwen3", .seq_len = row, .steps = 6, .threads = 1, .more = model};
+    run_alone(alone, &whole);
+    alone.dir = dir, alone.resume = "auto";
+    training all = alone;
+    all.more = more;
+    all.comm = ranks;
+    for (int steps = 2; steps <= 4; steps += 2) { /* to where the others are, and two steps further */
+        train_result loaded;
+        all.steps = alone.steps = steps;
+        if (steps == 2) must(training_run(&all, &part));
+        else run_alone(alone, &part);
+        must(comm_barrier(ranks));
+        if (steps == 2) run_alone(alone, &loaded);
+        else must(training_run(&all, &loaded));
+        if (part.param_hash != loaded.param_hash)
+            FAIL("adapters, %s: saved after step %d with hash %016llx, loaded with %016llx", setting, steps,
+                 (unsigned long long)part.param_hash, (unsigned long long)loaded.param_hash);
+        must(comm_barrier(ranks));
+    }
+    all.steps = 6;
+    must(training_run(&all, &part));
+    if (!(fabs(part.last_loss - whole.last_loss) <= 1e-4))
+        FAIL("adapters, %s: loss %.9g after stops, %.9g without", setting, part.last_loss, whole.last_loss);
+    shared_dir_remove(dir);
+}
+
 /* With what else moves, repeats or splits work; several data ranks take the micro-batches that one would take in turn. */
 static void check_techniques(int tensor, int data) {
     static const char *const extra[][2] = {{"memory.recompute=full", "memory.logits_chunk=4K"},
@@ -241,6 +304,9 @@ int main(int argc, char **argv) {
     row = world == 8 ? 48 : 24;
     open_mesh(1, world);
     check_ring(world);
+    if (world == 2) check_adapters(SETTINGS("parallel.sequence=2", RING), false);
+    if (world == 2) check_adapters(SETTINGS("parallel.sequence=2", HEADS), false);
+    if (world == 2) check_adapter_files("parallel.sequence=2", RING);
     mesh_end();
     if (world == 3) {
         if (rank == 0) printf("%d ranks share rows: %s\n", world, n_failed ? "not as one rank" : "as one rank");
@@ -249,6 +315,8 @@ int main(int argc, char **argv) {
     int most = MIN(world, 4); /* heads of the test models */
     open_mesh(most, 1);
     if (world <= 4) check_families(most);
+    if (world <= 4) check_adapters(SETTINGS(most == 2 ? "parallel.tensor=2" : "parallel.tensor=4"), true);
+    if (world <= 4) check_adapter_files(most == 2 ? "parallel.tensor=2" : "parallel.tensor=4", NULL);
     else check_techniques(most, world / most);
     mesh_end();
     if (world <= 4) {

@@ -16,11 +16,13 @@ typedef struct cell {
     int accumulation; /* micro-batches of each rank */
     int zero;
     const char *const *more;
+    const char *const *model; /* settings that one rank has as well; NULL: none */
 } cell;
 
 static void describe(const cell *c, char *out, size_t n) {
     size_t at = (size_t)snprintf(out, n, "%s %s accumulation %d zero %d", c->preset, precision_name(c->precision),
                                  c->accumulation, c->zero);
+    for (const char *const *s = c->model; s && *s && at < n; s++) at += (size_t)snprintf(out + at, n - at, " %s", *s);
     for (const char *const *s = c->more; s && *s && at < n; s++) at += (size_t)snprintf(out + at, n - at, " %s", *s);
 }
 
@@ -32,20 +34,23 @@ static bool same_numbers(const char *const *more) {
 
 /* What one rank gets that takes every micro-batch itself. */
 static void cell_alone(const cell *c, train_result *out) {
+    const char *more[SETTINGS_MOST];
+    settings_join(more, c->model, same_numbers(c->more) ? NULL : SETTINGS("memory.states=int8"));
     training t = {.preset = c->preset,
                   .precision = c->precision,
                   .accumulation = c->accumulation * comm_size(ranks),
                   .steps = STEPS,
                   .threads = 1,
-                  .more = same_numbers(c->more) ? NULL : SETTINGS("memory.states=int8")};
+                  .more = more};
     run_alone(t, out);
 }
 
 static void check_cell(const cell *c, const train_result *alone) {
     char zero[32], name[512];
-    const char *more[SETTINGS_MOST];
+    const char *own[SETTINGS_MOST], *more[SETTINGS_MOST];
     snprintf(zero, sizeof zero, "parallel.zero=%d", c->zero);
-    settings_join(more, SETTINGS(zero), c->more);
+    settings_join(own, SETTINGS(zero), c->model);
+    settings_join(more, own, c->more);
     describe(c, name, sizeof name);
     training t = {.preset = c->preset,
                   .precision = c->precision,
@@ -99,6 +104,28 @@ static int check_group(cell c, size_t first, size_t stride) {
     return n;
 }
 
+/* Adapters over a frozen model: ranks share their gradients and states, and with ZeRO 3 the frozen parameters too. Dropout is
+ * drawn by the micro-batch among all ranks. */
+static int check_adapters(size_t stride) {
+    static const struct {
+        const char *preset, *targets;
+        precision precision;
+        int accumulation;
+    } groups[] = {{"test-qwen3", "model.lora.targets=all-linear", PRECISION_FP32, 1},
+                  {"test-gpt2", "model.lora.targets=c_attn,down", PRECISION_BF16, 2},
+                  {"test-llama", "model.lora.targets=gate", PRECISION_BF16_SR, 1},
+                  {"test-qwen2", "model.lora.targets=q,v", PRECISION_FP8, 2}};
+    int n = 0;
+    for (size_t i = 0; i < ARRAY_LENGTH(groups); i++) {
+        if (stride > 1 && comm_size(ranks) > 3 && i % 2) continue; /* many ranks on few cores */
+        const char *const model[] = {groups[i].targets, "model.lora.rank=4", "model.lora.dropout=0.2", "train.lr=0.01",
+                                     NULL};
+        n += check_group((cell){groups[i].preset, groups[i].precision, groups[i].accumulation, 0, NULL, model}, i,
+                         stride);
+    }
+    return n;
+}
+
 /* ---- the state of a task ---------------------------------------------------------------------------------------- */
 
 static int64_t remembered;
@@ -146,10 +173,11 @@ int main(int argc, char **argv) {
         for (size_t q = 0; q < ARRAY_LENGTH(precisions); q++)
             for (int accumulation = 1; accumulation <= 2; accumulation++, group++) {
                 if (stride > 1 && comm_size(ranks) > 3 && group % 2) continue; /* many ranks on few cores */
-                n += check_group((cell){models[m], precisions[q], accumulation, 0, NULL}, group, stride);
+                n += check_group((cell){models[m], precisions[q], accumulation, 0, NULL, NULL}, group, stride);
             }
     if (comm_size(ranks) > 1) /* weights of 8 bits are whole everywhere, their parameters are not */
-        n += check_group((cell){"test-qwen3", PRECISION_FP8, 1, 0, NULL}, group, stride);
+        n += check_group((cell){"test-qwen3", PRECISION_FP8, 1, 0, NULL, NULL}, group, stride);
+    if (comm_size(ranks) > 1) n += check_adapters(stride);
     if (comm_size(ranks) > 1) check_task_state();
     if (comm_rank(ranks) == 0) printf("%d cells on %d ranks\n", n, comm_size(ranks));
     mesh_end();

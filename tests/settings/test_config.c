@@ -153,6 +153,26 @@ static void test_maps_of_names(void **state) {
     refused_set("memory.place={}");
 }
 
+/* So is a list of names: in a file, in its brackets and with commas. */
+static void test_lists_of_names(void **state) {
+    static const char *const ways[] = {"model.lora.targets=q,v", "model.lora.targets=[q, v]",
+                                       "model.lora.targets= [\"q\", \"v\"]"};
+    config c;
+    config_init(&c);
+    assert_int_equal(read_text(&c, "model: {lora: {targets: [q, v]}}"), OK);
+    assert_string_equal(c.model.lora_targets, "q,v");
+    config_fini(&c);
+    for (size_t i = 0; i < ARRAY_LENGTH(ways); i++) {
+        config_init(&c);
+        assert_int_equal(config_set(&c, ways[i], "--set"), OK);
+        assert_string_equal(c.model.lora_targets, "q,v");
+        config_fini(&c);
+    }
+    refused_set("model.lora.targets=[q, [v]]");
+    refused_set("model.lora.targets=[q, v");
+    refused_set("model.lora.targets=[]");
+}
+
 static void test_words_and_null(void **state) {
     config c;
     config_init(&c);
@@ -297,7 +317,7 @@ static void test_unknown_keys_name_the_nearest(void **state) {
     REFUSED("precison: fp32\n", "did you mean 'precision'?");
     REFUSED("per_device_train_batch_size: 4\n", "did you mean 'train.micro_batch'?");
     REFUSED("max_length: 4\n", "did you mean 'data.seq_len'?");
-    static const char *const far[] = {"model.mtp=2", "model.lora=1", "train.dtyp=1", "data.shuffle=1"};
+    static const char *const far[] = {"model.mtp=2", "model.experts=8", "train.dtyp=1", "data.shuffle=1"};
     for (size_t i = 0; i < ARRAY_LENGTH(far); i++) {
         refused_set(far[i]);
         SAYS("unknown setting", "ralo help settings");
@@ -497,6 +517,7 @@ int main(void) {
         cmocka_unit_test(test_json_is_read),
         cmocka_unit_test(test_aliases_and_pairs),
         cmocka_unit_test(test_maps_of_names),
+        cmocka_unit_test(test_lists_of_names),
         cmocka_unit_test(test_words_and_null),
         cmocka_unit_test(test_forms),
         cmocka_unit_test(test_quoted_numbers_are_numbers),

@@ -32,9 +32,33 @@ static __global__ void __launch_bounds__(CHUNK_THREADS) dropout_kernel(launch_dr
     }
 }
 
+/* One row of a part per block of threads. A thread opens a block of noise where its elements enter one: once, or twice. */
+template <typename T>
+static __global__ void __launch_bounds__(CHUNK_THREADS) dropout_rows_kernel(launch_dropout_args a) {
+    int64_t row = blockIdx.x, token = row;
+    if (a.n_ranks > 1) {
+        int64_t half = a.seq_len / 2, i = row % a.seq_len;
+        int64_t first = i < half ? a.rank * half : (2 * a.n_ranks - 2 - a.rank) * half;
+        token = (row - i) * a.n_ranks + first + i;
+    }
+    int64_t at = token * a.all_columns + a.first_column, opened = -1;
+    noise_key key = {0, 0};
+    for (int64_t c = threadIdx.x; c < a.columns; c += CHUNK_THREADS) {
+        int64_t block = (at + c) / a.noise.block;
+        if (block != opened) key = noise_open(a.noise, *a.scalars, NOISE_DROPOUT | a.scalars->micro_of_all << 8, block);
+        opened = block;
+        float x = widen(((const T *)a.x)[row * a.columns + c]) * a.factor;
+        narrow((T *)a.y + row * a.columns + c, noise_word(key, (uint32_t)((at + c) % a.noise.block)) >= a.limit ? x : 0);
+    }
+}
+
 void launch_dropout(cudaStream_t s, launch_type t, const launch_dropout_args *a) {
     by_type(t, [&](auto zero) {
         using T = decltype(zero);
+        if (a->columns > 0) {
+            launch(dropout_rows_kernel<T>, dim3((unsigned)(a->n / a->columns)), dim3(CHUNK_THREADS), s, *a);
+            return;
+        }
         bool whole = a->n % pack<T>::N == 0 && a->noise.first_element % pack<T>::N == 0 && aligned(a->x, 16) &&
                      aligned(a->y, 16);
         by_flag(whole, [&](auto vector) {

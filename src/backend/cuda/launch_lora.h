@@ -41,13 +41,17 @@ typedef struct launch_lora_grad_args {
 } launch_lora_grad_args;
 void launch_lora_grad(cudaStream_t s, launch_type t, launch_type result_type, const launch_lora_grad_args *a);
 
-/* y = x * factor, or 0 where the element's word of noise is below limit. */
+/* y = x * factor, or 0 where the element's word of noise is below limit. columns > 0: rows of so many elements of a tensor with
+ * rows of all_columns, which begin at first_column; n_ranks > 1: of each seq_len rows in turn, those that this rank has of
+ * n_ranks seq_len, two runs as sequence_token says. Else n elements in one run from noise.first_element on. */
 typedef struct launch_dropout_args {
     const void *x;
     void *y;
     const launch_scalars *scalars;
     launch_noise noise;
     int64_t n;
+    int64_t columns, all_columns, first_column, seq_len;
+    int rank, n_ranks;
     uint32_t limit;
     float factor;
 } launch_dropout_args;

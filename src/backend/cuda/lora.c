@@ -160,5 +160,10 @@ void cuda_kernel_DROPOUT(backend_context *c, const kernel_call *k) {
         .n = shape_count(&y->shape),
         .limit = op_dropout_limit(k->op),
         .factor = op_dropout_factor(k->op)};
+    if (op_dropout_in_rows(k->op)) {
+        d.columns = y->shape.dim[1];
+        d.all_columns = a->all_columns ? a->all_columns : d.columns, d.first_column = a->first_column;
+        d.seq_len = a->seq_len, d.rank = a->index, d.n_ranks = a->group_size;
+    }
     launch_dropout(c->stream, launch_type_of(y->type), &d);
 }

@@ -1,0 +1,115 @@
+/* base.c - frozen weights in fewer bits (QLoRA): codes are stored, and made into numbers right before each use.
+ *
+ * In: a program whose linear layers read parameters that have a base format. Out: the same, where such a parameter has no bytes
+ * of its own. Its codes and scales are persistent values, and every op that reads it reads a value of its own instead, which
+ * DEQUANTIZE writes directly before. So the numbers of one weight are alive at a time, in the forward, in the backward, where
+ * recompute repeats the forward and in evaluation and generation. The price is a DEQUANTIZE per use.
+ *
+ * The parts of a packed weight (q|k|v, gate|up) are separate matrices in files, and each has codes of its own, so that they are
+ * those of bitsandbytes, which quantises every matrix by itself: each writes its rows of the packed weight.
+ *
+ * It runs behind the passes that copy ops (autodiff, recompute), which see an ordinary frozen parameter, and before those that
+ * move values: codes are offloaded as any parameter. Refused: fp8 products, which read a weight in 8 bits of their own. */
+#include "pass/pass.h"
+
+#include <stdlib.h>
+
+static value_id add_persistent(program *p, const char *of, const char *what, dtype t, shape s, int layer) {
+    char name[200];
+    snprintf(name, sizeof name, "%.150s.%s", of, what);
+    value_id v = program_persistent(p, name, t, s, ROLE_PARAM);
+    p->values[v].layer = layer;
+    return v;
+}
+
+static base_values add_codes(program *p, const model_param *q, int part) {
+    char name[180];
+    int64_t n_out = q->parts[part].n_rows, n_in = q->shape.dim[1];
+    int layer = p->values[q->value].layer;
+    base_sizes n = base_sizes_of(q->base, n_out, n_in);
+    if (q->n_parts == 1) snprintf(name, sizeof name, "%.150s", q->name);
+    else snprintf(name, sizeof name, "%.150s.%d", q->name, part);
+    base_values v = {0};
+    shape codes = q->base == BASE_NF4 ? SHAPE(n.codes) : SHAPE(n_out, n_in);
+    v.codes = add_persistent(p, name, "codes", base_codes_type(q->base), codes, layer);
+    v.scale = add_persistent(p, name, "scale", DTYPE_F32, SHAPE(n.scales), layer);
+    if (n.scale_codes) v.scale_codes = add_persistent(p, name, "scale_codes", DTYPE_U8, SHAPE(n.scale_codes), layer);
+    if (n.offsets) v.offset = add_persistent(p, name, "offset", DTYPE_F32, SHAPE(n.offsets), layer);
+    return v;
+}
+
+/* The weight as numbers, for `reader` alone. */
+static value_id add_numbers(program *p, const model_param *q, const base_parts *from, const op *reader) {
+    const value v = p->values[q->value];
+    char name[200];
+    snprintf(name, sizeof name, "numbers.%zu.%.150s", p->n_values, q->name);
+    value_id w = program_value(p, name, v.type, v.shape, ROLE_WORK, reader->section);
+    p->values[w].layer = reader->layer;
+    for (int k = 0; k < q->n_parts; k++) {
+        const base_values *b = &from->part[k];
+        value_id rows = w;
+        if (q->n_parts > 1) {
+            size_t row_bytes = (size_t)v.shape.dim[1] * dtype_bytes(v.type);
+            snprintf(name, sizeof name, "rows.%zu.%.150s.%d", p->n_values, q->name, k);
+            rows = program_view(p, name, w, (size_t)q->parts[k].first_row * row_bytes,
+                                SHAPE(q->parts[k].n_rows, v.shape.dim[1]));
+            p->values[rows].layer = reader->layer;
+        }
+        op o = {.kind = OP_DEQUANTIZE, .section = reader->section, .layer = reader->layer, .again = reader->again};
+        o.at = reader->at;
+        o.attr.base_format = q->base;
+        o.in[DEQUANTIZE_CODES] = b->codes, o.in[DEQUANTIZE_SCALE] = b->scale;
+        o.in[DEQUANTIZE_SCALE_CODES] = b->scale_codes, o.in[DEQUANTIZE_OFFSET] = b->offset;
+        o.out[DEQUANTIZE_W] = rows;
+        program_append(p, &o);
+    }
+    return w;
+}
+
+/* Keeps the name and shape of the parameter; nothing reads or writes it any more. */
+static void drop_storage(value *v) {
+    v->persistent = false;
+    v->role = ROLE_WORK;
+}
+
+static status check(const pass_options *options, base_format f) {
+    precision q = options->choice.precision;
+    if (!precision_fp8(q)) return OK;
+    return ERR(
+        ERR_INPUT,
+        "model.base: found %s with precision %s, expected precision %s: fp8 products read weights of the compute "
+        "dtype; set precision=%s, or model.base=bf16",
+        base_format_name(f), precision_name(q), precision_master(q) ? "bf16" : "bf16_sr",
+        precision_master(q) ? "bf16" : "bf16_sr");
+}
+
+status pass_base(program *p, const pass_options *options, step_interface *step) {
+    const model *m = options->model;
+    base_format format = BASE_COMPUTE;
+    for (size_t i = 0; i < m->n_params; i++) format = MAX(format, m->params[i].base);
+    if (format == BASE_COMPUTE) return OK;
+    TRY(check(options, format));
+    step->base = arena_array(&p->memory, base_parts, m->n_params);
+    size_t n_old = p->n_values, n_ops, *param_of = mem_alloc(n_old * sizeof *param_of); /* 1 + the parameter */
+    for (size_t i = 0; i < m->n_params; i++) {
+        const model_param *q = &m->params[i];
+        if (q->base == BASE_COMPUTE) continue;
+        ASSERT(q->frozen && q->shape.rank == 2 && q->cut.dim < 0);
+        param_of[q->value] = i + 1;
+        for (int k = 0; k < q->n_parts; k++) step->base[i].part[k] = add_codes(p, q, k);
+    }
+    op *ops = program_take_ops(p, &n_ops);
+    for (size_t i = 0; i < n_ops; i++) {
+        op o = ops[i];
+        for (int k = 0; k < op_input_count(o.kind); k++) {
+            size_t param = o.in[k] && o.in[k] < n_old ? param_of[o.in[k]] : 0;
+            if (param) o.in[k] = add_numbers(p, &m->params[param - 1], &step->base[param - 1], &o);
+        }
+        program_append(p, &o);
+    }
+    for (size_t i = 0; i < m->n_params; i++)
+        if (m->params[i].base != BASE_COMPUTE) drop_storage(&p->values[m->params[i].value]);
+    free(ops);
+    free(param_of);
+    return OK;
+}
