@@ -64,5 +64,7 @@ static status show(void *context, const tokenizer *t, const record_view *v) {
 }
 
 status command_show(command_line *l) {
-    return data_visit_records(&l->config.data, l->show_prompts, (uint64_t)l->show_most, show, l);
+    data_options o = l->config.data;
+    o.kind = config_data_kind(&l->config);
+    return data_visit_records(&o, l->show_prompts, (uint64_t)l->show_most, show, l);
 }

@@ -79,6 +79,25 @@ static void print_adapters(const plan *p, FILE *out) {
                 base_format_name(p->request.base));
 }
 
+/* The loss over whole responses, and what comparing costs. */
+static void print_preference(const plan *p, FILE *out) {
+    const preference_options *o = &p->request.preference;
+    uint64_t n = model_param_count(&p->request.model) * dtype_bytes(precision_compute(p->request.choice.precision));
+    char a[32];
+    if (!o->kind) return;
+    fprintf(out, "loss      %s, ", preference_name(o->kind));
+    if (o->kind == PREFERENCE_ORPO) fprintf(out, "lambda %g", (double)o->lambda);
+    else fprintf(out, "beta %g", (double)o->beta);
+    if (o->kind == PREFERENCE_SIMPO) fprintf(out, ", gamma %g", (double)o->gamma);
+    fprintf(out, " over %s; ", o->kind == PREFERENCE_KTO ? "single responses" : "pairs of responses");
+    if (p->request.reference == REFERENCE_COPY)
+        fprintf(out, "reference: a frozen copy of the model, %s of parameters and one more forward pass\n",
+                str_format_bytes(a, n));
+    else if (p->request.reference == REFERENCE_BASE)
+        fprintf(out, "reference: the base without adapters, no parameters and one more forward pass\n");
+    else fprintf(out, "no reference\n");
+}
+
 static void print_generation(const plan *p, FILE *out) {
     const generation_shape *g = &p->request.generation;
     char a[32], b[32];
@@ -138,6 +157,7 @@ void plan_print(const plan *p, FILE *out) {
         (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim, (long long)c->vocab,
         c->tied ? "tied" : "untied");
     print_adapters(p, out);
+    print_preference(p, out);
     if (plan_generates(r)) print_generation(p, out);
     else
         fprintf(out, "step      %lld x %lld tokens x accumulation %lld = %s tokens, %s, %s FLOP\n",

@@ -113,8 +113,9 @@ PREFERENCE_MATH preference_result preference_pair(const preference_options *o, c
         out.d[0] = (1 - slope / expm1(c_bar < -1e-12 ? c_bar : -1e-12)) / n_c;
         out.d[1] = slope / expm1(r_bar < -1e-12 ? r_bar : -1e-12) / n_r;
     }
-    bool compares = preference_compares(o->kind);
-    double per_c = o->kind == PREFERENCE_DPO ? 1 : n_c, per_r = o->kind == PREFERENCE_DPO ? 1 : n_r;
+    bool compares =
+        preference_compares(o->kind); /* with it, rewards are over whole responses, of ipo too, as TRL has them */
+    double per_c = compares ? 1 : n_c, per_r = compares ? 1 : n_r;
     out.reward[0] = beta * (compares ? preference_gain(c) : -c->loss) / per_c;
     out.reward[1] = beta * (compares ? preference_gain(r) : -r->loss) / per_r;
     return out;

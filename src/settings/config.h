@@ -102,6 +102,7 @@ status config_get(const config *c, const char *key, strbuf *out, const char *whe
  * in the log. */
 status config_check(const config *c);
 void config_warn_no_effect_on_cpu(const config *c);         /* the same, where run.device: auto found no GPU */
+data_kind config_data_kind(const config *c);                /* what train.task and its loss read data as */
 const char *config_preset(const config *c);                 /* the preset that counts; NULL where model.path is given */
 bool config_was_given(const config *c, const char *key);    /* set by file or command line, not a default */
 const char *config_alias(const config *c, const char *key); /* the other name it was given by; NULL: its own, or none */

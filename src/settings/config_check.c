@@ -37,6 +37,24 @@ static bool may_offload(const config *c, tier from, tier to) {
     return false;
 }
 
+/* A setting of some losses over preferences. */
+static void warn_unless_loss(const config *c, const char *key, bool of_loss, const char *why) {
+    bool preference = c->task == TASK_PREFERENCE;
+    warn_if_given(c, key, preference && of_loss, preference ? why : "train.task is not preference");
+}
+
+static void warn_no_effect_preference(const config *c) {
+    preference_kind loss = c->preference.loss + 1;
+    warn_unless_loss(c, "preference.loss", true, "");
+    warn_unless_loss(c, "preference.beta", loss != PREFERENCE_ORPO, "orpo has no beta; set preference.lambda");
+    warn_unless_loss(c, "preference.label_smoothing", loss == PREFERENCE_DPO, "preference.loss is not dpo");
+    warn_unless_loss(c, "preference.gamma", loss == PREFERENCE_SIMPO, "preference.loss is not simpo");
+    warn_unless_loss(c, "preference.lambda", loss == PREFERENCE_ORPO, "preference.loss is not orpo");
+    warn_unless_loss(c, "preference.desirable_weight", loss == PREFERENCE_KTO, "preference.loss is not kto");
+    warn_unless_loss(c, "preference.undesirable_weight", loss == PREFERENCE_KTO, "preference.loss is not kto");
+    warn_unless_loss(c, "preference.reference", preference_compares(loss), "preference.loss needs no reference");
+}
+
 static void warn_no_effect_memory(const config *c) {
     warn_if_given(c, "memory.offload.keep_states", c->choice.offload.states != 0 || c->choice.keep_states == 0,
                   "memory.offload.states is none");
@@ -59,27 +77,19 @@ static void config_warn_no_effect(const config *c) {
     warn_if_given(c, "train.fp16.min_loss_scale", dynamic, "there is no dynamic loss scale");
     warn_if_given(c, "train.decay_share", c->train.schedule == SCHEDULE_WSD, "train.schedule is not wsd");
     warn_if_given(c, "train.nonfinite", !fp16, "precision fp16 always skips such steps");
-    bool has_problems = data_source_has_problems(c->data.source);
+    bool has_problems = data_source_has_problems(c->data.source), asks = has_problems && c->task != TASK_PREFERENCE;
     bool keeps_back = builtin || c->data.eval_fraction > 0;
-    warn_if_given(c, "train.problems", has_problems || c->train.problems == 0, "data.source has no problems");
+    warn_if_given(c, "train.problems", asks || c->train.problems == 0,
+                  has_problems ? "train.task preference asks no problems" : "data.source has no problems");
     warn_if_given(c, "train.eval_rows", keeps_back || c->train.eval_rows == 0, "data.eval_fraction is 0");
-    warn_if_given(c, "train.eval_every",
-                  (c->train.eval_rows > 0 && keeps_back) || (c->train.problems > 0 && has_problems),
+    warn_if_given(c, "train.eval_every", (c->train.eval_rows > 0 && keeps_back) || (c->train.problems > 0 && asks),
                   "nothing is evaluated");
     const char *const of_samples[] = {"train.samples", "train.sample_tokens", "train.sample_prompts"};
     for (size_t i = 0; i < ARRAY_LENGTH(of_samples); i++)
         warn_if_given(c, of_samples[i], c->train.sample_every > 0, "train.sample_every is none");
     warn_no_effect_memory(c);
-    bool lora = c->model.lora_rank > 0, preference = c->task == TASK_PREFERENCE;
-    preference_kind loss = c->preference.loss + 1;
-    warn_if_given(c, "preference.loss", preference, "train.task is not preference");
-    warn_if_given(c, "preference.beta", preference && loss != PREFERENCE_ORPO, "the loss has no beta");
-    warn_if_given(c, "preference.label_smoothing", preference && loss == PREFERENCE_DPO, "the loss is not dpo");
-    warn_if_given(c, "preference.gamma", preference && loss == PREFERENCE_SIMPO, "the loss is not simpo");
-    warn_if_given(c, "preference.lambda", preference && loss == PREFERENCE_ORPO, "the loss is not orpo");
-    warn_if_given(c, "preference.desirable_weight", preference && loss == PREFERENCE_KTO, "the loss is not kto");
-    warn_if_given(c, "preference.undesirable_weight", preference && loss == PREFERENCE_KTO, "the loss is not kto");
-    warn_if_given(c, "preference.reference", preference && preference_compares(loss), "the loss has no reference");
+    bool lora = c->model.lora_rank > 0;
+    warn_no_effect_preference(c);
     warn_if_given(c, "model.lora.alpha", lora, "model.lora.rank is none");
     warn_if_given(c, "model.lora.targets", lora, "model.lora.rank is none");
     warn_if_given(c, "model.lora.dropout", lora || *c->model.adapter, "model.lora.rank is none");
@@ -117,6 +127,11 @@ void config_warn_no_effect_on_cpu(const config *c) {
     if (c->run.device == DEVICE_CPU) return; /* said already */
     warn_if_given(c, "run.gpu", false, "no GPU was found, the run uses the CPU");
     warn_if_given(c, "run.tf32", false, "no GPU was found, the run uses the CPU");
+}
+
+data_kind config_data_kind(const config *c) {
+    if (c->task != TASK_PREFERENCE) return DATA_TEXT;
+    return c->preference.loss + 1 == PREFERENCE_KTO ? DATA_LABELLED : DATA_PAIRS;
 }
 
 const char *config_preset(const config *c) {

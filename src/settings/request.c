@@ -116,9 +116,10 @@ static status lora_from_config(const config *c, const model_config *m, lora_opti
 /* The margin of orpo's rewards has its lambda as scale, as TRL has it. */
 static preference_options preference_from_config(const config *c) {
     preference_kind k = c->preference.loss + 1;
-    double usual = k == PREFERENCE_SIMPO ? 2 : k == PREFERENCE_ORPO ? c->preference.lambda : 0.1;
+    double usual = k == PREFERENCE_SIMPO ? 2 : 0.1, beta = c->preference.beta > 0 ? c->preference.beta : usual;
+    if (k == PREFERENCE_ORPO) beta = c->preference.lambda; /* of its rewards, as TRL has them */
     return (preference_options){.kind = k,
-                                .beta = (float)(c->preference.beta > 0 ? c->preference.beta : usual),
+                                .beta = (float)beta,
                                 .smoothing = (float)c->preference.smoothing,
                                 .gamma = (float)c->preference.gamma,
                                 .lambda = (float)c->preference.lambda,

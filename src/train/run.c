@@ -136,6 +136,24 @@ static status find_resumed(const train_request *r, char *out, size_t n) {
     return checkpoint_locate("resume", r->resume, "a run or a checkpoint directory", out, n);
 }
 
+static weights_origin origin_of(const train_request *r) {
+    return (weights_origin){r->pretrained ? r->model_dir : NULL, r->adapter, r->train.seed, r->comm};
+}
+
+/* Initial parameters; states are zero already. */
+static status initialize_params(trainer *t) {
+    weights_origin from = origin_of(t->r);
+    double begin = clock_s();
+    char count[32];
+    str_format_count(count, (double)plan_trained_params(&t->p->request));
+    TRY(weights_start_trained(t->e, t->p, &from));
+    const char *dir = t->p->request.lora.rank ? from.adapter : from.model_dir;
+    if (dir) train_say(t->o, "weights of %s loaded: %s parameters in %.1f s", dir, count, clock_s() - begin);
+    else if (clock_s() - begin > WORTH_SAYING_S)
+        train_say(t->o, "parameters initialized: %s in %.1f s", count, clock_s() - begin);
+    return OK;
+}
+
 static status resume(trainer *t, const char *id, bool *resumed) {
     comm *ranks = t->r->comm;
     char from[4096];
@@ -147,6 +165,8 @@ static status resume(trainer *t, const char *id, bool *resumed) {
         train_say(t->o, "no checkpoint in %s yet: starting from step 0", t->r->run_dir);
         return OK;
     }
+    /* A copy to compare with is where the run began, and no checkpoint holds it; the rest is replaced at once. */
+    if (t->p->request.reference == REFERENCE_COPY && !t->p->request.lora.rank) TRY(initialize_params(t));
     checkpoint_task task = checkpoint_task_of(t);
     TRY(checkpoint_load(from, t->e, t->tensors, t->n_tensors, id, &task, &t->state));
     if (t->state.seed != t->r->train.seed) /* the data order and the rounding noise follow the seed */
@@ -161,10 +181,6 @@ static status resume(trainer *t, const char *id, bool *resumed) {
     return OK;
 }
 
-static weights_origin origin_of(const train_request *r) {
-    return (weights_origin){r->pretrained ? r->model_dir : NULL, r->adapter, r->train.seed, r->comm};
-}
-
 /* The base under adapters, which no checkpoint holds. */
 static status load_frozen(trainer *t) {
     weights_origin from = origin_of(t->r);
@@ -173,20 +189,6 @@ static status load_frozen(trainer *t) {
     if (t->base.dir || clock_s() - begin > WORTH_SAYING_S)
         train_say(t->o, "frozen base %s loaded in %.1f s", t->base.dir ? t->base.dir : "of random values",
                   clock_s() - begin);
-    return OK;
-}
-
-/* Initial parameters of a run that is not resumed; states are zero already. */
-static status initialize_params(trainer *t) {
-    weights_origin from = origin_of(t->r);
-    double begin = clock_s();
-    char count[32];
-    str_format_count(count, (double)plan_trained_params(&t->p->request));
-    TRY(weights_start_trained(t->e, t->p, &from));
-    const char *dir = t->p->request.lora.rank ? from.adapter : from.model_dir;
-    if (dir) train_say(t->o, "weights of %s loaded: %s parameters in %.1f s", dir, count, clock_s() - begin);
-    else if (clock_s() - begin > WORTH_SAYING_S)
-        train_say(t->o, "parameters initialized: %s in %.1f s", count, clock_s() - begin);
     return OK;
 }
 

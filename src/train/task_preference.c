@@ -15,7 +15,8 @@ _Static_assert((int)PART_CHOSEN == (int)PREFERENCE_CHOSEN && (int)PART_REJECTED 
 
 typedef struct preference {
     task_host host;
-    loader *rows; /* NULL: not begun */
+    loader *rows;            /* NULL: not begun */
+    uint64_t reference_hash; /* of the frozen copy, where there is one */
     /* one micro-batch, for evaluation and for the search for a fault */
     int32_t *tokens, *targets, *doc_start, *segments;
     float *losses, *reference;
@@ -41,7 +42,8 @@ static const task_metric metrics[N_METRICS] = {
     [ACCURACIES] = {"rewards/accuracies", "accuracy", "share of pairs whose chosen response has the larger reward"},
     [LOGPS_CHOSEN] = {"logps/chosen", NULL, "mean log-probability of chosen responses"},
     [LOGPS_REJECTED] = {"logps/rejected", NULL, "mean log-probability of rejected responses"},
-    [KL] = {"kl", NULL, "kto: z, how far the model is from the reference"},
+    [KL] = {"kl", NULL,
+            "kto: how far the model is from the reference, in nats, from responses to other prompts; never below 0"},
     [VAL_ACCURACIES] = {"val/rewards/accuracies", "accuracy", "as rewards/accuracies, of held-out pairs"},
     [VAL_MARGINS] = {"val/rewards/margins", "margin", "as rewards/margins, of held-out pairs"},
 };
@@ -127,11 +129,41 @@ static const char *preference_identity(void *self, arena *memory) {
         (unsigned long long)dataset_fingerprint(t->host.data));
 }
 
+/* ---- the reference of a resumed run ---------------------------------------------------------------------------- */
+
+static bool has_copy(const preference *t) { return t->host.plan->request.reference == REFERENCE_COPY; }
+
+static uint64_t hash_reference(const preference *t) {
+    return has_copy(t) ? params_reference_hash(t->host.exec, t->host.plan, t->host.request->comm) : 0;
+}
+
+static json_t *preference_save(void *self) {
+    char hash[20];
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)((preference *)self)->reference_hash);
+    return json_pack("{s:s}", "reference", hash);
+}
+
+/* The reference is loaded already: no checkpoint holds it, so it could have become another model. */
+static status preference_load(void *self, const json_t *state, const char *where) {
+    const preference *t = self;
+    char now[20];
+    const char *then = json_string_value(json_object_get(state, "reference"));
+    snprintf(now, sizeof now, "%016llx", (unsigned long long)hash_reference(t));
+    if (!then || strlen(then) != 16)
+        return ERR(ERR_INPUT, "%s: key 'reference': found no hash, expected 16 hexadecimal digits", where);
+    if (strcmp(now, then) == 0) return OK;
+    return ERR(ERR_INPUT,
+               "%s: the run compares with a reference whose parameters have the hash %s; those loaded now have %s. "
+               "model.path, its init or preference.reference has changed: bring the old one back, or start a new run",
+               where, then, now);
+}
+
 /* ---- steps ----------------------------------------------------------------------------------------------------- */
 
 static status preference_begin(void *self, uint64_t position) {
     preference *t = self;
     const plan_request *q = &t->host.plan->request;
+    t->reference_hash = hash_reference(t);
     return loader_open(&t->rows, t->host.data, SPLIT_TRAIN, rows_of(t), position, q->mesh.index[AXIS_DATA],
                        mesh_size(&q->mesh, AXIS_DATA));
 }
@@ -180,7 +212,8 @@ static status preference_after(void *self, train_step_report *report) {
     train_metrics_add(m, &metrics[ACCURACIES], is_single(t) ? NAN : sums[SUM_ACCURATE] / sums[SUM_VALID]);
     train_metrics_add(m, &metrics[LOGPS_CHOSEN], sums[SUM_LOGP_CHOSEN] / sums[SUM_CHOSEN]);
     train_metrics_add(m, &metrics[LOGPS_REJECTED], sums[SUM_LOGP_REJECTED] / sums[SUM_REJECTED]);
-    train_metrics_add(m, &metrics[KL], is_single(t) ? sums[SUM_KL] / sums[SUM_VALID] : NAN);
+    train_metrics_add(m, &metrics[KL],
+                      is_single(t) ? sums[SUM_KL] / sums[SUM_VALID] / (double)options_of(t)->beta : NAN);
     return exec_check(t->host.exec);
 }
 
@@ -267,6 +300,8 @@ const task task_PREFERENCE = {
     .open = preference_open,
     .close = preference_close,
     .identity = preference_identity,
+    .save = preference_save,
+    .load = preference_load,
     .begin = preference_begin,
     .step = {.next = preference_next, .again = preference_again, .position = preference_position},
     .after = preference_after,

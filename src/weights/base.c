@@ -34,7 +34,8 @@ status weights_start_trained(exec *e, const plan *p, const weights_origin *o) {
 
 status weights_start_check(const plan *p, const weights_origin *o, bool resumed) {
     bool lora = p->request.lora.rank > 0;
-    if (o->model_dir && (lora || !resumed)) TRY(weights_check_dir(p, o->model_dir));
+    bool again = lora || p->request.reference == REFERENCE_COPY; /* no checkpoint holds what is frozen */
+    if (o->model_dir && (again || !resumed)) TRY(weights_check_dir(p, o->model_dir));
     if (o->adapter && !resumed) TRY(adapter_check_dir(p, o->adapter));
     return OK;
 }

@@ -23,7 +23,8 @@ typedef struct lora_base {
 
 /* What no checkpoint of this plan holds: the base under adapters; without adapters nothing. Collective: it is hashed. */
 status weights_start_frozen(exec *e, const plan *p, const weights_origin *o, lora_base *out);
-/* First values of what checkpoints hold, for a run that is not resumed. */
+/* First values of what checkpoints hold, for a run that is not resumed; without adapters also of a frozen copy, which is where
+ * the run began. */
 status weights_start_trained(exec *e, const plan *p, const weights_origin *o);
 /* What start would refuse, before there is a program. resumed: the checkpoint has the adapters. */
 status weights_start_check(const plan *p, const weights_origin *o, bool resumed);

@@ -309,6 +309,10 @@ static void hash_codes(hasher *h, const plan *p, size_t i) {
     }
 }
 
+static bool is_hashed(const model_param *q, param_group group) {
+    return group == PARAMS_REFERENCE ? q->of_reference : !q->of_reference && is_in(q, group);
+}
+
 /* Of what this rank counts for. as: what fp32 parameters are rounded to first; DTYPE_COUNT: nothing. Of the base alone,
  * quantised parameters are left out. */
 static uint64_t hash_share(exec *e, const plan *p, param_group group, dtype as) {
@@ -316,10 +320,9 @@ static uint64_t hash_share(exec *e, const plan *p, param_group group, dtype as) 
     for (size_t k = 0; k < ARRAY_LENGTH(h.bytes); k++) h.bytes[k] = mem_alloc(FILL_CHUNK * sizeof(float));
     for (size_t i = 0; i < p->model.n_params; i++) {
         param_share mine = shard_counted(&p->step, &p->model, &p->request.mesh, i);
-        if (mine.n == 0 || !is_in(&p->model.params[i], group)) continue;
-        if (group == PARAMS_BASE && p->model.params[i].of_reference) continue; /* a copy, which only training has */
+        if (mine.n == 0 || !is_hashed(&p->model.params[i], group)) continue;
         if (quantized_is(p, i)) {
-            if (group == PARAMS_ALL) hash_codes(&h, p, i);
+            if (group != PARAMS_BASE) hash_codes(&h, p, i);
             continue;
         }
         hash_chunk of = hash_begin(e, p, i);
@@ -347,6 +350,10 @@ uint64_t params_hash(exec *e, const plan *p, comm *c) { return hash_all(e, p, c,
 
 uint64_t params_base_hash(exec *e, const plan *p, comm *c, const base_hash *h) {
     return hash_all(e, p, c, PARAMS_BASE, h->as == DTYPE_F32 ? DTYPE_COUNT : h->as, h->sum);
+}
+
+uint64_t params_reference_hash(exec *e, const plan *p, comm *c) {
+    return hash_all(e, p, c, PARAMS_REFERENCE, DTYPE_COUNT, 0);
 }
 
 /* Shares begin at whole blocks, so their entries are their own. */

@@ -34,6 +34,8 @@ echo '{"question": "1+1", "answer": "2"}' >questions.jsonl
 collect show show --set data.source=questions.jsonl
 echo '{"messages": [{"role": "tool", "content": "x"}, {"role": "assistant", "content": "y"}]}' >refused.jsonl
 collect show show --set data.source=refused.jsonl --set data.on_error=skip
+echo '{"prompt": "1+1", "chosen": "2", "rejected": "3"}' >pairs.jsonl
+collect show show --set data.source=pairs.jsonl --set train.task=preference
 collect generate generate --model run --prompt a --chat none --max-new 2
 collect "generate plan" generate --model run --plan --timeline drawn.svg
 collect "eval text" eval --model run --data text.txt

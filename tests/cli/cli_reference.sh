@@ -35,7 +35,10 @@ done
 # ---- what a run writes is what metrics.md lists
 run 0 train --preset test-gpt2 --set precision=fp16 --set train.steps=3 --set train.micro_batch=2 --set data.seq_len=32 \
     --set train.problems=2 --set train.eval_rows=2 --set run.dir=metrics --set run.save_last=false
-grep -o '"[a-z_/]*":' metrics/metrics.jsonl | tr -d '":' | sort -u >written
+run 0 train --preset test-gpt2 --set train.task=preference --set data.source=builtin:preferences --set train.steps=2 \
+    --set train.micro_batch=2 --set train.eval_rows=2 --set run.dir=preference --set run.save_last=false
+cat metrics/metrics.jsonl preference/metrics.jsonl >all.jsonl
+grep -o '"[a-z_/]*":' all.jsonl | tr -d '":' | sort -u >written
 sed -n 's/^| `\([a-z_/]*\)` .*/\1/p' printed/metrics.md | sort -u >listed
 [ -z "$(comm -23 written listed)" ] || fail "metrics.md does not list $(comm -23 written listed | paste -sd ' ')"
 left_out=$(comm -13 written listed | paste -sd ' ')

@@ -1,0 +1,210 @@
+/* test_preference_run.c - runs of the task preference: techniques of memory change no bit, a stopped run ends with the bits of one
+ * that never stopped, pairs are learned beyond those that were shown, and what cannot be is refused by name. */
+#include "files.h"
+#include "must.h"
+#include "training.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { SEQ_LEN = 64 };
+
+/* One way to learn from preferences, as settings. */
+typedef struct way {
+    const char *loss, *reference, *lora;
+} way;
+static const way ways[] = {{"dpo", "copy", "none"}, {"dpo", "base", "4"}, {"kto", "copy", "none"},
+                           {"kto", "base", "4"},    {"ipo", "copy", "4"}, {"orpo", "auto", "none"},
+                           {"simpo", "auto", "4"}};
+
+static training way_training(arena *memory, const way *w, precision q, const char *const *more) {
+    const char **all = arena_array(memory, const char *, SETTINGS_MOST);
+    settings_join(all,
+                  SETTINGS("train.task=preference", "data.difficulty=1", "train.lr=0.01",
+                           arena_format(memory, "preference.loss=%s", w->loss),
+                           arena_format(memory, "preference.reference=%s", w->reference),
+                           arena_format(memory, "model.lora.rank=%s", w->lora)),
+                  more);
+    return (training){
+        .preset = "test-qwen3", .source = "builtin:preferences", .precision = q, .seq_len = SEQ_LEN, .more = all};
+}
+
+/* ---- the same bits --------------------------------------------------------------------------------------------- */
+
+static const char *const *const techniques[] = {
+    SETTINGS("memory.recompute=full"),
+    SETTINGS("memory.recompute=selective", "memory.offload.activations=host"),
+    SETTINGS("memory.recompute=every:2", "memory.offload.params=host", "memory.offload.grads=host",
+             "memory.offload.states=host"),
+    SETTINGS("memory.offload.params=nvme", "memory.offload.grads=nvme", "memory.offload.states=nvme",
+             "memory.nvme_path=.", "memory.prefetch=2"),
+    SETTINGS("memory.offload.params=host", "memory.offload.states=host", "memory.overlap_update=true",
+             "memory.bucket=256K"),
+};
+
+static void techniques_of_memory_keep_the_bits(void **state) {
+    static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16};
+    for (size_t i = 0; i < ARRAY_LENGTH(ways); i++)
+        for (size_t q = 0; q < ARRAY_LENGTH(precisions); q++) {
+            arena memory;
+            train_result plain, r;
+            arena_init(&memory);
+            training t = way_training(&memory, &ways[i], precisions[q], NULL);
+            must(training_run(&t, &plain));
+            training_as_planned(&plain, ways[i].loss);
+            for (size_t k = 0; k < ARRAY_LENGTH(techniques); k++) {
+                char name[200];
+                snprintf(name, sizeof name, "%s, reference %s, lora %s, %s, technique %zu", ways[i].loss,
+                         ways[i].reference, ways[i].lora, precision_name(precisions[q]), k);
+                t = way_training(&memory, &ways[i], precisions[q], techniques[k]);
+                must(training_run(&t, &r));
+                if (r.param_hash != plain.param_hash || r.last_loss != plain.last_loss)
+                    fail_msg("%s: param_hash %016llx, plain %016llx", name, (unsigned long long)r.param_hash,
+                             (unsigned long long)plain.param_hash);
+                training_as_planned(&r, name);
+            }
+            arena_fini(&memory);
+        }
+}
+
+/* A model that compares with itself as it was has the loss log 2 at first, whatever the reference is made of; base and copy are
+ * then the same numbers. */
+static void base_and_copy_are_one_reference(void **state) {
+    arena memory;
+    train_result base, copy;
+    arena_init(&memory);
+    training t = way_training(&memory, &(way){"dpo", "base", "4"}, PRECISION_FP32, NULL);
+    must(training_run(&t, &base));
+    t = way_training(&memory, &(way){"dpo", "copy", "4"}, PRECISION_FP32, NULL);
+    must(training_run(&t, &copy));
+    assert_true(fabs(base.first_loss - log(2)) < 1e-6 && copy.first_loss == base.first_loss);
+    assert_true(base.last_loss == copy.last_loss && base.last_loss != base.first_loss);
+    assert_int_equal(base.param_hash, copy.param_hash); /* of the model alone */
+    arena_fini(&memory);
+}
+
+/* ---- resume ---------------------------------------------------------------------------------------------------- */
+
+static void stop_after_two(void *context, const train_step_report *r) {
+    if (r->step == 2) train_interrupt();
+}
+
+/* The reference is where the run began, not where it was stopped. */
+static void resumed_runs_end_with_the_same_bits(void **state) {
+    for (size_t i = 0; i < ARRAY_LENGTH(ways); i++)
+        for (precision q = PRECISION_FP32; q <= PRECISION_BF16; q++) {
+            arena memory;
+            train_result whole, parts;
+            arena_init(&memory);
+            const char *dir = arena_format(&memory, "%s/resumed-%zu-%d", test_dir, i, (int)q);
+            training t = way_training(&memory, &ways[i], q, SETTINGS("train.eval_rows=4"));
+            train_observer o = {.on_step = stop_after_two};
+            must(training_run(&t, &whole));
+            t.dir = dir, t.resume = "auto", t.observer = &o;
+            assert_int_equal(training_run(&t, &parts), ERR_INTERRUPTED);
+            t.observer = NULL;
+            must(training_run(&t, &parts));
+            if (whole.param_hash != parts.param_hash || whole.last_loss != parts.last_loss ||
+                whole.eval.loss != parts.eval.loss)
+                fail_msg("%s, reference %s, lora %s: a resumed run ends with loss %.9g, held out %.9g; the whole one "
+                         "with %.9g, "
+                         "%.9g",
+                         ways[i].loss, ways[i].reference, ways[i].lora, parts.last_loss, parts.eval.loss,
+                         whole.last_loss, whole.eval.loss);
+            arena_fini(&memory);
+        }
+}
+
+static void another_loss_is_another_run(void **state) {
+    arena memory;
+    train_result r;
+    arena_init(&memory);
+    const char *dir = arena_format(&memory, "%s/other", test_dir);
+    training t = way_training(&memory, &ways[0], PRECISION_FP32, NULL);
+    t.dir = dir;
+    must(training_run(&t, &r));
+    t = way_training(&memory, &(way){"ipo", "copy", "none"}, PRECISION_FP32, NULL);
+    t.dir = dir, t.resume = "auto", t.steps = 6;
+    must_refuse(training_run(&t, &r), WORDS("dpo with beta", "ipo with beta"));
+    arena_fini(&memory);
+}
+
+static void copy_file(const char *from, const char *to, const char *name, char *flip) {
+    char path[700], *bytes;
+    size_t n;
+    snprintf(path, sizeof path, "%s/%s", from, name);
+    must(file_read_all(path, 1 << 24, &bytes, &n));
+    if (flip) bytes[n - 1] ^= *flip;
+    snprintf(path, sizeof path, "%s/%s", to, name);
+    write_bytes(path, bytes, n);
+    free(bytes);
+}
+
+/* No checkpoint holds the reference, so the model that it comes from must not change under a run. */
+static void another_reference_is_refused(void **state) {
+    static const char *const loras[] = {"none", "4"};
+    for (size_t i = 0; i < ARRAY_LENGTH(loras); i++) {
+        arena memory;
+        train_result r;
+        arena_init(&memory);
+        const char *from = TEST_FIXTURES "/lora/train_qwen3", *to = arena_format(&memory, "%s/model-%zu", test_dir, i);
+        must(dir_make(to));
+        copy_file(from, to, "config.json", NULL);
+        copy_file(from, to, "model.safetensors", NULL);
+        const char *const *more =
+            SETTINGS("model.preset=auto", arena_format(&memory, "model.path=%s", to), "data.tokenizer=byte");
+        training t = way_training(&memory, &(way){"dpo", "copy", loras[i]}, PRECISION_FP32, more);
+        t.dir = arena_format(&memory, "%s/over-%zu", test_dir, i);
+        t.resume = "auto";
+        must(training_run(&t, &r));
+        t.steps = 6;
+        must(training_run(&t, &r));                              /* the same one */
+        copy_file(from, to, "model.safetensors", &(char){0x40}); /* the exponent of the last element */
+        t.steps = 8;
+        must_refuse(training_run(&t, &r), WORDS("now have", "start a new run"));
+        arena_fini(&memory);
+    }
+}
+
+/* ---- what is refused ------------------------------------------------------------------------------------------- */
+
+static void refused(const char *source, const char *const *more, const char *const *words) {
+    const char *all[SETTINGS_MOST];
+    train_result r;
+    settings_join(all, SETTINGS("train.task=preference", "data.difficulty=1"), more);
+    training t = {.preset = "test-qwen3", .source = source, .seq_len = SEQ_LEN, .more = all};
+    must_refuse(training_run(&t, &r), words);
+}
+
+static void what_cannot_be_is_refused_by_name(void **state) {
+    const char *pairs = "builtin:preferences";
+    refused(pairs, SETTINGS("preference.reference=base"), WORDS("preference.reference: found base", "model.lora.rank"));
+    refused(pairs, SETTINGS("preference.loss=kto", "train.accumulation=2"), WORDS("kto", "train.accumulation=1"));
+    refused("builtin:arithmetic", NULL, WORDS("data.source", "preference"));
+    refused("builtin:grammar", NULL, WORDS("data.source", "preference"));
+
+    char path[300];
+    snprintf(path, sizeof path, "%s/pairs.jsonl", test_dir);
+    write_text(path,
+               "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n{\"prompt\": \"a\", \"chosen\": \"b\"}\n");
+    refused(path, NULL, WORDS("pairs.jsonl", "rejected"));
+    write_text(path, "{\"prompt\": \"a\", \"completion\": \"b\"}\n");
+    refused(path, NULL, WORDS("pairs.jsonl", "chosen"));
+    refused(path, SETTINGS("preference.loss=kto"), WORDS("pairs.jsonl", "label"));
+
+    write_text(path, "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n");
+    train_result r;
+    training t = {.preset = "test-qwen3", .source = path};
+    must_refuse(training_run(&t, &r), WORDS("train.task=preference"));
+    t.source = pairs;
+    must_refuse(training_run(&t, &r), WORDS("train.task=preference"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(techniques_of_memory_keep_the_bits),  cmocka_unit_test(base_and_copy_are_one_reference),
+        cmocka_unit_test(resumed_runs_end_with_the_same_bits), cmocka_unit_test(another_loss_is_another_run),
+        cmocka_unit_test(another_reference_is_refused),        cmocka_unit_test(what_cannot_be_is_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, test_dir_open, test_dir_close);
+}
