@@ -161,7 +161,7 @@ static bool bench_open(bench *b, int argc, char **argv) {
     }
     b->rounds = MAX(b->rounds, 1);
     if (b->device->open(&b->context, &(backend_options){.n_threads = threads}) != OK) return error_print(stderr), false;
-    b->n_threads = b->device->threads(b->context);
+    b->n_threads = b->device->threads ? b->device->threads(b->context) : 0;
     return true;
 }
 

@@ -21,7 +21,6 @@ typedef struct gemm_call {
     const void *a, *b; /* start at a multiple of 64 bytes, as all here; where q.inside, at any of their rows */
     void *c;           /* likewise */
     const void *bias;  /* where q.bias */
-    const void *add;   /* where q.add; rows as those of c, which it may be */
     const float *a_scale, *b_scale; /* of e4m3 operands: what multiplies them, in device memory */
     void *work;                     /* product_work_bytes(&q), at a multiple of 256 bytes */
 } gemm_call;

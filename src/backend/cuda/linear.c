@@ -2,7 +2,8 @@
  *
  * dw is the finished sum over all tokens: adding it to an accumulator is another op, so that micro-batches and ranks are
  * summed in one order. Where op.rows says that fewer rows hold something, all are computed: the shape stays, and with it
- * the algorithm and every row's bits. */
+ * the algorithm and every row's bits. What a dx is added to is copied to its place first where the plan has not put it
+ * there: cuBLASLt's algorithms may round a sum with another matrix otherwise than one in place. */
 #include "backend/cuda/gemm.h"
 
 SAME_PLACE(LINEAR_X, LINEAR_DX_DY, LINEAR_DW_DY, LINEAR_DW_ADD_DY);
@@ -16,7 +17,9 @@ static void linear_run(backend_context *c, const kernel_call *k) {
                    .c = k->out[LINEAR_Y],
                    .work = k->work};
     if (g.q.bias) g.bias = k->in[LINEAR_B];
-    if (g.q.add) g.add = k->in[LINEAR_DX_ADD];
+    if (g.q.add && k->in[LINEAR_DX_ADD] != k->out[LINEAR_DX_DX])
+        cudaMemcpyAsync(g.c, k->in[LINEAR_DX_ADD], value_bytes(call_out(k, LINEAR_DX_DX)), cudaMemcpyDeviceToDevice,
+                        c->stream);
     gemm_launch(c, &g);
 }
 

@@ -16,7 +16,7 @@ typedef struct product {
     dtype type, c_type;      /* of A and B, of C */
     bool bias;               /* (n) of c_type is added to every row before the rounding */
     bool accumulate;         /* C += */
-    bool add;                /* C = A B + another matrix, as C lies, before the rounding */
+    bool add;                /* C = A B + what C held, of c_type, before the rounding */
     bool short_sums; /* e4m3: the tensor cores may keep fewer bits of a sum than fp32 has, and are faster for it */
     bool inside;     /* A, B and C may start at any row of their values and not only where values start */
 } product;

@@ -33,9 +33,9 @@ bool product_equal(const product *a, const product *b) {
 }
 
 /* Never a weight gradient (A is turned in those alone, and e4m3 always lies the same way): it is one sum over all tokens. Nor
- * one that adds to something: cut, its bits depend on whether that lies in its place. */
+ * one that adds to something. */
 bool product_may_split(const product *q) {
-    return !q->accumulate && !q->add && !q->add && q->type != DTYPE_F8E4M3 && !q->a_turned && q->k >= SPLIT_K &&
+    return !q->accumulate && !q->add && q->type != DTYPE_F8E4M3 && !q->a_turned && q->k >= SPLIT_K &&
            divide_up(q->m, 128) * divide_up(q->n, 128) <= SPLIT_TILES;
 }
 
