@@ -72,8 +72,10 @@ static void print_adapters(const plan *p, FILE *out) {
     fprintf(out, "lora      rank %lld, alpha %g%s, on", (long long)o->rank, o->alpha, o->rslora ? " (rslora)" : "");
     for (lora_module m = 0, first = true; m < LORA_MODULE_COUNT; m++)
         if (o->modules & 1u << m) fprintf(out, "%s %s", first ? "" : ",", lora_module_name(c, m)), first = false;
-    fprintf(out, ": %s parameters trained (%.2g %%); the others are frozen, without gradients and states\n",
-            str_format_count(a, n), 100 * n / (double)model_param_count(c));
+    bool trains = !plan_generates(&p->request) && !p->request.no_training;
+    fprintf(out, ": %s parameters%s (%.2g %%)%s\n", str_format_count(a, n), trains ? " trained" : "",
+            100 * n / (double)model_param_count(c),
+            trains ? "; the others are frozen, without gradients and states" : "");
     if (p->request.base != BASE_COMPUTE)
         fprintf(out, "base      linear layers stored as %s, dequantised before each use\n",
                 base_format_name(p->request.base));

@@ -104,6 +104,11 @@ SAME_PLACE(MESSAGE_RECEIVED, REDUCE_SCATTER_ACC);
 SAME_PLACE(MESSAGE_RECEIVED, ALL_REDUCE_Y);
 SAME_PLACE(MESSAGE_RECEIVED, ALL_TO_ALL_Y);
 SAME_PLACE(MESSAGE_RECEIVED, SHIFT_Y);
+lora_part op_lora_part(const op *o, int64_t r, int i) {
+    lora_part p = {.first = o->attr.part_first[i], .columns = o->attr.part_columns[i], .small = i * r};
+    for (int k = 0; k < i; k++) p.row += o->attr.part_columns[k];
+    return p;
+}
 value_id op_main_value(const op *o) { return *o->out ? *o->out : *o->in; }
 value_id op_message(const op *o) { return o->in[MESSAGE_SENT] ? o->in[MESSAGE_SENT] : o->out[MESSAGE_RECEIVED]; }
 bool op_is_loss_gradient(op_kind k) { return k == OP_UNEMBED_LOSS_GRAD || k == OP_UNEMBED_GRAD; }

@@ -6,6 +6,7 @@
  * In double: an example is one number out of thousands of tokens, and the two devices then differ by a rounding of exp and log
  * alone. Means are taken over the tokens of a response, so the derivative by each of its tokens is divided by their number. */
 #include <stdbool.h>
+#include <stdint.h>
 
 #ifdef __CUDACC__
 #define PREFERENCE_MATH static inline __host__ __device__
@@ -133,4 +134,62 @@ PREFERENCE_MATH preference_result preference_single(const preference_options *o,
     out.d[side] = (is_good ? 1 : -1) * lambda * beta * s * (1 - s);
     out.reward[side] = reward;
     return out;
+}
+
+/* Sums over the tokens of each response of a row of T tokens, into PREFERENCE_PARTS parts for every example; returns the number of
+ * examples. reference: NULL where the loss has none. */
+PREFERENCE_MATH int64_t preference_add_row(preference_part *parts, int64_t T, const int32_t *segments,
+                                           const float *losses, const float *reference) {
+    int64_t n = 0;
+    for (int64_t t = 0; t < T; t++) {
+        if (segments[t] < 0) continue;
+        for (; n <= segments[t] / PREFERENCE_PARTS; n++)
+            for (int i = 0; i < PREFERENCE_PARTS; i++) parts[n * PREFERENCE_PARTS + i] = (preference_part){0, 0, 0};
+        preference_part *p = &parts[segments[t]];
+        p->loss += (double)losses[t];
+        if (reference) p->reference += (double)reference[t];
+        p->n++;
+    }
+    return n;
+}
+
+/* What z is made of: the gains of a row's responses to other prompts, and how many there are. */
+typedef struct preference_gains {
+    double sum, n;
+} preference_gains;
+PREFERENCE_MATH void preference_add_gains(preference_gains *g, const preference_part *parts, int64_t n_examples) {
+    for (int64_t e = 0; e < n_examples; e++) {
+        const preference_part *p = &parts[e * PREFERENCE_PARTS + PREFERENCE_OTHER];
+        if (p->n) g->sum += preference_gain(p), g->n++;
+    }
+}
+PREFERENCE_MATH double preference_z(const preference_options *o, preference_gains g) {
+    return o->kind == PREFERENCE_KTO && g.n > 0 && g.sum > 0 ? (double)o->beta * g.sum / g.n : 0;
+}
+
+/* Adds the examples of a row to sums (PREFERENCE_SUM_COUNT). part.loss of its responses becomes the weight of their tokens. */
+PREFERENCE_MATH void preference_judge(const preference_options *o, preference_part *parts, int64_t n_examples, double z,
+                                      double *sums) {
+    for (int64_t e = 0; e < n_examples; e++) {
+        preference_part *p = &parts[e * PREFERENCE_PARTS];
+        bool is_good = p[PREFERENCE_CHOSEN].n > 0;
+        if (!is_good && !p[PREFERENCE_REJECTED].n) continue;
+        preference_result r =
+            o->kind == PREFERENCE_KTO
+                ? preference_single(o, &p[is_good ? PREFERENCE_CHOSEN : PREFERENCE_REJECTED], is_good, z)
+                : preference_pair(o, &p[PREFERENCE_CHOSEN], &p[PREFERENCE_REJECTED]);
+        sums[SUM_WEIGHTED_LOSS] += r.loss;
+        sums[SUM_VALID] += 1;
+        sums[SUM_WEIGHTS] += 1;
+        sums[SUM_LOSS] += r.loss;
+        sums[SUM_ACCURATE] += r.reward[PREFERENCE_CHOSEN] > r.reward[PREFERENCE_REJECTED];
+        sums[SUM_KL] += z;
+        for (int side = 0; side < 2; side++) {
+            if (!p[side].n) continue;
+            sums[SUM_REWARD_CHOSEN + side] += r.reward[side];
+            sums[SUM_LOGP_CHOSEN + side] -= p[side].loss;
+            sums[SUM_CHOSEN + side] += 1;
+            p[side].loss = r.d[side];
+        }
+    }
 }

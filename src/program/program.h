@@ -289,6 +289,11 @@ double op_bytes(const program *p, const op *o); /* bytes that must move: what is
 double op_noise(const program *p, const op *o); /* numbers that are rounded stochastically */
 /* FLOP that op_flops counts for each of them: a word of rng_noise_word, eleven integer operations, serves two. */
 #define NOISE_FLOPS 6.0
+/* Part i of LORA_UP and its gradients: where its columns, its r columns of xa and its rows of b begin, and how many columns it has. */
+typedef struct lora_part {
+    int64_t first, columns, small, row;
+} lora_part;
+lora_part op_lora_part(const op *o, int64_t r, int i);
 /* DROPOUT: an element whose word of noise is below the limit becomes 0, others are multiplied by the factor. */
 uint32_t op_dropout_limit(const op *o);
 float op_dropout_factor(const op *o);

@@ -20,7 +20,8 @@ typedef struct preference {
     /* one micro-batch, for evaluation and for the search for a fault */
     int32_t *tokens, *targets, *doc_start, *segments;
     float *losses, *reference;
-    preference_part *parts; /* of a row */
+    preference_part *parts; /* of every row */
+    int64_t *n_examples;    /* of every row */
 } preference;
 
 enum {
@@ -51,11 +52,17 @@ static const task_metric metrics[N_METRICS] = {
 static const preference_options *options_of(const preference *t) { return &t->host.plan->request.preference; }
 static bool is_single(const preference *t) { return options_of(t)->kind == PREFERENCE_KTO; }
 static int64_t length_of(const preference *t) { return t->host.plan->request.seq_len; }
+static preference_part *parts_of(const preference *t, int64_t row) {
+    return t->parts + row * length_of(t) * PREFERENCE_PARTS;
+}
 static int64_t rows_of(const preference *t) { return t->host.plan->request.choice.micro_batch; }
 
 /* ---- before the plan ------------------------------------------------------------------------------------------- */
 
-static uint64_t row_bytes(int64_t seq_len) { return (uint64_t)seq_len * (4 * sizeof(int32_t) + 2 * sizeof(float)); }
+static uint64_t row_bytes(int64_t seq_len) {
+    return (uint64_t)seq_len * (4 * sizeof(int32_t) + 2 * sizeof(float) + PREFERENCE_PARTS * sizeof(preference_part)) +
+           sizeof(int64_t);
+}
 
 static status choose_reference(const train_request *r, reference_kind *out) {
     preference_kind k = r->preference.kind;
@@ -97,7 +104,8 @@ static status preference_open(void **out, const task_host *h) {
     for (size_t i = 0; i < ARRAY_LENGTH(arrays); i++) *arrays[i] = mem_alloc(n * sizeof(int32_t));
     t->losses = mem_alloc(n * sizeof *t->losses);
     t->reference = mem_alloc(n * sizeof *t->reference);
-    t->parts = mem_alloc((size_t)length_of(t) * PREFERENCE_PARTS * sizeof *t->parts);
+    t->parts = mem_alloc(n * PREFERENCE_PARTS * sizeof *t->parts);
+    t->n_examples = mem_alloc((size_t)rows_of(t) * sizeof *t->n_examples);
     *out = t;
     return OK;
 }
@@ -112,6 +120,7 @@ static void preference_close(void *self) {
     free(t->losses);
     free(t->reference);
     free(t->parts);
+    free(t->n_examples);
     free(t);
 }
 
@@ -199,17 +208,24 @@ static status preference_again(void *self, uint64_t position, int64_t micro, con
 
 static uint64_t preference_position(const void *self) { return loader_position(((const preference *)self)->rows); }
 
+/* side: CHOSEN or REJECTED. NaN where there is none. */
+static double mean_reward(const double *sums, int side) {
+    return sums[SUM_REWARD_CHOSEN + side] / sums[SUM_CHOSEN + side];
+}
+static double accuracy(const preference *t, const double *sums) {
+    return is_single(t) ? NAN : sums[SUM_ACCURATE] / sums[SUM_VALID];
+}
+
 static status preference_after(void *self, train_step_report *report) {
     const preference *t = self;
     double sums[PREFERENCE_SUM_COUNT];
     exec_read(t->host.exec, t->host.plan->step.loss_sums, 0, sums, sizeof sums);
     train_metrics *m = &report->metrics;
-    double chosen = sums[SUM_REWARD_CHOSEN] / sums[SUM_CHOSEN],
-           rejected = sums[SUM_REWARD_REJECTED] / sums[SUM_REJECTED];
+    double chosen = mean_reward(sums, CHOSEN), rejected = mean_reward(sums, REJECTED);
     train_metrics_add(m, &metrics[CHOSEN], chosen);
     train_metrics_add(m, &metrics[REJECTED], rejected);
     train_metrics_add(m, &metrics[MARGINS], chosen - rejected);
-    train_metrics_add(m, &metrics[ACCURACIES], is_single(t) ? NAN : sums[SUM_ACCURATE] / sums[SUM_VALID]);
+    train_metrics_add(m, &metrics[ACCURACIES], accuracy(t, sums));
     train_metrics_add(m, &metrics[LOGPS_CHOSEN], sums[SUM_LOGP_CHOSEN] / sums[SUM_CHOSEN]);
     train_metrics_add(m, &metrics[LOGPS_REJECTED], sums[SUM_LOGP_REJECTED] / sums[SUM_REJECTED]);
     train_metrics_add(m, &metrics[KL],
@@ -225,41 +241,8 @@ static uint64_t preference_host_bytes(const void *self) {
 
 /* ---- evaluation ------------------------------------------------------------------------------------------------ */
 
-typedef struct totals {
-    double loss, accurate, reward[2];
-    double n, n_side[2];
-} totals;
-
-/* The parts of the examples of row b; returns the number of examples. */
-static int64_t add_row(const preference *t, int64_t b) {
-    int64_t n = 0, T = length_of(t);
-    for (int64_t i = b * T; i < (b + 1) * T; i++) {
-        int32_t s = t->segments[i];
-        if (s < 0) continue;
-        for (; n <= s / PREFERENCE_PARTS; n++)
-            for (int part = 0; part < PREFERENCE_PARTS; part++)
-                t->parts[n * PREFERENCE_PARTS + part] = (preference_part){0, 0, 0};
-        t->parts[s].loss += (double)t->losses[i];
-        t->parts[s].reference += (double)t->reference[i];
-        t->parts[s].n++;
-    }
-    return n;
-}
-
-static void add_example(const preference *t, totals *sum, const preference_part *p) {
-    bool is_good = p[PREFERENCE_CHOSEN].n > 0;
-    if (!is_good && !p[PREFERENCE_REJECTED].n) return;
-    preference_result r = is_single(t) ? preference_single(options_of(t), &p[is_good ? 0 : 1], is_good, 0)
-                                       : preference_pair(options_of(t), &p[0], &p[1]);
-    sum->loss += r.loss;
-    sum->n++;
-    sum->accurate += r.reward[0] > r.reward[1];
-    for (int side = 0; side < 2; side++)
-        if (p[side].n) sum->reward[side] += r.reward[side], sum->n_side[side]++;
-}
-
 /* One batch of held-out rows; those from n_rows on are not counted. */
-static status evaluate_batch(preference *t, int64_t first, int64_t n_rows, totals *sum) {
+static status evaluate_batch(preference *t, int64_t first, int64_t n_rows, double *sums) {
     const model *m = &t->host.plan->model;
     for (int64_t b = 0; b < rows_of(t); b++) read_row(t, SPLIT_EVAL, (uint64_t)MIN(first + b, n_rows - 1), b);
     TRY(t->host.pause(t->host.pause_context, "row", first, n_rows));
@@ -269,26 +252,30 @@ static status evaluate_batch(preference *t, int64_t first, int64_t n_rows, total
     TRY(exec_check(t->host.exec));
     batch_read(t->host.exec, t->host.plan, m->eval_losses, t->losses);
     if (m->eval_reference) batch_read(t->host.exec, t->host.plan, m->eval_reference, t->reference);
-    for (int64_t b = 0; b < MIN(rows_of(t), n_rows - first); b++) {
-        int64_t n = add_row(t, b);
-        for (int64_t e = 0; e < n; e++) add_example(t, sum, &t->parts[e * PREFERENCE_PARTS]);
+    preference_gains gains = {0, 0};
+    int64_t T = length_of(t), n = MIN(rows_of(t), n_rows - first);
+    for (int64_t b = 0; b < n; b++) {
+        t->n_examples[b] =
+            preference_add_row(parts_of(t, b), T, t->segments + b * T, t->losses + b * T, t->reference + b * T);
+        preference_add_gains(&gains, parts_of(t, b), t->n_examples[b]);
     }
+    double z = preference_z(options_of(t), gains);
+    for (int64_t b = 0; b < n; b++) preference_judge(options_of(t), parts_of(t, b), t->n_examples[b], z, sums);
     return OK;
 }
 
 static status preference_evaluate(void *self, train_eval_report *out) {
     preference *t = self;
-    totals sum = {0};
+    double sums[PREFERENCE_SUM_COUNT] = {0};
     data_report report;
     dataset_report(t->host.data, SPLIT_EVAL, &report);
     out->n_rows = t->host.request->train.eval_rows;
     if (report.rows_per_epoch) out->n_rows = MIN(out->n_rows, (int64_t)report.rows_per_epoch);
-    for (int64_t first = 0; first < out->n_rows; first += rows_of(t)) TRY(evaluate_batch(t, first, out->n_rows, &sum));
-    out->loss = sum.n > 0 ? sum.loss / sum.n : NAN;
+    for (int64_t first = 0; first < out->n_rows; first += rows_of(t)) TRY(evaluate_batch(t, first, out->n_rows, sums));
+    out->loss = sums[SUM_VALID] > 0 ? sums[SUM_LOSS] / sums[SUM_VALID] : NAN;
     out->exact_match = NAN;
-    train_metrics_add(&out->metrics, &metrics[VAL_ACCURACIES], is_single(t) ? NAN : sum.accurate / sum.n);
-    train_metrics_add(&out->metrics, &metrics[VAL_MARGINS],
-                      sum.reward[0] / sum.n_side[0] - sum.reward[1] / sum.n_side[1]);
+    train_metrics_add(&out->metrics, &metrics[VAL_ACCURACIES], accuracy(t, sums));
+    train_metrics_add(&out->metrics, &metrics[VAL_MARGINS], mean_reward(sums, CHOSEN) - mean_reward(sums, REJECTED));
     return OK;
 }
 

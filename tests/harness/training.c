@@ -16,6 +16,11 @@ void training_must(status rc) {
     if (rc != OK) fail_msg("%s", error_message());
 }
 
+void keep_step_loss(void *context, const train_step_report *r) {
+    step_losses *l = context;
+    if (l->n < (int)ARRAY_LENGTH(l->of)) l->of[l->n++] = r->loss;
+}
+
 void settings_join(const char *out[SETTINGS_MOST], const char *const *a, const char *const *b) {
     int n = 0;
     for (; a && *a; a++) out[n++] = *a;

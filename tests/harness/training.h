@@ -34,6 +34,13 @@ typedef struct training {
 enum { SETTINGS_MOST = 24 };
 void settings_join(const char *out[SETTINGS_MOST], const char *const *a, const char *const *b);
 
+/* The losses of a run: keep_step_loss as on_step of its observer, with one of these as context. */
+typedef struct step_losses {
+    double of[32];
+    int n;
+} step_losses;
+void keep_step_loss(void *context, const train_step_report *r);
+
 extern const char *const training_presets[4]; /* one tiny model per family */
 
 /* The request that these settings make; `c` keeps its strings and is closed with config_fini. */

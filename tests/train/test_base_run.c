@@ -103,15 +103,6 @@ static const char *const *settings_over(arena *memory, const char *base, const c
     return out;
 }
 
-typedef struct losses {
-    double of[STEPS];
-    int n;
-} losses;
-static void on_step(void *context, const train_step_report *r) {
-    losses *l = context;
-    if (l->n < STEPS) l->of[l->n++] = r->loss;
-}
-
 static const char *named(arena *memory, base_format f) {
     return arena_format(memory, "model.base=%s", base_format_name(f));
 }
@@ -142,7 +133,7 @@ static void codes_compute_as_the_numbers_they_stand_for(void **state) {
         base_format f = formats[i / 2 % 3];
         precision q = i / 6 ? PRECISION_BF16 : PRECISION_FP32;
         arena memory;
-        losses l[2] = {0};
+        step_losses l[2] = {0};
         float logits[3][N_PROMPT * VOCAB];
         perplexity_report p[2];
         arena_init(&memory);
@@ -152,7 +143,7 @@ static void codes_compute_as_the_numbers_they_stand_for(void **state) {
         write_dequantized(&memory, base, plain, f);
         for (int k = 0; k < 2; k++) {
             train_result r;
-            train_observer o = {.context = &l[k], .on_step = on_step};
+            train_observer o = {.context = &l[k], .on_step = keep_step_loss};
             run[k] = arena_format(&memory, "%s/run-%zu-%d", test_dir, i, k);
             peft[k] = arena_format(&memory, "%s.peft", run[k]);
             const char *export = arena_format(&memory, "run.export=%s", peft[k]);

@@ -45,15 +45,6 @@ static const char *const *over_base(arena *memory, const char *base, const char 
     return out;
 }
 
-typedef struct losses {
-    double of[STEPS];
-    int n;
-} losses;
-static void on_step(void *context, const train_step_report *r) {
-    losses *l = context;
-    if (l->n < STEPS) l->of[l->n++] = r->loss;
-}
-
 static training lora_training(const char *const *more) {
     return (training){.precision = PRECISION_FP32, .seq_len = SEQ_LEN, .micro_batch = ROWS, .steps = 4, .more = more};
 }
@@ -87,9 +78,9 @@ static void twenty_steps_equal_peft(void **state) {
     for (size_t i = 0; i < ARRAY_LENGTH(fixtures); i++) {
         arena memory;
         safetensors reference;
-        losses l = {0};
+        step_losses l = {0};
         train_result r;
-        train_observer o = {.context = &l, .on_step = on_step};
+        train_observer o = {.context = &l, .on_step = keep_step_loss};
         arena_init(&memory);
         const char *base = fixture(fixtures[i]), *out = arena_format(&memory, "%s/peft-%s", test_dir, fixtures[i]);
         must(safetensors_open(&reference, arena_format(&memory, "%s/reference.safetensors", base)));

@@ -8,17 +8,6 @@
 
 enum { COPY_ROWS = 64 };
 
-/* Part i of an op: where its columns, its r columns and its rows of b begin, and how many columns it has. */
-typedef struct part {
-    int64_t first, columns, small, row;
-} part;
-
-static part part_get(const op *o, int64_t r, int i) {
-    part p = {.first = o->attr.part_first[i], .columns = o->attr.part_columns[i], .small = i * r};
-    for (int k = 0; k < i; k++) p.row += o->attr.part_columns[k];
-    return p;
-}
-
 /* m, n, k of part i, operands without their data. y: (N, out), the wide rows; r: of b (R, r). */
 static gemm_call part_call(const op *o, const value *y, int64_t r, int i) {
     int64_t N = y->shape.dim[0], out = y->shape.dim[1], columns = o->attr.part_columns[i], wide = o->attr.n_parts * r;
@@ -108,7 +97,7 @@ void cpu_kernel_LORA_UP(backend_context *c, const kernel_call *k) { /* y = */
     }
     for (int i = 0; i < k->op->attr.n_parts; i++) {
         gemm_call g = part_call(k->op, y, r, i);
-        part p = part_get(k->op, r, i);
+        lora_part p = op_lora_part(k->op, r, i);
         g.m = n_rows;
         g.a.data = element_at(k->in[LORA_UP_XA], y->type, p.small);
         g.b.data = element_at(k->in[LORA_UP_B], y->type, p.row * r);
@@ -125,7 +114,7 @@ void cpu_kernel_LORA_DXA(backend_context *c, const kernel_call *k) { /* dxa = */
     int64_t r = call_in(k, LORA_DXA_B)->shape.dim[1];
     for (int i = 0; i < k->op->attr.n_parts; i++) {
         gemm_call g = part_call(k->op, dy, r, i);
-        part p = part_get(k->op, r, i);
+        lora_part p = op_lora_part(k->op, r, i);
         g.a.data = element_at(k->in[LORA_DXA_DY], dy->type, p.first);
         g.b.data = element_at(k->in[LORA_DXA_B], dy->type, p.row * r);
         g.c = element_at(k->out[LORA_DXA_DXA], dy->type, p.small);
@@ -139,7 +128,7 @@ void cpu_kernel_LORA_DB(backend_context *c, const kernel_call *k) { /* db = */
     int64_t r = db->shape.dim[1];
     for (int i = 0; i < k->op->attr.n_parts; i++) {
         gemm_call g = part_call(k->op, dy, r, i);
-        part p = part_get(k->op, r, i);
+        lora_part p = op_lora_part(k->op, r, i);
         g.a.data = element_at(k->in[LORA_DB_DY], dy->type, p.first);
         g.b.data = element_at(k->in[LORA_DB_XA], dy->type, p.small);
         g.c = element_at(k->out[LORA_DB_DB], db->type, p.row * r);

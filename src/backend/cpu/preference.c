@@ -12,92 +12,30 @@ static size_t preference_bytes(const program *p, const op *o, int n_threads) {
 }
 const cpu_work_fn cpu_work_PREFERENCE = preference_bytes;
 
-typedef struct preference_call {
-    const preference_options *o;
-    const float *losses, *reference; /* reference: NULL where the loss has none */
-    const int32_t *segments;
-    float *weights;
-    int64_t T;
-    preference_part *parts; /* of a row: PREFERENCE_PARTS of every example */
-    double sums[PREFERENCE_SUM_COUNT];
-} preference_call;
-
-/* Sums over the tokens of each response of row b; returns the number of examples. */
-static int64_t add_row(const preference_call *k, int64_t b) {
-    int64_t n = 0;
-    for (int64_t t = b * k->T; t < (b + 1) * k->T; t++) {
-        int32_t s = k->segments[t];
-        if (s < 0) continue;
-        ASSERT(s < k->T * PREFERENCE_PARTS);
-        for (; n <= s / PREFERENCE_PARTS; n++)
-            for (int part = 0; part < PREFERENCE_PARTS; part++)
-                k->parts[n * PREFERENCE_PARTS + part] = (preference_part){0, 0, 0};
-        preference_part *p = &k->parts[s];
-        p->loss += (double)k->losses[t];
-        if (k->reference) p->reference += (double)k->reference[t];
-        p->n++;
-    }
-    return n;
-}
-
-static void add_example(preference_call *k, const preference_part *p, const preference_result *r) {
-    k->sums[SUM_WEIGHTED_LOSS] += r->loss;
-    k->sums[SUM_VALID] += 1;
-    k->sums[SUM_WEIGHTS] += 1;
-    k->sums[SUM_LOSS] += r->loss;
-    k->sums[SUM_ACCURATE] += r->reward[PREFERENCE_CHOSEN] > r->reward[PREFERENCE_REJECTED];
-    for (int side = 0; side < 2; side++) {
-        if (!p[side].n) continue;
-        k->sums[SUM_REWARD_CHOSEN + side] += r->reward[side];
-        k->sums[SUM_LOGP_CHOSEN + side] -= p[side].loss;
-        k->sums[SUM_CHOSEN + side] += 1;
-    }
-}
-
-/* How far the policy is from the reference, from responses to other prompts. */
-static double find_z(preference_call *k, int64_t n_rows) {
-    double sum = 0, n = 0;
-    for (int64_t b = 0; b < n_rows; b++) {
-        int64_t examples = add_row(k, b);
-        for (int64_t e = 0; e < examples; e++) {
-            const preference_part *p = &k->parts[e * PREFERENCE_PARTS + PREFERENCE_OTHER];
-            if (p->n) sum += preference_gain(p), n++;
-        }
-    }
-    return n > 0 && sum > 0 ? (double)k->o->beta * sum / n : 0;
-}
-
-void cpu_kernel_PREFERENCE(backend_context *c, const kernel_call *call) {
+void cpu_kernel_PREFERENCE(backend_context *c, const kernel_call *k) {
     (void)c;
-    const op_attr *a = &call->op->attr;
-    preference_call k = {.o = &a->preference,
-                         .losses = call->in[PREFERENCE_LOSSES],
-                         .reference = call->in[PREFERENCE_REFERENCE],
-                         .segments = call->in[PREFERENCE_SEGMENTS],
-                         .weights = call->out[PREFERENCE_WEIGHTS],
-                         .T = a->seq_len,
-                         .parts = call->work};
-    const step_scalars *scalars = call->in[PREFERENCE_SCALARS];
-    bool single = k.o->kind == PREFERENCE_KTO;
-    double z = single ? find_z(&k, a->batch) : 0;
-    for (int64_t b = 0; b < a->batch; b++) {
-        int64_t n = add_row(&k, b);
-        for (int64_t e = 0; e < n; e++) {
-            preference_part *p = &k.parts[e * PREFERENCE_PARTS];
-            bool is_good = p[PREFERENCE_CHOSEN].n > 0;
-            if (!is_good && !p[PREFERENCE_REJECTED].n) continue;
-            preference_result r = single ? preference_single(k.o, &p[is_good ? 0 : 1], is_good, z)
-                                         : preference_pair(k.o, &p[PREFERENCE_CHOSEN], &p[PREFERENCE_REJECTED]);
-            add_example(&k, p, &r);
-            k.sums[SUM_KL] += z;
-            for (int side = 0; side < 2; side++) p[side].loss = r.d[side]; /* from here on: the weight of its tokens */
-        }
-        for (int64_t t = b * k.T; t < (b + 1) * k.T; t++) {
-            int32_t s = k.segments[t];
-            bool counts = s >= 0 && s % PREFERENCE_PARTS <= PREFERENCE_REJECTED;
-            k.weights[t] = counts ? (float)k.parts[s].loss : 0;
+    const op_attr *a = &k->op->attr;
+    const preference_options *o = &a->preference;
+    const float *losses = k->in[PREFERENCE_LOSSES], *reference = k->in[PREFERENCE_REFERENCE];
+    const int32_t *segments = k->in[PREFERENCE_SEGMENTS];
+    const step_scalars *scalars = k->in[PREFERENCE_SCALARS];
+    float *weights = k->out[PREFERENCE_WEIGHTS];
+    double *sums = k->out[PREFERENCE_SUMS], part[PREFERENCE_SUM_COUNT] = {0};
+    preference_part *parts = k->work; /* of a row */
+    preference_gains gains = {0, 0};
+    int64_t T = a->seq_len;
+    for (int64_t at = 0; at < a->batch * T && o->kind == PREFERENCE_KTO; at += T) {
+        int64_t n = preference_add_row(parts, T, segments + at, losses + at, reference + at);
+        preference_add_gains(&gains, parts, n);
+    }
+    double z = preference_z(o, gains);
+    for (int64_t at = 0; at < a->batch * T; at += T) {
+        int64_t n = preference_add_row(parts, T, segments + at, losses + at, reference ? reference + at : NULL);
+        preference_judge(o, parts, n, z, part);
+        for (int64_t t = at; t < at + T; t++) {
+            bool counts = segments[t] >= 0 && segments[t] % PREFERENCE_PARTS <= PREFERENCE_REJECTED;
+            weights[t] = counts ? (float)parts[segments[t]].loss : 0;
         }
     }
-    double *sums = call->out[PREFERENCE_SUMS];
-    for (int i = 0; i < PREFERENCE_SUM_COUNT; i++) sums[i] = scalars->micro == 0 ? k.sums[i] : sums[i] + k.sums[i];
+    for (int i = 0; i < PREFERENCE_SUM_COUNT; i++) sums[i] = scalars->micro == 0 ? part[i] : sums[i] + part[i];
 }

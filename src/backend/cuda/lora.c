@@ -23,23 +23,12 @@ static bool in_packs(const void *a, const void *b) { return ((uintptr_t)a | (uin
 
 /* ---- plain --------------------------------------------------------------------------------------------------------- */
 
-/* Where part i begins in the wide rows, in the small rows and in b. */
-typedef struct part {
-    int64_t first, columns, small, row;
-} part;
-
-static part part_get(const op *o, int64_t r, int i) {
-    part p = {.first = o->attr.part_first[i], .columns = o->attr.part_columns[i], .small = i * r};
-    for (int k = 0; k < i; k++) p.row += o->attr.part_columns[k];
-    return p;
-}
-
 static plain_product plain_make(const op *o, dtype t, dtype c_type) {
     return (plain_product){.alpha = o->attr.scale, .type = launch_type_of(t), .c_type = launch_type_of(c_type)};
 }
 
 static void plain_up(backend_context *c, const kernel_call *k, const lora_shape *s, dtype t, int i) {
-    part p = part_get(k->op, s->r, i);
+    lora_part p = op_lora_part(k->op, s->r, i);
     plain_product q = plain_make(k->op, t, t);
     q.m = s->N, q.n = p.columns, q.k = s->r;
     q.a = (plain_operand){element(k->in[LORA_UP_XA], t, p.small), k->op->attr.n_parts * s->r, 1};
@@ -51,7 +40,7 @@ static void plain_up(backend_context *c, const kernel_call *k, const lora_shape 
 }
 
 static void plain_dxa(backend_context *c, const kernel_call *k, const lora_shape *s, dtype t, int i) {
-    part p = part_get(k->op, s->r, i);
+    lora_part p = op_lora_part(k->op, s->r, i);
     plain_product q = plain_make(k->op, t, t);
     q.m = s->N, q.n = s->r, q.k = p.columns;
     q.a = (plain_operand){element(k->in[LORA_DXA_DY], t, p.first), s->out, 1};
@@ -62,7 +51,7 @@ static void plain_dxa(backend_context *c, const kernel_call *k, const lora_shape
 }
 
 static void plain_db(backend_context *c, const kernel_call *k, const lora_shape *s, dtype t, int i) {
-    part p = part_get(k->op, s->r, i);
+    lora_part p = op_lora_part(k->op, s->r, i);
     dtype db = call_out(k, LORA_DB_DB)->type;
     plain_product q = plain_make(k->op, t, db);
     q.m = p.columns, q.n = s->r, q.k = s->N;

@@ -55,56 +55,27 @@ static __global__ void __launch_bounds__(WARP) add_rows(launch_preference p) {
     }
     if (lane != 0) return;
     if (now >= 0) w.parts[now] = sum;
-    double kl = 0, kl_count = 0;
-    for (int64_t e = 0; e < n; e++) {
-        const preference_part *other = &w.parts[e * PREFERENCE_PARTS + PREFERENCE_OTHER];
-        if (other->n) kl += preference_gain(other), kl_count++;
-    }
-    w.sums[row * ROW_SUMS + ROW_KL] = kl;
-    w.sums[row * ROW_SUMS + ROW_KL_COUNT] = kl_count;
+    preference_gains gains = {0, 0};
+    preference_add_gains(&gains, w.parts, n);
+    w.sums[row * ROW_SUMS + ROW_KL] = gains.sum;
+    w.sums[row * ROW_SUMS + ROW_KL_COUNT] = gains.n;
     w.counts[row] = n;
 }
 
 DEVICE double find_z(const launch_preference &p, const row_work &w) {
-    double sum = 0, n = 0;
+    preference_gains gains = {0, 0};
     for (int64_t b = 0; b < p.batch; b++)
-        sum += w.sums[b * ROW_SUMS + ROW_KL], n += w.sums[b * ROW_SUMS + ROW_KL_COUNT];
-    return n > 0 && sum > 0 ? (double)p.options.beta * sum / n : 0;
-}
-
-DEVICE void add_example(double *sums, const preference_part *part, const preference_result &r, double z) {
-    sums[SUM_WEIGHTED_LOSS] += r.loss;
-    sums[SUM_VALID] += 1;
-    sums[SUM_WEIGHTS] += 1;
-    sums[SUM_LOSS] += r.loss;
-    sums[SUM_ACCURATE] += r.reward[PREFERENCE_CHOSEN] > r.reward[PREFERENCE_REJECTED];
-    sums[SUM_KL] += z;
-    for (int side = 0; side < 2; side++) {
-        if (!part[side].n) continue;
-        sums[SUM_REWARD_CHOSEN + side] += r.reward[side];
-        sums[SUM_LOGP_CHOSEN + side] -= part[side].loss;
-        sums[SUM_CHOSEN + side] += 1;
-    }
+        gains.sum += w.sums[b * ROW_SUMS + ROW_KL], gains.n += w.sums[b * ROW_SUMS + ROW_KL_COUNT];
+    return preference_z(&p.options, gains);
 }
 
 /* The loss of every example of a row, and the weights of its tokens. */
 static __global__ void __launch_bounds__(WARP) weigh_rows(launch_preference p) {
     int64_t row = blockIdx.x, T = p.seq_len;
     row_work w = work_of(p, row);
-    bool single = p.options.kind == PREFERENCE_KTO;
     if (threadIdx.x == 0) {
-        double z = single ? find_z(p, w) : 0, sums[PREFERENCE_SUM_COUNT] = {};
-        for (int64_t e = 0; e < w.counts[row]; e++) {
-            preference_part *part = &w.parts[e * PREFERENCE_PARTS];
-            bool is_good = part[PREFERENCE_CHOSEN].n > 0;
-            if (!is_good && !part[PREFERENCE_REJECTED].n) continue;
-            preference_result r =
-                single ? preference_single(&p.options, &part[is_good ? 0 : 1], is_good, z)
-                       : preference_pair(&p.options, &part[PREFERENCE_CHOSEN], &part[PREFERENCE_REJECTED]);
-            add_example(sums, part, r, z);
-            for (int side = 0; side < 2; side++)
-                part[side].loss = r.d[side]; /* from here on: the weight of its tokens */
-        }
+        double sums[PREFERENCE_SUM_COUNT] = {};
+        preference_judge(&p.options, w.parts, w.counts[row], find_z(p, w), sums);
         for (int i = 0; i < PREFERENCE_SUM_COUNT; i++) w.sums[row * ROW_SUMS + i] = sums[i];
     }
     __syncwarp();
