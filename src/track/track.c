@@ -435,8 +435,9 @@ static bool ring_take(track *t, record *out, uint64_t wait_ns) {
     bool found = t->count > 0;
     if (found) {
         *out = t->ring[t->first];
-        t->first = (t->first + 1) % RING_SIZE;
         t->count--;
+        t->first =
+            t->count ? (t->first + 1) % RING_SIZE : 0; /* from the start: a ring that is never full uses few pages */
     }
     t->finished = t->closing && t->count == 0;
     pthread_mutex_unlock(&t->lock);
