@@ -208,19 +208,16 @@ static void backward_linear(differ *d, const op *f, value_id dy) {
     d->gradient[x] = dx;
 }
 
+/* Both matrices of an adapter are trained or neither, and xa comes from the other one. */
 static void backward_lora_up(differ *d, const op *f, value_id dy) {
     value_id xa = f->in[LORA_UP_XA], b = f->in[LORA_UP_B], db = param_target(d, b);
+    ASSERT(!db == !d->is_wanted[xa]);
     if (db) {
-        op *o = emit(d, OP_LORA_DB, f);
-        op_in(o, LORA_DB_DY, dy), op_in(o, LORA_DB_XA, xa);
-        op_out(o, LORA_DB_DB, db);
-        param_finish(d, b, f);
-    }
-    if (d->is_wanted[xa]) {
         value_id dxa = grad_value(d, xa);
-        op *o = emit(d, OP_LORA_DXA, f);
-        op_in(o, LORA_DXA_DY, dy), op_in(o, LORA_DXA_B, b);
-        op_out(o, LORA_DXA_DXA, dxa);
+        op *o = emit(d, OP_LORA_BWD, f);
+        op_in(o, LORA_BWD_DY, dy), op_in(o, LORA_BWD_XA, xa), op_in(o, LORA_BWD_B, b);
+        op_out(o, LORA_BWD_DXA, dxa), op_out(o, LORA_BWD_DB, db);
+        param_finish(d, b, f);
         add_gradient(d, xa, dxa, f);
     }
     add_gradient(d, f->in[LORA_UP_BASE], dy, f);
@@ -530,7 +527,7 @@ static status write_backward(differ *d, const op *f, int result, void (*write)(d
     X(ATTENTION_RING_BWD) X(QKV_JOIN) X(UNEMBED_LOSS_GRAD) X(LOSS_REDUCE) X(UNEMBED_GRAD) X(LINEAR_DX) X(LINEAR_DW) \
     X(LINEAR_DW_ADD) X(BIAS_GRAD) X(RMSNORM_BWD) X(LAYERNORM_BWD) X(QK_NORM_BWD) X(QK_NORM_ROPE_BWD) X(ATTENTION_BWD) \
     X(SWIGLU_BWD) X(GELU_BWD) X(EMBED_BWD) X(EMBED_BWD_ADD) X(POSITION_BWD) X(ACCUMULATE) X(SUM_PARTS) X(ALL_REDUCE) \
-    X(LORA_DXA) X(LORA_DB)
+    X(LORA_BWD)
 #define UPDATE_OPS(X) X(GRAD_SUMSQ) X(NORM_SUM) X(CLIP) X(ADAMW)
 #define NONE(id) case OP_##id:
 /* clang-format on */
