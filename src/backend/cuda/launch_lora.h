@@ -2,6 +2,7 @@
 /* launch_lora.h - launchers of lora_up.cu, lora_up_bulk.cu, lora_bwd_bulk.cu, lora_grad.cu and dropout.cu. */
 #include "backend/cuda/launch.h"
 #include "backend/cuda/launch_optimizer.h"
+#include "backend/cuda/lora_units.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -47,7 +48,6 @@ void launch_lora_grad(cudaStream_t s, launch_type t, launch_type result_type, co
 /* dxa (N, G r) = scale dy_i b_i and db (R, r) = scale dy_i^T xa_i in one reading of dy, on compute capability 9.0 and later: r a
  * multiple of 8, at most LORA_BWD_RANK; dy, xa and b aligned to 16 bytes. Sums are left in parts, which are added in order;
  * lora_units says into how many. */
-enum { LORA_BWD_RANK = 32, LORA_UNIT_TOKENS = 64, LORA_CHUNK_COLUMNS = 256, LORA_STRIPE_CHUNKS = 4, LORA_BLOCKS = 132 };
 typedef struct launch_lora_bwd_args {
     const void *dy, *xa, *b;
     void *dxa, *db;
@@ -58,22 +58,6 @@ typedef struct launch_lora_bwd_args {
     launch_lora_parts parts;
 } launch_lora_bwd_args;
 void launch_lora_bwd(cudaStream_t s, launch_type t, launch_type db_type, const launch_lora_bwd_args *a);
-
-#ifdef __CUDACC__
-#define LORA_COUNT static inline __host__ __device__
-#else
-#define LORA_COUNT static inline
-#endif
-/* Stripes of a part: up to LORA_STRIPE_CHUNKS chunks of columns of each, fewer where a rank of more than 16 needs the registers.
- * rank_tiles: of 16. */
-LORA_COUNT int64_t lora_stripes(int64_t columns, int64_t rank_tiles) {
-    int64_t chunks = (columns + LORA_CHUNK_COLUMNS - 1) / LORA_CHUNK_COLUMNS, most = LORA_STRIPE_CHUNKS / rank_tiles;
-    return (chunks + most - 1) / most;
-}
-/* The block that has a unit: block b has those from b n_units / n_blocks on. */
-LORA_COUNT int64_t lora_unit_block(int64_t unit, int64_t n_units, int64_t n_blocks) {
-    return ((unit + 1) * n_blocks - 1) / n_units;
-}
 
 /* y = x * factor, or 0 where the element's word of noise is below limit. columns > 0: rows of so many elements of a tensor with
  * rows of all_columns, which begin at first_column; n_ranks > 1: of each seq_len rows in turn, those that this rank has of

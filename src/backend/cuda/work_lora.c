@@ -1,6 +1,6 @@
 /* work_lora.c - scratch of the adapters' gradients: the parts of sums that are cut. LORA_UP needs none. */
-#include "backend/cuda/launch_lora.h"
 #include "backend/cuda/lora_sizes.h"
+#include "backend/cuda/lora_units.h"
 #include "backend/cuda/work.h"
 
 enum { PACK = 8, RUN_STEPS = 64, RANK_UNIT = 16 };
