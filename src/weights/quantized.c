@@ -8,7 +8,10 @@
 
 #include <stdlib.h>
 
-enum { TASK_ROWS = NF4_BLOCK, BLOCK_MOST = 1 << 23 }; /* BLOCK_MOST: elements, where 64 rows have no more: tasks for 16 threads at 8,192 columns */
+enum {
+    TASK_ROWS = NF4_BLOCK,
+    BLOCK_MOST = 1 << 23
+}; /* BLOCK_MOST: elements, where 64 rows have no more: tasks for 16 threads at 8,192 columns */
 
 typedef struct job {
     exec *e;

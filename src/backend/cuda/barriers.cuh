@@ -65,13 +65,8 @@ __device__ inline void copy_bulk(uint32_t to, const void *from, uint32_t n_bytes
                  : "memory");
 }
 
-/* The way back: from this block's shared memory, in groups of a thread. What threads stored there is seen after fence_bulk. */
+/* Copies out of shared memory go in groups of a thread. What threads stored there is seen by them after fence_bulk. */
 __device__ inline void fence_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-__device__ inline void copy_bulk_out(void *to, uint32_t from, uint32_t n_bytes) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
-                 "r"(from), "r"(n_bytes)
-                 : "memory");
-}
 __device__ inline void copy_bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 /* Until at most PENDING of this thread's groups are still to be read from shared memory. */
 template <int PENDING> __device__ inline void copy_bulk_wait_read() {

@@ -1,12 +1,12 @@
-/* lora.c - the C side of lora_up*.cu, lora_bwd_bulk.cu, lora_grad.cu and dropout.cu. What their packs of 16 bytes do not fit, fp32 and odd sizes,
+/* lora.c - the C side of lora_up*.cu, lora_bwd_tiles.cu, lora_grad.cu and dropout.cu. What their packs of 16 bytes do not fit, fp32 and odd sizes,
  * goes to the plain product of gemm_plain.cu, part by part; which one follows from shapes. */
 #include "backend/cuda/cuda.h"
 
 #include "backend/cuda/launch_gemm.h"
 #include "backend/cuda/launch_lora.h"
 #include "backend/cuda/lora_sizes.h"
+#include "backend/cuda/tensor_map.h"
 
-enum { BULK_CAPABILITY = 90 }; /* compute capability 9.0: copies in bulk */
 _Static_assert((int)LAUNCH_LORA_PARTS == LORA_PARTS, "parts of an adapter");
 
 static launch_lora_parts parts_of(const op *o) {
@@ -19,6 +19,29 @@ static const void *element(const void *data, dtype t, int64_t i) {
     return (const char *)data + (size_t)i * dtype_bytes(t);
 }
 static void *element_of(void *data, dtype t, int64_t i) { return (char *)data + (size_t)i * dtype_bytes(t); }
+
+/* A matrix of `rows` rows in boxes of a tile. */
+static CUtensorMap map_of(const void *data, dtype t, int64_t columns, int64_t rows, int box_columns, int box_rows) {
+    return tensor_map_make(&(tensor_box){.data = data,
+                                         .columns = columns,
+                                         .rows = rows,
+                                         .sequences = 1,
+                                         .box_columns = box_columns,
+                                         .box_rows = box_rows,
+                                         .type = launch_type_of(t)});
+}
+
+/* Do tiles that the TMA unit fetches hold whole parts? */
+static bool in_tiles(const backend_context *c, const op *o, const lora_shape *s) {
+#ifdef HAVE_SM90A
+    bool whole = c->capability == 90 && s->r % 8 == 0;
+#else
+    bool whole = false;
+#endif
+    for (int i = 0; i < o->attr.n_parts; i++)
+        whole = whole && o->attr.part_first[i] % LAUNCH_LORA_BOX == 0 && o->attr.part_columns[i] % LAUNCH_LORA_BOX == 0;
+    return whole;
+}
 
 static bool in_packs(const void *a, const void *b) { return ((uintptr_t)a | (uintptr_t)b) % 16 == 0; }
 
@@ -96,24 +119,28 @@ void cuda_kernel_LORA_UP(backend_context *c, const kernel_call *k) {
                              .r = s.r,
                              .scale = o->attr.scale,
                              .parts = parts_of(o)};
-    bool bulk = c->capability >= BULK_CAPABILITY && s.r % 8 == 0 && s.r <= LORA_UP_BULK_RANK && in_packs(a.xa, a.xa);
-    if (!s.fast || !in_packs(a.base, a.y))
+    if (!s.fast || !in_packs(a.base, a.y)) {
         for (int i = 0; i < o->attr.n_parts; i++) plain_up(c, k, &s, t, i);
-    else if (bulk) launch_lora_up_bulk(c->stream, launch_type_of(t), &a);
-    else launch_lora_up(c->stream, launch_type_of(t), &a);
+    } else if (in_tiles(c, o, &s) && s.r <= LORA_UP_TILES_RANK && in_packs(a.xa, a.xa)) {
+        launch_lora_up_maps m = {.base = map_of(a.base, t, s.out, s.N, LAUNCH_LORA_BOX, LORA_UP_ROWS),
+                                 .xa = map_of(a.xa, t, o->attr.n_parts * s.r, s.N, lora_rank_width(s.r), LORA_UP_ROWS),
+                                 .y = map_of(a.y, t, s.out, s.N, LAUNCH_LORA_BOX, LORA_UP_ROWS)};
+        launch_lora_up_tiles(c->stream, launch_type_of(t), &a, &m);
+    } else launch_lora_up(c->stream, launch_type_of(t), &a);
 }
 
 static void bwd_in_one_reading(backend_context *c, const kernel_call *k, const lora_shape *s, const lora_units *u) {
     float *parts = k->work;
-    launch_lora_bwd_args a = {.dy = k->in[LORA_BWD_DY],
-                              .xa = k->in[LORA_BWD_XA],
-                              .b = k->in[LORA_BWD_B],
+    dtype t = call_in(k, LORA_BWD_DY)->type;
+    launch_lora_bwd_maps m = {
+        .dy = map_of(k->in[LORA_BWD_DY], t, s->out, s->N, LAUNCH_LORA_BOX, LORA_UNIT_TOKENS),
+        .xa = map_of(k->in[LORA_BWD_XA], t, k->op->attr.n_parts * s->r, s->N, lora_rank_width(s->r), LORA_UNIT_TOKENS)};
+    launch_lora_bwd_args a = {.b = k->in[LORA_BWD_B],
                               .dxa = k->out[LORA_BWD_DXA],
                               .db = k->out[LORA_BWD_DB],
                               .dxa_parts = parts,
                               .db_parts = parts + u->n_stripes * s->N * s->r,
                               .N = s->N,
-                              .out = s->out,
                               .r = s->r,
                               .R = s->R,
                               .n_units = u->n_units,
@@ -121,8 +148,7 @@ static void bwd_in_one_reading(backend_context *c, const kernel_call *k, const l
                               .n_blocks = u->n_blocks,
                               .scale = k->op->attr.scale,
                               .parts = parts_of(k->op)};
-    launch_lora_bwd(c->stream, launch_type_of(call_in(k, LORA_BWD_DY)->type),
-                    launch_type_of(call_out(k, LORA_BWD_DB)->type), &a);
+    launch_lora_bwd(c->stream, launch_type_of(t), launch_type_of(call_out(k, LORA_BWD_DB)->type), &a, &m);
 }
 
 static void bwd_in_two(backend_context *c, const kernel_call *k, const lora_shape *s) {
@@ -153,7 +179,7 @@ void cuda_kernel_LORA_BWD(backend_context *c, const kernel_call *k) { /* dxa =, 
             plain_dxa(c, k, &s, dy->type, i);
             plain_db(c, k, &s, dy->type, i);
         }
-    else if (u.n_units && c->capability >= BULK_CAPABILITY) bwd_in_one_reading(c, k, &s, &u);
+    else if (u.n_units && in_tiles(c, k->op, &s)) bwd_in_one_reading(c, k, &s, &u);
     else bwd_in_two(c, k, &s);
 }
 

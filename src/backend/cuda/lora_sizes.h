@@ -5,7 +5,7 @@
  * there are blocks for the whole GPU; each leaves its part in fp32 in scratch, and the parts are added in order. Parts are
  * long enough that writing and reading them is little beside reading dy. Everything follows from shapes and attributes alone.
  *
- * Two ways. In one reading of dy (lora_bwd_bulk.cu), cut into units; or one result at a time (lora_grad.cu), cut into runs,
+ * Two ways. In one reading of dy (lora_bwd_tiles.cu), cut into units; or one result at a time (lora_grad.cu), cut into runs,
  * where a result of one run is written at once. Which one depends on the device too; scratch is enough for either. */
 #include "program/program.h"
 

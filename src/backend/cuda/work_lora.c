@@ -38,7 +38,8 @@ static size_t bwd_bytes(const program *p, const op *o) {
     const op_attr *a = &o->attr;
     lora_shape s = lora_shape_make(program_get(p, o->in[LORA_BWD_DY]), program_get(p, o->in[LORA_BWD_B]), a);
     lora_units u = lora_units_make(&s, a);
-    int64_t n_dxa = s.N * a->n_parts * s.r, n_db = s.R * s.r, dxa = lora_runs(&s, a, false), db = lora_runs(&s, a, true);
+    int64_t n_dxa = s.N * a->n_parts * s.r, n_db = s.R * s.r, dxa = lora_runs(&s, a, false),
+            db = lora_runs(&s, a, true);
     int64_t in_runs = MAX(dxa > 1 ? dxa * n_dxa : 0, db > 1 ? db * n_db : 0);
     int64_t in_units = u.n_stripes * s.N * s.r + u.n_segments * n_db;
     return s.fast ? (size_t)MAX(in_runs, in_units) * sizeof(float) : 0;

@@ -1,33 +1,26 @@
-/* lora_bwd_bulk.cu - scale dy b and scale dy^T xa in one reading of dy: on capability 9.0 its rows travel in bulk.
+/* lora_bwd_tiles.cu - scale dy b and scale dy^T xa in one reading of dy, in tiles that the TMA unit fetches: capability 9.0.
  *
- * A tile is 64 tokens of 256 columns of a part, a chunk of columns. One warp asks for tiles in a ring of stages; eight warps
+ * A tile is 64 tokens of 256 columns of a part, a chunk of columns. One thread asks for tiles in a ring of stages; eight warps
  * multiply them twice. For db each has 32 of the columns, and keeps their sums over all tokens that its block sees; for dxa each
  * has 16 of the tokens and half of the columns, and a block leaves the sum over its stripe, a few chunks side by side. A
  * unit of work is a stripe and 64 tokens; a block takes a run of units down the stripes. So db has as many parts as blocks
  * share a stripe, dxa as many as a part has stripes; a second kernel adds both in order. What is summed in which order
- * follows from shapes alone (lora_units): the number of blocks is no property of the device. */
-#include "backend/cuda/barriers.cuh"
-#include "backend/cuda/launch_kernel.cuh"
-#include "backend/cuda/launch_lora.h"
-#include "backend/cuda/mma.cuh"
+ * follows from shapes alone (lora_units.h): the number of blocks is no property of the device. */
+#include "backend/cuda/lora_tiles.cuh"
 
 enum { WARPS = 8, THREADS = (WARPS + 1) * 32, TOKENS = LORA_UNIT_TOKENS, COLUMNS = LORA_CHUNK_COLUMNS, STAGES = 4 };
-enum { PITCH = COLUMNS * 2 + 16, SUM_BARRIER = 1 }; /* bytes of a row of dy in shared memory, without conflicts of banks */
+enum { SUM_BARRIER = 1, ALIGNMENT = 1024, BOX_BYTES = TOKENS * LORA_BOX_ROW };
 static_assert(COLUMNS == WARPS * 32 && TOKENS == 64, "a warp has 32 columns; two warps share 16 tokens");
 
 /* NT: tiles of 16 along r. */
 template <int NT> struct layout {
-    enum {
-        CHUNKS = LORA_STRIPE_CHUNKS / NT,
-        RANK = 16 * NT,
-        SMALL_PITCH = RANK * 2 + 16,
-        XA = TOKENS * PITCH,
-        STAGE = XA + TOKENS * SMALL_PITCH
-    };
+    enum { CHUNKS = LORA_STRIPE_CHUNKS / NT, RANK = 16 * NT, B_PITCH = RANK * 2 + 16, XA_BYTES = TOKENS * RANK * 2 };
 };
 template <int NT> struct shared_state {
-    uint8_t stages[STAGES][layout<NT>::STAGE];
-    uint8_t b[layout<NT>::CHUNKS * COLUMNS * layout<NT>::SMALL_PITCH];
+    struct stage {
+        uint8_t dy[TOKENS * COLUMNS * 2], xa[layout<NT>::XA_BYTES]; /* both multiples of ALIGNMENT */
+    } stages[STAGES];
+    uint8_t b[layout<NT>::CHUNKS * COLUMNS * layout<NT>::B_PITCH];
     float halves[2][TOKENS * layout<NT>::RANK]; /* of dxa, from the upper half of the columns, by turns */
     uint64_t full[STAGES], empty[STAGES];
 };
@@ -51,33 +44,28 @@ template <int NT> static __device__ stripe stripe_at(const launch_lora_bwd_args 
     }
 }
 
-#if BARRIERS_HERE
+#if WGMMA_HERE
 
 /* The first unit of a block, of as many as there are. */
 static __device__ int64_t unit_begin(const launch_lora_bwd_args &a, int64_t block) {
     return block * a.n_units / a.n_blocks;
 }
 
-template <typename E, int NT> static __device__ void load_tiles(const launch_lora_bwd_args &a, shared_state<NT> &s) {
-    int lane = threadIdx.x % 32, xa_bytes = (int)a.r * (int)sizeof(E);
-    int64_t wide = a.parts.n * a.r, end = unit_begin(a, blockIdx.x + 1);
+template <int NT>
+static __device__ void load_tiles(const launch_lora_bwd_args &a, const launch_lora_bwd_maps &m, shared_state<NT> &s) {
+    int64_t end = unit_begin(a, blockIdx.x + 1);
     ring_place<STAGES> to;
     for (int64_t unit = unit_begin(a, blockIdx.x); unit < end; unit++) {
         stripe at = stripe_at<NT>(a, unit / a.units_per_stripe);
-        int64_t token = unit % a.units_per_stripe * TOKENS;
-        int rows = (int)min((int64_t)TOKENS, a.N - token);
+        int token = (int)(unit % a.units_per_stripe) * TOKENS;
         for (int chunk = 0; chunk < at.chunks; chunk++, to.advance()) {
-            uint32_t stage = shared_address(s.stages[to.stage]), full = shared_address(&s.full[to.stage]);
-            uint32_t n_bytes = (uint32_t)min((int64_t)COLUMNS, at.columns - chunk * COLUMNS) * sizeof(E);
+            uint32_t dy = shared_address(s.stages[to.stage].dy), full = shared_address(&s.full[to.stage]);
+            int first = chunk * COLUMNS, n_boxes = min(COLUMNS, (int)at.columns - first) / LORA_BOX_COLUMNS;
             barrier_wait(shared_address(&s.empty[to.stage]), to.parity ^ 1);
-            if (lane == 0) barrier_arrive_expecting(full, (uint32_t)rows * (n_bytes + xa_bytes));
-            __syncwarp();
-            for (int row = lane; row < rows; row += 32) {
-                copy_bulk(stage + row * PITCH, (const E *)a.dy + (token + row) * a.out + at.first + chunk * COLUMNS,
-                          n_bytes, full);
-                copy_bulk(stage + layout<NT>::XA + row * layout<NT>::SMALL_PITCH,
-                          (const E *)a.xa + (token + row) * wide + at.part * a.r, xa_bytes, full);
-            }
+            barrier_arrive_expecting(full, n_boxes * BOX_BYTES + layout<NT>::XA_BYTES);
+            for (int box = 0; box < n_boxes; box++)
+                fetch_box(dy + box * BOX_BYTES, &m.dy, (int)at.first + first + box * LORA_BOX_COLUMNS, token, 0, full);
+            fetch_box(shared_address(s.stages[to.stage].xa), &m.xa, at.part * (int)a.r, token, 0, full);
         }
     }
 }
@@ -93,42 +81,33 @@ static __device__ void load_b(const launch_lora_bwd_args &a, const stripe &at, s
         int row = e / (2 * NT), k = e % (2 * NT) * 8;
         bool there = row < at.columns && k < a.r;
         uint4 v = there ? *(const uint4 *)((const E *)a.b + (at.b_row + row) * a.r + k) : make_uint4(0, 0, 0, 0);
-        store_shared_16(shared_address(s.b) + row * L::SMALL_PITCH + k * 2, v);
+        store_shared_16(shared_address(s.b) + row * L::B_PITCH + k * 2, v);
     }
     sum_barrier();
 }
 
-/* A tile at an edge: what no copy wrote becomes 0, for what lay there before may be no number. */
-template <int NT> static __device__ void clear_edges(uint32_t stage, int rows, int columns) {
-    using L = layout<NT>;
-    for (int e = threadIdx.x; e < TOKENS * COLUMNS / 8; e += WARPS * 32) {
-        int row = e / (COLUMNS / 8), column = e % (COLUMNS / 8) * 8;
-        if (row >= rows || column >= columns) store_shared_16(stage + row * PITCH + column * 2, make_uint4(0, 0, 0, 0));
-    }
-    for (int e = threadIdx.x; e < TOKENS * 2 * NT; e += WARPS * 32) {
-        int row = e / (2 * NT);
-        if (row >= rows)
-            store_shared_16(stage + L::XA + row * L::SMALL_PITCH + e % (2 * NT) * 16, make_uint4(0, 0, 0, 0));
-    }
+/* The last tile of a part may have fewer boxes: the others become 0, for what lay there before may be no number. */
+static __device__ void clear_boxes(uint32_t dy, int n_boxes) {
+    for (int at = n_boxes * BOX_BYTES + threadIdx.x * 16; at < TOKENS * COLUMNS * 2; at += WARPS * 32 * 16)
+        store_shared_16(dy + at, make_uint4(0, 0, 0, 0));
     sum_barrier();
 }
 
 /* db += dy^T xa for the warp's 32 columns of a tile. */
-template <typename E, int NT> static __device__ void add_db(float (&acc)[2][2 * NT][4], uint32_t stage) {
-    using L = layout<NT>;
+template <typename E, int NT> static __device__ void add_db(float (&acc)[2][2 * NT][4], uint32_t dy, uint32_t xa) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, i = lane / 8;
 #pragma unroll
     for (int k = 0; k < TOKENS; k += 16) {
         uint32_t x[2][4];
 #pragma unroll
         for (int m = 0; m < 2; m++)
-            load_matrices_transposed(x[m], stage + (k + i / 2 * 8 + lane % 8) * PITCH +
-                                               (warp * 32 + m * 16 + i % 2 * 8) * 2);
+            load_matrices_transposed(
+                x[m], dy + wide_place<TOKENS>(k + i / 2 * 8 + lane % 8, warp * 32 + m * 16 + i % 2 * 8));
 #pragma unroll
         for (int n = 0; n < NT; n++) {
             uint32_t b[4];
             load_matrices_transposed(
-                b, stage + L::XA + (k + i % 2 * 8 + lane % 8) * L::SMALL_PITCH + (n * 16 + i / 2 * 8) * 2);
+                b, xa + narrow_place<layout<NT>::RANK>(k + i % 2 * 8 + lane % 8, n * 16 + i / 2 * 8));
 #pragma unroll
             for (int m = 0; m < 2; m++) {
                 mma<E>(acc[m][2 * n], x[m], b[0], b[1]);
@@ -140,17 +119,16 @@ template <typename E, int NT> static __device__ void add_db(float (&acc)[2][2 * 
 
 /* dxa += dy b for the warp's 16 tokens and half of the columns. */
 template <typename E, int NT>
-static __device__ void add_dxa(float (&acc)[2 * NT][4], uint32_t stage, uint32_t b_rows) {
-    using L = layout<NT>;
+static __device__ void add_dxa(float (&acc)[2 * NT][4], uint32_t dy, uint32_t b_rows) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, i = lane / 8, first = warp / 4 * (COLUMNS / 2);
 #pragma unroll
-    for (int k = first; k < first + COLUMNS / 2; k += 16) {
+    for (int k = 0; k < COLUMNS / 2; k += 16) {
         uint32_t x[4];
-        load_matrices(x, stage + (warp % 4 * 16 + lane % 16) * PITCH + (k + lane / 16 * 8) * 2);
+        load_matrices(x, dy + wide_place<TOKENS>(warp % 4 * 16 + lane % 16, first + k + lane / 16 * 8));
 #pragma unroll
         for (int n = 0; n < NT; n++) {
             uint32_t b[4];
-            load_matrices_transposed(b, b_rows + (k + i % 2 * 8 + lane % 8) * L::SMALL_PITCH +
+            load_matrices_transposed(b, b_rows + (first + k + i % 2 * 8 + lane % 8) * layout<NT>::B_PITCH +
                                             (n * 16 + i / 2 * 8) * 2);
             mma<E>(acc[2 * n], x, b[0], b[1]);
             mma<E>(acc[2 * n + 1], x, b[2], b[3]);
@@ -207,17 +185,16 @@ template <typename E, int NT> static __device__ void multiply_tiles(const launch
         load_b<E, NT>(a, at, s);
         for (; unit < stripe_end; unit++) {
             int64_t token = unit % a.units_per_stripe * TOKENS;
-            int rows = (int)min((int64_t)TOKENS, a.N - token);
             float dxa[2 * NT][4] = {};
 #pragma unroll
             for (int chunk = 0; chunk < L::CHUNKS; chunk++) {
                 if (chunk >= at.chunks) break;
-                int columns = (int)min((int64_t)COLUMNS, at.columns - chunk * COLUMNS);
-                uint32_t stage = shared_address(s.stages[now.stage]);
+                int n_boxes = ((int)at.columns - chunk * COLUMNS) / LORA_BOX_COLUMNS;
+                uint32_t dy = shared_address(s.stages[now.stage].dy), xa = shared_address(s.stages[now.stage].xa);
                 barrier_wait(shared_address(&s.full[now.stage]), now.parity);
-                if (rows < TOKENS || columns < COLUMNS) clear_edges<NT>(stage, rows, columns);
-                add_db<E, NT>(db[chunk], stage);
-                add_dxa<E, NT>(dxa, stage, shared_address(s.b) + chunk * COLUMNS * L::SMALL_PITCH);
+                if (n_boxes * LORA_BOX_COLUMNS < COLUMNS) clear_boxes(dy, n_boxes);
+                add_db<E, NT>(db[chunk], dy, xa);
+                add_dxa<E, NT>(dxa, dy, shared_address(s.b) + chunk * COLUMNS * L::B_PITCH);
                 __syncwarp();
                 if (lane == 0) barrier_arrive(shared_address(&s.empty[now.stage]));
                 now.advance();
@@ -231,22 +208,19 @@ template <typename E, int NT> static __device__ void multiply_tiles(const launch
 #endif
 
 template <typename E, int NT>
-static __global__ void __launch_bounds__(THREADS, 1) bwd_kernel(launch_lora_bwd_args a) {
-#if BARRIERS_HERE
-    extern __shared__ __align__(128) uint8_t shared[];
-    shared_state<NT> &s = *(shared_state<NT> *)shared;
-    /* Behind a rank that is no multiple of 16 no copy writes, and NaN times 0 is NaN. */
-    for (int i = threadIdx.x; i < (int)sizeof s.stages / 16; i += THREADS)
-        ((uint4 *)s.stages)[i] = make_uint4(0, 0, 0, 0);
+static __global__ void __launch_bounds__(THREADS, 1)
+    bwd_kernel(const __grid_constant__ launch_lora_bwd_args a, const __grid_constant__ launch_lora_bwd_maps m) {
+#if WGMMA_HERE
+    extern __shared__ uint8_t shared[];
+    auto &s = *(shared_state<NT> *)(((uintptr_t)shared + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
     if (threadIdx.x < STAGES) {
         barrier_init(shared_address(&s.full[threadIdx.x]), 1);
         barrier_init(shared_address(&s.empty[threadIdx.x]), WARPS);
         barriers_publish();
     }
-    fence_bulk();
     __syncthreads();
     if (threadIdx.x / 32 < WARPS) multiply_tiles<E, NT>(a, s);
-    else load_tiles<E, NT>(a, s);
+    else if (threadIdx.x % 32 == 0) load_tiles<NT>(a, m, s);
 #endif
 }
 
@@ -280,19 +254,22 @@ template <typename E, typename R, int NT> static __global__ void __launch_bounds
     round_to((R *)a.db + i, a.scale * sum_parts(a.db_parts + i, a.R * a.r, n_segments));
 }
 
-template <typename E, typename R, int NT> static void launch_tiles(cudaStream_t s, const launch_lora_bwd_args *a) {
+template <typename E, typename R, int NT>
+static void launch_tiles(cudaStream_t s, const launch_lora_bwd_args *a, const launch_lora_bwd_maps *m) {
     int64_t n = a->N * a->parts.n * a->r + a->R * a->r;
-    launch_kernel(bwd_kernel<E, NT>, a->n_blocks, THREADS, sizeof(shared_state<NT>), s, *a);
+    launch_kernel(bwd_kernel<E, NT>, a->n_blocks, THREADS, sizeof(shared_state<NT>) + ALIGNMENT, s, *a, *m);
     launch_kernel(sum_kernel<E, R, NT>, (n + 255) / 256, 256, 0, s, *a);
 }
 
-template <typename E, typename R> static void launch_rank(cudaStream_t s, const launch_lora_bwd_args *a) {
-    if (a->r <= 16) launch_tiles<E, R, 1>(s, a);
-    else launch_tiles<E, R, 2>(s, a);
+template <typename E, typename R>
+static void launch_rank(cudaStream_t s, const launch_lora_bwd_args *a, const launch_lora_bwd_maps *m) {
+    if (lora_rank_width(a->r) == 16) launch_tiles<E, R, 1>(s, a, m);
+    else launch_tiles<E, R, 2>(s, a, m);
 }
 
-void launch_lora_bwd(cudaStream_t s, launch_type t, launch_type db_type, const launch_lora_bwd_args *a) {
-    if (t == LAUNCH_F16) launch_rank<__half, float>(s, a);
-    else if (db_type == LAUNCH_BF16) launch_rank<__nv_bfloat16, __nv_bfloat16>(s, a);
-    else launch_rank<__nv_bfloat16, float>(s, a);
+void launch_lora_bwd(cudaStream_t s, launch_type t, launch_type db_type, const launch_lora_bwd_args *a,
+                     const launch_lora_bwd_maps *m) {
+    if (t == LAUNCH_F16) launch_rank<__half, float>(s, a, m);
+    else if (db_type == LAUNCH_BF16) launch_rank<__nv_bfloat16, __nv_bfloat16>(s, a, m);
+    else launch_rank<__nv_bfloat16, float>(s, a, m);
 }
