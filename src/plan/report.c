@@ -98,6 +98,8 @@ static void print_preference(const plan *p, FILE *out) {
     else if (p->request.reference == REFERENCE_BASE)
         fprintf(out, "reference: the base without adapters, no parameters and one more forward pass\n");
     else fprintf(out, "no reference\n");
+    if (plan_shares_z(&p->request))
+        fprintf(out, "          z is over all examples of a step: they are evaluated before it, a forward pass more\n");
 }
 
 static void print_generation(const plan *p, FILE *out) {

@@ -22,6 +22,9 @@ typedef struct preference {
     float *losses, *reference;
     preference_part *parts; /* of every row */
     int64_t *n_examples;    /* of every row */
+    /* kto over several micro-batches or data ranks */
+    int64_t micro;               /* the next one of the step */
+    preference_gains *all_gains; /* of one micro-batch of every rank */
 } preference;
 
 enum {
@@ -81,11 +84,6 @@ static status preference_shape(train_request *r) {
     bool single = r->preference.kind == PREFERENCE_KTO;
     p->preference = r->preference;
     TRY(choose_reference(r, &p->reference));
-    /* z is over the examples of a step, and a micro-batch does not see those of another. */
-    if (single && (p->choice.accumulation > 1 || p->open.micro_batch))
-        return ERR(ERR_INPUT,
-                   "preference.loss: found kto with several micro-batches in a step, expected one: its z is over all "
-                   "examples of the step; set train.accumulation=1 and train.micro_batch to the rows of a step");
     p->open.sequence = p->left_open.sequence = false; /* responses are whole on a rank */
     r->data.kind = single ? DATA_LABELLED : DATA_PAIRS;
     p->with_eval = r->train.eval_rows > 0;
@@ -106,6 +104,7 @@ static status preference_open(void **out, const task_host *h) {
     t->reference = mem_alloc(n * sizeof *t->reference);
     t->parts = mem_alloc(n * PREFERENCE_PARTS * sizeof *t->parts);
     t->n_examples = mem_alloc((size_t)rows_of(t) * sizeof *t->n_examples);
+    if (h->request->comm) t->all_gains = mem_alloc((size_t)comm_size(h->request->comm) * sizeof *t->all_gains);
     *out = t;
     return OK;
 }
@@ -121,6 +120,7 @@ static void preference_close(void *self) {
     free(t->reference);
     free(t->parts);
     free(t->n_examples);
+    free(t->all_gains);
     free(t);
 }
 
@@ -183,13 +183,6 @@ static status write_rows(const preference *t, const micro_inputs *to, const batc
     return OK;
 }
 
-static status preference_next(void *self, const micro_inputs *to) {
-    preference *t = self;
-    const batch *b = loader_next(t->rows);
-    return write_rows(t, to, &(batch_rows){b->tokens, b->targets, b->doc_start, .first_row = b->first_row},
-                      b->segments);
-}
-
 /* Row `row` of a split to place b of the buffers. */
 static void read_row(const preference *t, split s, uint64_t row, int64_t b) {
     int64_t at = b * length_of(t);
@@ -197,11 +190,79 @@ static void read_row(const preference *t, split s, uint64_t row, int64_t b) {
                     &(data_row){t->tokens + at, t->targets + at, t->doc_start + at, t->segments + at, NULL});
 }
 
-static status preference_again(void *self, uint64_t position, int64_t micro, const micro_inputs *to) {
-    preference *t = self;
+/* Runs SECTION_EVAL on the rows of a split from `first` on and sums over the responses of n of them: into parts, n_examples, and to
+ * gains what z is made of. Rows from `end` on are filled up with the last one. */
+static status measure_rows(preference *t, split s, uint64_t first, uint64_t end, preference_gains *gains) {
+    const model *m = &t->host.plan->model;
+    for (int64_t b = 0; b < rows_of(t); b++) read_row(t, s, MIN(first + (uint64_t)b, end - 1), b);
+    TRY(write_rows(t, &t->host.plan->step.inputs[0],
+                   &(batch_rows){t->tokens, t->targets, t->doc_start, .first_row = first}, t->segments));
+    TRY(exec_run(t->host.exec, SECTION_EVAL));
+    TRY(exec_check(t->host.exec));
+    batch_read(t->host.exec, t->host.plan, m->eval_losses, t->losses);
+    if (m->eval_reference) batch_read(t->host.exec, t->host.plan, m->eval_reference, t->reference);
+    int64_t T = length_of(t), n = (int64_t)MIN((uint64_t)rows_of(t), end - first);
+    for (int64_t b = 0; b < n; b++) {
+        t->n_examples[b] =
+            preference_add_row(parts_of(t, b), T, t->segments + b * T, t->losses + b * T, t->reference + b * T);
+        preference_add_gains(gains, parts_of(t, b), t->n_examples[b]);
+    }
+    return OK;
+}
+
+/* ---- z of kto over several micro-batches ----------------------------------------------------------------------- */
+
+/* Where micro-batch `micro` of this rank begins, in a step that begins at `position`. */
+static uint64_t first_row_of(const preference *t, uint64_t position, int64_t micro) {
     const mesh *m = &t->host.plan->request.mesh;
     uint64_t number = (uint64_t)(micro * mesh_size(m, AXIS_DATA) + m->index[AXIS_DATA]);
-    uint64_t first = position + number * (uint64_t)rows_of(t);
+    return position + number * (uint64_t)rows_of(t);
+}
+
+/* Adds the gains of one micro-batch of every data rank in the order in which one rank would have them, so that z has the same bits
+ * however a step is shared. */
+static status add_gains_of_ranks(preference *t, const preference_gains *mine, preference_gains *sum) {
+    comm *ranks = t->host.request->comm;
+    if (!ranks) {
+        sum->sum += mine->sum, sum->n += mine->n;
+        return OK;
+    }
+    TRY(comm_all_gather_bytes(ranks, mine, sizeof *mine, t->all_gains));
+    for (int i = 0; i < mesh_size(&t->host.plan->request.mesh, AXIS_DATA); i++) {
+        const preference_gains *g = &t->all_gains[comm_rank_at(ranks, AXIS_DATA, i)];
+        sum->sum += g->sum, sum->n += g->n;
+    }
+    return OK;
+}
+
+/* The examples of the step with the parameters as they are before it. Its dropout is off, as in every evaluation. */
+static status find_z(preference *t) {
+    preference_gains sum = {0, 0};
+    uint64_t position = loader_position(t->rows);
+    for (int64_t micro = 0; micro < t->host.plan->request.choice.accumulation; micro++) {
+        preference_gains mine = {0, 0};
+        uint64_t first = first_row_of(t, position, micro);
+        TRY(measure_rows(t, SPLIT_TRAIN, first, first + (uint64_t)rows_of(t), &mine));
+        TRY(add_gains_of_ranks(t, &mine, &sum));
+    }
+    double z = preference_z(options_of(t), sum);
+    exec_write(t->host.exec, t->host.plan->model.z, 0, &z, sizeof z);
+    return OK;
+}
+
+/* z is found here and not in step_source.before, which would keep every loss from overlapping its update. */
+static status preference_next(void *self, const micro_inputs *to) {
+    preference *t = self;
+    if (t->micro == 0 && t->host.plan->model.z) TRY(find_z(t));
+    t->micro = (t->micro + 1) % t->host.plan->request.choice.accumulation;
+    const batch *b = loader_next(t->rows);
+    return write_rows(t, to, &(batch_rows){b->tokens, b->targets, b->doc_start, .first_row = b->first_row},
+                      b->segments);
+}
+
+static status preference_again(void *self, uint64_t position, int64_t micro, const micro_inputs *to) {
+    preference *t = self;
+    uint64_t first = first_row_of(t, position, micro);
     for (int64_t b = 0; b < rows_of(t); b++) read_row(t, SPLIT_TRAIN, first + (uint64_t)b, b);
     return write_rows(t, to, &(batch_rows){t->tokens, t->targets, t->doc_start, .first_row = first}, t->segments);
 }
@@ -243,22 +304,10 @@ static uint64_t preference_host_bytes(const void *self) {
 
 /* One batch of held-out rows; those from n_rows on are not counted. */
 static status evaluate_batch(preference *t, int64_t first, int64_t n_rows, double *sums) {
-    const model *m = &t->host.plan->model;
-    for (int64_t b = 0; b < rows_of(t); b++) read_row(t, SPLIT_EVAL, (uint64_t)MIN(first + b, n_rows - 1), b);
-    TRY(t->host.pause(t->host.pause_context, "row", first, n_rows));
-    TRY(write_rows(t, &t->host.plan->step.inputs[0],
-                   &(batch_rows){t->tokens, t->targets, t->doc_start, .first_row = (uint64_t)first}, t->segments));
-    TRY(exec_run(t->host.exec, SECTION_EVAL));
-    TRY(exec_check(t->host.exec));
-    batch_read(t->host.exec, t->host.plan, m->eval_losses, t->losses);
-    if (m->eval_reference) batch_read(t->host.exec, t->host.plan, m->eval_reference, t->reference);
     preference_gains gains = {0, 0};
-    int64_t T = length_of(t), n = MIN(rows_of(t), n_rows - first);
-    for (int64_t b = 0; b < n; b++) {
-        t->n_examples[b] =
-            preference_add_row(parts_of(t, b), T, t->segments + b * T, t->losses + b * T, t->reference + b * T);
-        preference_add_gains(&gains, parts_of(t, b), t->n_examples[b]);
-    }
+    int64_t n = MIN(rows_of(t), n_rows - first);
+    TRY(t->host.pause(t->host.pause_context, "row", first, n_rows));
+    TRY(measure_rows(t, SPLIT_EVAL, (uint64_t)first, (uint64_t)n_rows, &gains));
     double z = preference_z(options_of(t), gains);
     for (int64_t b = 0; b < n; b++) preference_judge(options_of(t), parts_of(t, b), t->n_examples[b], z, sums);
     return OK;
