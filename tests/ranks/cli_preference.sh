@@ -26,6 +26,8 @@ same() { # EXPECTED ARGUMENTS
 full=(--set preference.reference=copy --set precision=bf16)
 expected=$(train 1 "${full[@]}" --set train.accumulation=2)
 for zero in 0 1 2 3; do same "$expected" "${full[@]}" --set parallel.zero=$zero; done
+disk=("${full[@]}" --set preference.reference=disk)
+for zero in 0 3; do same "$expected" "${disk[@]}" --set parallel.zero=$zero; done
 same "$expected" "${full[@]}" --set parallel.zero=3 --set memory.recompute=full --set memory.offload.params=host \
     --set memory.offload.states=host
 lora=(--set preference.reference=base --set model.lora.rank=4)
