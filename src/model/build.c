@@ -156,7 +156,7 @@ static void write_preference(builder *b, const outer_params *w, const outer_para
     op *o = builder_emit(b, OP_PREFERENCE);
     o->attr.preference = b->o->preference;
     op_in(o, PREFERENCE_LOSSES, m->losses), op_in(o, PREFERENCE_REFERENCE, other);
-    op_in(o, PREFERENCE_SEGMENTS, m->segments), op_in(o, PREFERENCE_SCALARS, m->scalars);
+    op_in(o, PREFERENCE_SEGMENTS, m->segments), op_in(o, PREFERENCE_SCALARS, m->scalars), op_in(o, PREFERENCE_Z, m->z);
     op_out(o, PREFERENCE_WEIGHTS, weights), op_out(o, PREFERENCE_SUMS, m->loss_sums);
 }
 
@@ -200,6 +200,7 @@ static void add_inputs(builder *b) {
     if (b->o->preference.kind) m->segments = program_persistent(b->p, "segments", DTYPE_I32, SHAPE(N), ROLE_INPUT);
     if (b->o->reference == REFERENCE_INPUT)
         m->reference = program_persistent(b->p, "reference", DTYPE_F32, SHAPE(N), ROLE_INPUT);
+    if (b->o->z_input) m->z = program_persistent(b->p, "preference.z", DTYPE_F64, SHAPE(1), ROLE_INPUT);
     if (b->o->token_weights) m->weights = program_persistent(b->p, "weights", DTYPE_F32, SHAPE(N), ROLE_INPUT);
     m->scalars = program_persistent(b->p, "scalars", DTYPE_U8, SHAPE(sizeof(step_scalars)), ROLE_INPUT);
 }
@@ -351,10 +352,6 @@ static int64_t fewer_sequence(const model_config *c, const model_build_options *
 /* A response is whole on a rank that has its losses. */
 static status check_preference(const model_build_options *o) {
     int stages = mesh_size(&o->mesh, AXIS_PIPELINE), S = mesh_size(&o->mesh, AXIS_SEQUENCE);
-    if (o->preference.kind == PREFERENCE_KTO && mesh_size(&o->mesh, AXIS_DATA) > 1)
-        return ERR(ERR_INPUT,
-                   "preference.loss: found kto with parallel.data %d, expected 1: its z is over all examples of a step",
-                   mesh_size(&o->mesh, AXIS_DATA));
     if (!o->preference.kind || (stages == 1 && S == 1)) return OK;
     return ERR(
         ERR_INPUT,

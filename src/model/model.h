@@ -198,6 +198,7 @@ typedef struct model_build_options {
     base_format base;   /* ... and how the frozen linear layers of the blocks are stored */
     preference_options preference; /* kind: not none: losses over pairs of responses */
     reference_kind reference;
+    bool z_input; /* kto: its z is over more rows than those of a micro-batch, and an input */
     int64_t logits_chunk_bytes;
     mesh mesh;                   /* of all ranks, and the place of the one whose program is written */
     bool ring;                   /* sequence ranks use ring attention instead of an exchange of heads */
@@ -227,6 +228,7 @@ typedef struct model {
     value_id doc_start_all;
     value_id losses;                   /* of SECTION_MICRO's UNEMBED_LOSS: where autodiff starts */
     value_id segments, reference;      /* preference: which response a token belongs to; the reference's losses as an input */
+    value_id z;                        /* preference: kto's z, where it is an input; fp64 (1) */
     value_id loss_sums;                /* preference: of the examples of a step; else autodiff adds those of tokens */
     value_id eval_reference;           /* preference: the reference's, as eval_losses; NO_VALUE where it is an input */
     value_id eval_losses, eval_argmax; /* of all tokens, on every stage; those of sequence ranks one behind the other */

@@ -124,6 +124,8 @@ status verify_PREFERENCE(const checker *c) {
     TRY(verify_tokens(c, IN(PREFERENCE_SEGMENTS), N));
     TRY(verify_scalars(c, IN(PREFERENCE_SCALARS)));
     TRY(verify_like(c, losses, OUT(PREFERENCE_WEIGHTS)));
+    value_id z = IN(PREFERENCE_Z);
+    REQUIRE(!z || (k == PREFERENCE_KTO && has_type(c, z, DTYPE_F64) && is_shape1(c, z, 1)), "z is fp64 (1), of kto", z);
     REQUIRE(has_type(c, sums, DTYPE_F64) && is_shape1(c, sums, PREFERENCE_SUM_COUNT), "expected the loss sums", sums);
     return OK;
 }
