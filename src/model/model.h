@@ -54,7 +54,22 @@ typedef struct model_config {
     double norm_eps;
     bool tied;
     rope_options rope; /* unused by learned positions */
+    /* Multi-token prediction: the last so many layers are heads, each of which reads the output of the layers before all of
+     * them (the trunk); head k predicts the k-th token from here. 0 and 1: an ordinary model. */
+    int64_t mtp_heads;
 } model_config;
+enum { MTP_HEADS_MAX = 8 };
+/* Losses of a training step: one for each head. */
+static inline int model_loss_count(const model_config *c) { return c->mtp_heads > 1 ? (int)c->mtp_heads : 1; }
+/* The first layer that is a head: so many layers has the trunk. n_layers of an ordinary model. */
+static inline int64_t model_first_head(const model_config *c) {
+    return c->mtp_heads > 1 ? c->n_layers - c->mtp_heads : c->n_layers;
+}
+/* Trunk and first head: the layers that generate and are evaluated. */
+static inline int64_t model_main_layers(const model_config *c) {
+    return c->mtp_heads > 1 ? c->n_layers - c->mtp_heads + 1 : c->n_layers;
+}
+model_config model_main_config(const model_config *c); /* of the ordinary model that these are */
 
 /* How the weight files of a family name its tensors, without ".weight" and ".bias"; %d stands for the layer. */
 typedef struct tensor_names {
@@ -155,6 +170,8 @@ typedef struct model_param {
     size_t number; /* in the whole model, in reading order */
     bool is_copy;  /* of a tied table that the stage with the unembedding trains */
     bool frozen;   /* not trained: no gradient, no states, no master */
+    bool
+        of_other_head; /* of a head after the first: no part of the ordinary model, and begins as the first in its files */
     bool of_reference; /* of the frozen copy that a preference compares with; it begins as the parameter without the prefix */
     adapter_part adapter;
     base_format base; /* not BASE_COMPUTE: a frozen weight that is stored as codes, each of its parts by itself (pass/base.c) */
@@ -216,6 +233,12 @@ typedef struct generation_section {
     value_id top, top_sums;            /* of those rows, as LOGITS_TOP gives them */
 } generation_section;
 
+/* One of several losses of a step. */
+typedef struct model_loss {
+    value_id targets; /* int32 (N) */
+    value_id weights; /* fp32 (N), of each token's loss; NO_VALUE: all 1 */
+} model_loss;
+
 typedef struct model {
     model_config config;
     model_param
@@ -223,6 +246,8 @@ typedef struct model {
     size_t n_params, n_all_params;
     int n_chunks;                                          /* of layers, of all stages; 1: there is no pipeline */
     value_id tokens, targets, doc_start, weights, scalars; /* inputs of one micro-batch */
+    int n_losses;
+    model_loss loss[MTP_HEADS_MAX]; /* the first has targets and weights from above */
     /* Sequence ranks: those are of this rank's tokens, doc_start so that i % (T / S) - doc_start[i] is the position, and this is doc_start of
      * all tokens, in their order. NO_VALUE where no attention is over whole rows that are shared: doc_start serves both. */
     value_id doc_start_all;

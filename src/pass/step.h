@@ -27,6 +27,7 @@ typedef struct param_share {
 /* Inputs of one micro-batch in a run of SECTION_MICRO. */
 typedef struct micro_inputs {
     value_id tokens, targets, doc_start, doc_start_all, weights, segments, reference, scalars;
+    model_loss loss[MTP_HEADS_MAX]; /* of several losses; the first has targets and weights from above */
 } micro_inputs;
 
 typedef struct step_interface {

@@ -116,6 +116,9 @@ static void add_inputs_left_out(plan *p) {
     uint64_t n = 0;
     for (size_t i = 0; i < ARRAY_LENGTH(inputs); i++)
         if (inputs[i]) n += value_bytes(program_get(&p->program, inputs[i]));
+    for (int k = 1; k < p->model.n_losses; k++)
+        n += value_bytes(program_get(&p->program, one->loss[k].targets)) +
+             value_bytes(program_get(&p->program, one->loss[k].weights));
     n *= (uint64_t)(p->request.choice.accumulation - plan_built_micros(&p->request));
     p->planned[TIER_DEVICE] += n;
     p->by_role[ROLE_INPUT] += n;
