@@ -8,15 +8,14 @@
  * broken then, and nothing would be learned. */
 #include "reward/kind.h"
 #include "reward/reply.h"
+#include "reward/sigpipe.h"
 #include "reward/worker.h"
 
 #include <errno.h>
 #include <math.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { ATTEMPTS = 2, WORKERS_MOST = 1024 };
@@ -273,16 +272,9 @@ static status score_all(program *p) {
     return OK;
 }
 
-/* A write to a program that has ended raises SIGPIPE, whose handling is the host's: it is held back on this thread and taken away
- * again. */
 static status program_score(void *self, scoring *s) {
     program *p = self;
-    sigset_t pipes, before, pending;
-    sigemptyset(&pipes);
-    sigaddset(&pipes, SIGPIPE);
-    sigpending(&pending);
-    bool had_one = sigismember(&pending, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &pipes, &before);
+    sigpipe_hold hold = sigpipe_hold_begin();
     p->s = s;
     p->n_next = p->n_done = 0;
     status rc = score_all(p);
@@ -291,8 +283,7 @@ static status program_score(void *self, scoring *s) {
         p->slots[i].busy = false;
         p->slots[i].answer.length = 0;
     }
-    while (!had_one && sigtimedwait(&pipes, NULL, &(struct timespec){0}) > 0) {}
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    sigpipe_hold_end(&hold);
     return rc;
 }
 

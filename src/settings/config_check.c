@@ -69,8 +69,8 @@ static void warn_no_effect_memory(const config *c) {
 /* No task of tasks.def scores completions yet. */
 static void warn_no_effect_reward(const config *c) {
     static const char *const keys[] = {"reward.list",    "reward.answer",  "reward.tolerance", "reward.pattern",
-                                       "reward.length",  "reward.program", "reward.workers",   "reward.timeout",
-                                       "reward.retries", "reward.on_error"};
+                                       "reward.length",  "reward.program", "reward.url",       "reward.workers",
+                                       "reward.timeout", "reward.retries", "reward.on_error"};
     for (size_t i = 0; i < ARRAY_LENGTH(keys); i++)
         warn_if_given(c, keys[i], false, "train.task scores no completions");
 }
