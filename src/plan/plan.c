@@ -144,6 +144,7 @@ static status build_program(plan *p) {
                              .lora = r->lora,
                              .base = r->base,
                              .preference = r->preference,
+                             .policy = r->policy,
                              .reference = r->reference,
                              .logits_chunk_bytes = r->logits_chunk_bytes};
     TRY(model_build(&p->model, &p->program, &r->model, &o));

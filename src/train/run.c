@@ -451,7 +451,7 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
     out->tokens = t->state.tokens;
     if (t->step.seconds > 0) {
         out->tokens_per_second = (double)t->step.timed_tokens / t->step.seconds;
-        out->step_ms = t->step.seconds * 1e3 * (double)plan_tokens_per_step(p) / (double)t->step.timed_tokens;
+        out->step_ms = t->step.seconds * 1e3 / (double)t->step.timed_steps;
     }
     if (rc == OK && (rc = finish(t, out)) == ERR_INTERRUPTED) {
         error_clear();
@@ -460,9 +460,9 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
     rc = tell_ranks(r, failed_after(out->steps, rc));
     rc = failed_after(out->steps, hash_params(t, rc, &out->param_hash));
     exec_ledger(t->e, &out->memory);
-    bool timed = exec_is_timed(t->e) && t->step.timed_tokens > 0;
+    bool timed = exec_is_timed(t->e) && t->step.timed_steps > 0;
     out->idle = timed ? 1 - t->step.kernel_seconds / t->step.micro_seconds : NAN;
-    double n_steps = (double)t->step.timed_tokens / (double)plan_tokens_per_step(p);
+    double n_steps = (double)t->step.timed_steps;
     for (op_kind k = 0; k < OP_COUNT && timed; k++) out->step_seconds[k] = t->step.busy_seconds[k] / n_steps;
     out->host_planned = p->planned[TIER_HOST] - p->program.arena_bytes[TIER_HOST];
     out->host_peak = t->task->host_bytes(t->self) + dataset_host_bytes(d) +
