@@ -31,4 +31,6 @@ int64_t arithmetic_answer(problem q);
 int arithmetic_text(const arithmetic *s, problem q, int64_t answer, char text[32], int *end);
 /* The same as a document at a place of a row: document_size tokens, trained on the answer and its EOS. */
 void arithmetic_put(const arithmetic *s, problem q, int64_t answer, int64_t at, const data_row *out);
+/* Different problems of a split in a scattered order, the same for every seed: all of them, but at most `most`. The caller frees. */
+size_t arithmetic_collect(const arithmetic *s, split which, size_t most, problem **out);
 bool arithmetic_problem(const source *base, uint64_t index, strbuf *prompt, strbuf *answer);

@@ -120,26 +120,27 @@ void arithmetic_close(source *base) {
     free(base);
 }
 
-/* Walks every operator's problems in a scattered order, one of each in turn, and keeps the held-out ones: all of them
- * up to MAX_PROBLEMS, each once. */
-static void collect_held_out(arithmetic *s) {
-    size_t capacity = 0;
+/* Walks every operator's problems in a scattered order, one of each in turn. */
+size_t arithmetic_collect(const arithmetic *s, split which, size_t most, problem **out) {
+    size_t n_found = 0, capacity = 0;
     bool any = true;
     uint64_t key = rng_key(0, "data.arithmetic.order");
-    for (uint64_t i = 0; any && s->n_held_out < MAX_PROBLEMS; i++) {
+    *out = NULL;
+    for (uint64_t i = 0; any && n_found < most; i++) {
         any = false;
-        for (int k = 0; k < s->n_operators && s->n_held_out < MAX_PROBLEMS; k++) {
+        for (int k = 0; k < s->n_operators && n_found < most; k++) {
             uint64_t b_end = (uint64_t)second_operand_end(s, operators[k]), n = (uint64_t)s->operand_end * b_end;
             if (i >= n) continue;
             any = true;
             uint64_t number = rng_permute(key + (uint64_t)k, i, n);
             problem q = {.a = (int32_t)(number / b_end), .b = (int32_t)(number % b_end), .op = operators[k]};
-            if ((q.op == '-' && q.a < q.b) || !is_held_out(s, q)) continue;
-            s->held_out = array_grow(s->held_out, &capacity, s->n_held_out + 1, sizeof *s->held_out);
-            s->held_out[s->n_held_out++] = q;
+            if ((q.op == '-' && q.a < q.b) || is_held_out(s, q) != (which == SPLIT_EVAL)) continue;
+            *out = array_grow(*out, &capacity, n_found + 1, sizeof **out);
+            (*out)[n_found++] = q;
         }
     }
-    ASSERT(s->n_held_out > 0); /* a property of the hash, for each of the six difficulties */
+    ASSERT(n_found > 0); /* a property of the hash, for each of the six difficulties */
+    return n_found;
 }
 
 status arithmetic_check(const data_options *o, int64_t n_documents) {
@@ -164,7 +165,7 @@ void arithmetic_init(arithmetic *s, const source_kind *kind, const data_options 
     for (split which = SPLIT_TRAIN; which <= SPLIT_EVAL; which++)
         s->key[which] = builtin_split_key(o->seed, "arithmetic", which);
     s->held_out_key = rng_key(0, "data.arithmetic.held_out");
-    collect_held_out(s);
+    s->n_held_out = arithmetic_collect(s, SPLIT_EVAL, MAX_PROBLEMS, &s->held_out);
 }
 
 status arithmetic_open(source **out, const data_options *o) {

@@ -252,6 +252,7 @@ static status need_answer(const data_record *r, const turn_style *t, place at) {
 
 static status read_messages(record_parser *p, const turn_style *t, const record_options *o, place at,
                             data_record *out) {
+    out->prompt_keys[0] = t->list;
     TRY(read_turns(p, t, at, out));
     return o->may_lack_response ? OK : need_answer(out, t, at);
 }
@@ -262,8 +263,9 @@ static bool has(const json_t *object, const char *key) { return json_object_get(
 static status read_pair(const json_t *root, const char *prompt, const char *response, const record_options *o, place at,
                         data_record *out) {
     out->kind = RECORD_PAIR;
+    out->prompt_keys[0] = prompt;
     TRY(get_string(root, prompt, at, true, &out->prompt));
-    if (o->may_lack_response && (!response || !has(root, response))) return OK;
+    if (o->ignores_response || (o->may_lack_response && (!response || !has(root, response)))) return OK;
     TRY(get_string(root, response, at, false, &out->response));
     return OK;
 }
@@ -286,7 +288,8 @@ status record_read_split(record_parser *p, const char *key, size_t n_context, pl
 status record_read_answer(record_parser *p, const char *prompt, const char *response, const record_options *o, place at,
                           data_record *out) {
     const json_t *asked = json_object_get(p->root, prompt);
-    const json_t *answer = response ? json_object_get(p->root, response) : NULL;
+    const json_t *answer = response && !o->ignores_response ? json_object_get(p->root, response) : NULL;
+    out->prompt_keys[0] = prompt;
     if (!json_is_array(asked) && !json_is_array(answer)) return read_pair(p->root, prompt, response, o, at, out);
     bool is_open = o->may_lack_response && !answer;
     if (!is_open && json_is_array(asked) != json_is_array(answer))
@@ -304,6 +307,7 @@ static status read_instruction(record_parser *p, const json_t *root, const recor
                                data_record *out) {
     const json_t *input = json_object_get(root, "input");
     TRY(read_pair(root, "instruction", "output", o, at, out));
+    out->prompt_keys[1] = "input";
     if (!input || json_is_null(input)) return OK;
     span more = {0};
     TRY(get_string(root, "input", at, true, &more));
@@ -349,6 +353,7 @@ static status read_known_shape(record_parser *p, const record_options *o, place 
     if (!has(root, "text") && has(root, "chosen") && has(root, "rejected")) return record_refuse_preference(root, at);
     if (!has(root, "text")) return record_refuse_shape(root, o, at);
     out->kind = RECORD_TEXT;
+    out->prompt_keys[0] = "text";
     return get_string(root, "text", at, false, &out->text);
 }
 
@@ -392,6 +397,7 @@ status record_parse(record_parser *p, const char *text, size_t n_bytes, const ch
     place at = {path, (unsigned long long)number};
     *out = (data_record){.path = path, .line = number};
     TRY(record_load_line(p, text, n_bytes, at, &out->has_rounded_numbers));
+    out->object = p->root;
     TRY(read_shape(p, o, at, out));
     if (out->kind == RECORD_TEXT) return OK;
     return record_read_beside(p, at, out);

@@ -42,6 +42,8 @@ typedef struct record_options {
     /* Prompts for a model to answer: {"prompt"}, {"question"}, {"instruction"}, messages without the assistant's, and a
      * prompt column alone are records too. A response that is missing is empty, or no message. */
     bool may_lack_response;
+    /* The response is not even looked at, so it may be a number: prompts.c hands it out as a column. With may_lack_response. */
+    bool ignores_response;
 } record_options;
 #define RECORD_MAX_LINE ((uint64_t)64 << 20)
 
@@ -66,7 +68,9 @@ typedef struct data_record {
     /* What a template gets: the turns as JSON objects with "role" and "content" (RECORD_MESSAGES), and what stands beside
      * them; NULL: nothing. Hold a reference to keep one beyond the next record. */
     json_t *turns, *tools, *template_kwargs;
-    bool has_rounded_numbers; /* an integer of the line is beyond 64 bits: all of them are reals */
+    bool has_rounded_numbers;   /* an integer of the line is beyond 64 bits: all of them are reals */
+    json_t *object;             /* the whole line */
+    const char *prompt_keys[2]; /* keys of it that hold the prompt, or the text; NULL: no second one */
 } data_record;
 /* The error for the first thing in a record that only a template can write. */
 status record_check_plain(const data_record *r);
