@@ -11,7 +11,7 @@
  *     rewards_close(r);
  *
  * One list of kinds: rewards.def. Scores depend on the items alone, never on the number of workers or the order in which they
- * answer. */
+ * answer. One call at a time. */
 #include "base/base.h"
 #include "format/format.h"
 
@@ -23,8 +23,8 @@ typedef struct reward_options {
     const char *list;    /* names with weights: "numeric", or "numeric:1, format:0.2, program:0.5" */
     const char *answer;  /* the column that holds the right answer */
     double tolerance;    /* numeric: relative, of the right answer */
-    const char *pattern; /* regex, format: what a completion has to match */
-    int64_t length;      /* length: the tokens that a completion may have for nothing */
+    const char *pattern; /* regex, format: what a completion has to match; NULL or "": format has a usual one */
+    int64_t length;      /* length: the tokens that a completion may have for nothing; 0: not given */
     const char *program; /* program: a command line for /bin/sh, kept running, one JSON line in, one out */
     const char *url;     /* http: where items are posted, in batches */
     int64_t workers;     /* program: how many of it */
@@ -36,15 +36,17 @@ typedef struct reward_options {
 /* Borrowed for the call. Text need not be UTF-8 where the tokenizer's is bytes. */
 typedef struct reward_item {
     span prompt, completion;
-    int64_t n_tokens; /* of the completion */
-    bool truncated;   /* it reached its limit instead of ending */
+    int64_t n_tokens;      /* of the completion */
+    bool truncated;        /* it reached its limit instead of ending */
     const json_t *columns; /* of the record that the prompt came from; an object, or NULL */
 } reward_item;
 
 /* What went wrong in one call, over all programs and servers. */
 typedef struct reward_report {
     uint64_t n_unscorable; /* completions without a number from at least one reward */
-    uint64_t n_failed;     /* answers that were no number and not null: garbage, NaN, late, lost in a crash */
+    uint64_t
+        n_failed; /* answers that were no number and not null: garbage, NaN, late, lost in a crash; and right answers
+                            * of records that are none */
     uint64_t n_restarts;
     double seconds;
     char first_failure[256]; /* in words; empty: none */
@@ -59,3 +61,6 @@ double rewards_weight(const rewards *r, size_t f);
 status rewards_score(rewards *r, const reward_item *items, size_t n, double *scores, reward_report *report);
 /* Sum of weight times score; NAN if one of them is. */
 double rewards_total(const rewards *r, const double *scores);
+/* The names of all kinds, and what each is: for help. NULL past the last. */
+const char *rewards_kind_name(size_t i);
+const char *rewards_kind_help(size_t i);

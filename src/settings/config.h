@@ -41,6 +41,7 @@ typedef struct config {
         double smoothing, gamma, lambda, desirable, undesirable;
         int reference; /* reference_kind; 0: auto */
     } preference;
+    reward_options reward;
     train_options train;
     /* As the plan's request takes it, -1 where the plan chooses. Not here: what train.* and parallel.* give together
      * (micro_batch, accumulation, sequence) and what is text (recompute). */

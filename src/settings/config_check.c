@@ -66,6 +66,14 @@ static void warn_no_effect_memory(const config *c) {
     warn_if_given(c, "memory.nvme_path", may_offload(c, TIER_NVME, TIER_NVME), "nothing is offloaded to nvme");
 }
 
+/* No task of tasks.def scores completions yet. */
+static void warn_no_effect_reward(const config *c) {
+    static const char *const keys[] = {"reward.list",    "reward.answer", "reward.tolerance",
+                                       "reward.pattern", "reward.length", "reward.on_error"};
+    for (size_t i = 0; i < ARRAY_LENGTH(keys); i++)
+        warn_if_given(c, keys[i], false, "train.task scores no completions");
+}
+
 static void config_warn_no_effect(const config *c) {
     bool fp16 = c->choice.precision == PRECISION_FP16, dynamic = fp16 && c->train.loss_scale == 0;
     bool builtin = str_starts_with(c->data.source, "builtin:");
@@ -90,6 +98,7 @@ static void config_warn_no_effect(const config *c) {
     warn_no_effect_memory(c);
     bool lora = c->model.lora_rank > 0;
     warn_no_effect_preference(c);
+    warn_no_effect_reward(c);
     warn_if_given(c, "model.lora.alpha", lora, "model.lora.rank is none");
     warn_if_given(c, "model.lora.targets", lora, "model.lora.rank is none");
     warn_if_given(c, "model.lora.dropout", lora || *c->model.adapter, "model.lora.rank is none");

@@ -305,6 +305,7 @@ status request_from_config(const config *c, train_request *out) {
     p->run_steps = t->steps;
     out->preference = preference_from_config(c);
     out->reference = (reference_kind)c->preference.reference;
+    out->reward = c->reward;
     TRY(task_shape(task_of(c->task), out));
     return limits_of_machine(out, c, (limits_ranks){1, 1}, true);
 }

@@ -9,6 +9,7 @@
  *   - On many ranks every call of a trainer is collective and returns the same on all of them. Micro-batch j of rank r
  *     of n holds the rows that one rank would see in micro-batch j n + r. */
 #include "generate/generate.h"
+#include "reward/reward.h"
 #include "train/perplexity.h" /* loss of a model on a text: part of this room's face */
 #include "weights/weights.h"
 
@@ -147,6 +148,7 @@ void train_say(const train_observer *o, const char *fmt, ...) __attribute__((for
 struct train_request {
     preference_options preference; /* of the task preference: as asked ... */
     reference_kind reference;      /* ... none: as the task chooses */
+    reward_options reward;         /* of tasks that score completions */
     plan_request plan;
     data_options data;
     train_options train;
