@@ -78,8 +78,9 @@ static void warn_no_effect_memory(const config *c) {
 }
 
 static void warn_no_effect_reward(const config *c) {
-    static const char *const keys[] = {"reward.list",    "reward.answer", "reward.tolerance",
-                                       "reward.pattern", "reward.length", "reward.on_error"};
+    static const char *const keys[] = {"reward.list",    "reward.answer",  "reward.tolerance", "reward.pattern",
+                                       "reward.length",  "reward.program", "reward.workers",   "reward.timeout",
+                                       "reward.retries", "reward.on_error"};
     for (size_t i = 0; i < ARRAY_LENGTH(keys); i++)
         warn_if_given(c, keys[i], c->task == TASK_RLOO, "train.task is not rloo");
 }
