@@ -48,7 +48,7 @@ typedef struct policy_options {
     float temperature; /* of all log-probabilities */
 } policy_options;
 
-/* Segments of a row: the number of the token's completion in its row, from 0; POLICY_NONE; or POLICY_COUNTED: there is no
+/* Segments of a row: the number of the token's completion in its row, rising from 0; POLICY_NONE; or POLICY_COUNTED: there is no
  * token here, and one more is divided by (a completion that is masked). */
 enum { POLICY_NONE = -1, POLICY_COUNTED = -2 };
 

@@ -38,7 +38,7 @@ const task_metric rollout_metric_table[ROLLOUT_METRICS] = {
     [REWARD_STD] = {"reward_std", NULL, "deviation of the rewards of a rollout"},
     [ZERO_STD] = {"frac_reward_zero_std", NULL, "share of prompts whose completions all have the same reward"},
     [UNSCORABLE] = {"reward_unscorable", NULL, "share of completions without a reward"},
-    [KL] = {"kl", NULL, "KL divergence to the reference; in the reward: of whole completions, in the loss: per token"},
+    [KL] = {"kl", NULL, "KL divergence to the reference, per token"},
     [ENTROPY] = {"entropy", NULL, "of the policy, per token in nats, estimated by the tokens that were sampled"},
     [CLIP_LOW] = {"clip_ratio/low_mean", NULL, "share of ratios below 1 - rl.epsilon that were clipped"},
     [CLIP_HIGH] = {"clip_ratio/high_mean", NULL, "share of ratios above 1 + rl.epsilon_high that were clipped"},
@@ -142,6 +142,13 @@ static void report_lengths(const rollout *r, double *x, train_metrics *m) {
     add(m, CUT, mean_of(x, n));
 }
 
+/* Per token, over all completions. */
+static double kl_of_rollout(const rollout *r) {
+    double kl = 0, tokens = 0;
+    for (size_t i = 0; i < (size_t)r->n_ranks * r->n; i++) kl += r->all[i].kl, tokens += r->all[i].length;
+    return kl / tokens;
+}
+
 void rollout_report(const rollout *r, const double *sums, const rollout_checks *c, train_step_report *report) {
     train_metrics *m = &report->metrics;
     size_t n = (size_t)r->n_ranks * r->n;
@@ -149,12 +156,8 @@ void rollout_report(const rollout *r, const double *sums, const rollout_checks *
     double ratios = r->loss->level == POLICY_TOKEN ? sums[SUM_POLICY_TOKENS] : sums[SUM_POLICY_COMPLETIONS];
     report_rewards(r, x, m);
     report_lengths(r, x, m);
-    if (r->beta > 0 && r->loss->kl_in_reward) {
-        column(r, offsetof(rollout_numbers, kl), x);
-        add(m, KL, mean_of(x, n));
-    } else if (r->beta > 0) {
-        add(m, KL, sums[SUM_POLICY_KL] / sums[SUM_POLICY_TOKENS]);
-    }
+    if (r->beta > 0)
+        add(m, KL, (r->loss->kl_in_reward ? kl_of_rollout(r) : sums[SUM_POLICY_KL] / sums[SUM_POLICY_TOKENS]));
     add(m, CLIP_LOW, sums[SUM_POLICY_LOW] / ratios);
     add(m, CLIP_HIGH, sums[SUM_POLICY_HIGH] / ratios);
     add(m, RATIO, sums[SUM_POLICY_RATIO] / ratios);

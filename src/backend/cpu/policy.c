@@ -43,6 +43,7 @@ void cpu_kernel_POLICY(backend_context *c, const kernel_call *k) {
     int64_t T = a->seq_len;
     for (int64_t at = 0; at < a->batch * T; at += T) {
         double row[POLICY_SUM_COUNT] = {0};
+        int32_t last = POLICY_NONE; /* completion */
         add_row(parts, &rows, segments, at, T);
         for (int64_t i = at; i < at + T; i++) {
             weights[i] = 0;
@@ -51,7 +52,8 @@ void cpu_kernel_POLICY(backend_context *c, const kernel_call *k) {
             policy_token t = token_of(&rows, i);
             policy_result r = policy_judge(&a->policy, &parts[segments[i]], &t);
             weights[i] = (float)r.weight;
-            policy_count(&a->policy, &r, i == at || segments[i - 1] != segments[i], row);
+            policy_count(&a->policy, &r, segments[i] != last, row);
+            last = segments[i];
         }
         for (int s = 0; s < POLICY_SUM_COUNT; s++) part[s] += row[s];
     }

@@ -54,11 +54,11 @@ static __global__ void __launch_bounds__(WARP) weigh_rows(launch_policy p) {
     policy_part *parts = (policy_part *)p.work + row * T;
     double *sums = (double *)((char *)p.work + policy_layout_of(p.batch, T).at_sums) + row * POLICY_SUM_COUNT;
     double sum[POLICY_SUM_COUNT] = {};
+    int32_t last = POLICY_NONE; /* completion */
     add_row(p, parts, row);
     for (int64_t t0 = 0; t0 < T; t0 += WARP) {
         int64_t t = t0 + lane, at = row * T + t;
         int32_t s = t < T ? p.segments[at] : POLICY_NONE;
-        bool is_first = t < T && (t == 0 || p.segments[at - 1] != s);
         policy_result r = {0, 0, 0, 0, 0, 0};
         if (s >= 0) {
             policy_token token = token_of(p, at);
@@ -67,7 +67,6 @@ static __global__ void __launch_bounds__(WARP) weigh_rows(launch_policy p) {
         if (t < T) p.weights[at] = (float)r.weight;
         for (int i = 0; i < WARP; i++) {
             int32_t si = __shfl_sync(ALL, s, i);
-            int first = __shfl_sync(ALL, (int)is_first, i);
             policy_result ri;
             ri.weight = 0;
             ri.loss = __shfl_sync(ALL, r.loss, i);
@@ -76,7 +75,9 @@ static __global__ void __launch_bounds__(WARP) weigh_rows(launch_policy p) {
             ri.high = __shfl_sync(ALL, r.high, i);
             ri.ratio = __shfl_sync(ALL, r.ratio, i);
             if (si == POLICY_COUNTED) policy_count_nothing(sum);
-            if (si >= 0) policy_count(&p.options, &ri, first != 0, sum);
+            if (si < 0) continue;
+            policy_count(&p.options, &ri, si != last, sum);
+            last = si;
         }
     }
     if (lane == 0)
