@@ -47,6 +47,7 @@ static void on_step(void *context, const train_step_report *r) {
 }
 static void on_eval(void *context, const train_eval_report *r) { track_eval(((listener *)context)->t, r); }
 static void on_sample(void *context, const train_sample *s) { track_sample(((listener *)context)->t, s); }
+static void on_completion(void *context, const train_completion *c) { track_completion(((listener *)context)->t, c); }
 static void on_message(void *context, const char *text) { track_message(((listener *)context)->t, text); }
 static void on_save(void *context) { track_sync(((listener *)context)->t); }
 static void on_example(void *context, const char *prompt, const char *expected, const char *got) {
@@ -142,13 +143,15 @@ static status run(command_line *l, job *j, const char *run_dir) {
         TRY(measure_peak(r->backend, &(backend_options){r->n_threads, r->bind, r->gpu},
                          precision_compute(p->request.choice.precision), &peak));
         track_options to = {.run_dir = run_dir,
-                            .samples = plan_samples(&p->request),
+                            .samples = r->train.sample_every > 0,
+                            .completions = p->request.policy.on && r->train.rl.log_prompts > 0,
                             .out = stderr,
                             .peak_flops = peak,
                             .memory_planned = p->planned[TIER_DEVICE],
                             .log_every = r->train.log_every};
         TRY(track_open(&observed.t, &to));
-        observer = (train_observer){&observed, on_step, on_eval, on_example, on_message, on_save, on_start, on_sample};
+        observer = (train_observer){&observed, on_step,  on_eval,   on_example,   on_message,
+                                    on_save,   on_start, on_sample, on_completion};
     }
     catch_signals(r->comm != NULL);
     rc = train_run(r, p, j->data, &observer, &result);

@@ -81,6 +81,17 @@ static void warn_of_glued_pairs(const train_request *q, const data_report *r) {
              q->data.chat == CHAT_NONE ? "data.chat is none" : "the tokenizer has no chat template");
 }
 
+static void report_prompts(const train_request *q, const data_report *r, const data_report *held_out) {
+    double steps = (double)r->n_documents * (double)q->train.rl.updates / (double)q->train.rl.prompts;
+    fprintf(stderr, "data      %s: %llu prompts per epoch = %.1f steps, %llu held out\n", q->data.source,
+            (unsigned long long)r->n_documents, steps, (unsigned long long)held_out->n_documents);
+    if (r->n_dropped_documents)
+        log_warn("%llu prompts leave no room for a completion in rows of %lld tokens and are left out (rl.skip_long)",
+                 (unsigned long long)r->n_dropped_documents, (long long)q->data.seq_len);
+    if (r->n_skipped)
+        log_warn("%llu lines that are no records were skipped (data.on_error)", (unsigned long long)r->n_skipped);
+}
+
 void train_report_data(const dataset *d, const train_request *q, const plan *p) {
     data_report r, held_out;
     const char *path;
@@ -88,6 +99,10 @@ void train_report_data(const dataset *d, const train_request *q, const plan *p) 
     bool records = data_source_has_records(&q->data);
     dataset_report(d, SPLIT_TRAIN, &r);
     dataset_report(d, SPLIT_EVAL, &held_out);
+    if (dataset_kind(d) == DATA_PROMPTS) {
+        report_prompts(q, &r, &held_out);
+        return;
+    }
     fprintf(stderr, "data      %s", q->data.source);
     if (r.rows_per_epoch) {
         print_counts(&r, &held_out, records);

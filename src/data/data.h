@@ -22,14 +22,15 @@ bool data_is_records(const char *path); /* what auto takes a file for: .jsonl, .
  *   DATA_TEXT      texts, and records with one answer (records.h)
  *   DATA_PAIRS     {"prompt", "chosen", "rejected"}: two answers to one prompt
  *   DATA_LABELLED  {"prompt", "completion", "label"}: one answer, and whether it is a good one (KTO)
- * An example of the last two is several documents of one row, each with its own copy of the prompt:
+ *   DATA_PROMPTS   prompts alone, without rows: prompts.h reads them
+ * An example of pairs or labelled answers is several documents of one row, each with its own copy of the prompt:
  *   DATA_PAIRS     PART_CHOSEN, PART_REJECTED
  *   DATA_LABELLED  PART_CHOSEN where label is true, else PART_REJECTED; then PART_MISMATCHED: the same prompt with the
  *                  response of another example, from which KTO estimates the KL divergence. It is the next example of
  *                  the split (cyclic) that has another prompt; where that one does not fit, the one with the shortest
  *                  response.
  * Rows hold whole examples. One that is longer than a row is dropped and counted, never cut. */
-typedef enum data_kind { DATA_TEXT, DATA_PAIRS, DATA_LABELLED } data_kind;
+typedef enum data_kind { DATA_TEXT, DATA_PAIRS, DATA_LABELLED, DATA_PROMPTS } data_kind;
 typedef enum data_part { PART_CHOSEN, PART_REJECTED, PART_MISMATCHED, PART_STRIDE = 4 } data_part;
 /* "chosen", "rejected"; of labelled examples "desirable", "undesirable", "mismatched". */
 const char *data_part_name(data_kind k, data_part p);
@@ -68,6 +69,8 @@ typedef struct data_options {
     const char *cache; /* where tokens are kept between runs: "auto", a directory; NULL or "": nowhere */
     int n_threads;     /* that tokenize; 0: one per core */
     uint64_t seed;
+    int64_t longest_prompt; /* DATA_PROMPTS: tokens; a longer one is an error ... */
+    bool skip_long_prompts; /* ... or left out and counted */
 } data_options;
 
 typedef enum split { SPLIT_TRAIN, SPLIT_EVAL } split;

@@ -2,6 +2,7 @@
  *
  * Options are checked here once; what only one kind of source knows (difficulty, file sizes) is checked where it is
  * opened. A data set is immutable: several threads may read rows at the same time. */
+#include "data/prompts.h"
 #include "data/source.h"
 
 #include <math.h>
@@ -58,6 +59,7 @@ static status open_source(source **out, const data_options *o, const tokenizer *
     if (!(o->eval_fraction >= 0 && o->eval_fraction < 1)) /* a NaN is refused too */
         return ERR(ERR_INPUT, "data: found an eval_fraction of %g, expected 0 up to (not including) 1",
                    o->eval_fraction);
+    if (o->kind == DATA_PROMPTS) return prompt_source_open(out, o, t);
     for (size_t i = 0; i < ARRAY_LENGTH(builtins); i++) {
         if (strcmp(o->source, builtins[i].name) != 0) continue;
         if (!tokenizer_is_byte(t))
@@ -123,6 +125,11 @@ uint64_t dataset_n_examples(const dataset *d, split s) {
 }
 
 data_kind dataset_kind(const dataset *d) { return d->kind; }
+
+const prompt_set *dataset_prompts(const dataset *d) {
+    ASSERT(d->kind == DATA_PROMPTS);
+    return prompt_source_set(d->source);
+}
 
 bool dataset_problem(const dataset *d, uint64_t index, strbuf *prompt, strbuf *answer) {
     if (!d->source->kind->problem) return false;

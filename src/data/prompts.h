@@ -44,3 +44,5 @@ prompts_end(const prompt_set *s); /* the token that ends an answer to them (EOS,
 /* Number `position` of an endless walk: epoch after epoch of the train split, each in an order of its own; of the eval split in the
  * order of the file, again and again. The split has prompts. */
 prompt_record prompts_get(const prompt_set *s, split which, uint64_t position);
+/* Of a data set that was opened with DATA_PROMPTS, as long as that lives. */
+const prompt_set *dataset_prompts(const dataset *d);

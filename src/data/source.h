@@ -32,6 +32,10 @@ status random_open(source **out, const data_options *o);
 status preferences_open(source **out, const data_options *o);
 status files_open(source **out, const data_options *o, const tokenizer *t);
 uint64_t files_host_bytes_at_most(const data_options *o);
+/* DATA_PROMPTS, of files or built in. */
+typedef struct prompt_set prompt_set;
+status prompt_source_open(source **out, const data_options *o, const tokenizer *t);
+const prompt_set *prompt_source_set(const source *s);
 
 /* One entry of data.source. */
 typedef struct file_entry {

@@ -222,6 +222,7 @@ void completions_free(completion *list, size_t n) {
     for (size_t i = 0; list && i < n; i++) {
         free(list[i].tokens);
         free(list[i].text);
+        free(list[i].log_probabilities);
     }
     free(list);
 }

@@ -8,7 +8,7 @@
  *
  * Promises
  *   - Greedy completions do not depend on what else is in the batch, on the number of slots or on the page size; sampled
- *     ones depend on (seed, prompt index, completion index, position) only. The CPU backend gives a token the same bits in
+ *     ones depend on (seed, prompt number, completion index, position) only. The CPU backend gives a token the same bits in
  *     one prefill, in chunks of it, and token by token through the cache; other backends within 1e-4 of the largest logit.
  *   - Nothing is cut silently: a prompt that does not fit the context is an error, a completion that reaches it stops
  *     with STOP_LENGTH.
@@ -33,7 +33,8 @@ typedef struct sampling_options {
     double min_p;              /* 0: all */
     double repetition_penalty; /* 1: none; as transformers: over prompt and completion */
     uint64_t seed;
-    int64_t n_completions;    /* per prompt */
+    uint64_t first_prompt; /* number of the first prompt, where these are a part of a longer list */
+    int64_t n_completions; /* per prompt */
     const char *const *stops; /* strings that end a completion, left out of its text; they may begin inside a token */
     size_t n_stops;
     const int32_t *ends; /* tokens that end a completion beside the model's own end of text: the end of a turn */
@@ -53,6 +54,7 @@ typedef struct completion {
     size_t text_bytes; /* a byte tokenizer's text may hold NUL and need not be UTF-8 */
     stop_reason stop;
     double log_probability; /* sum over its tokens, under the model itself: temperature 1, no filter, no penalty */
+    float *log_probabilities; /* of each token, at the sampling temperature, no filter, no penalty; greedy: temperature 1 */
 } completion;
 
 typedef struct prompt {

@@ -177,13 +177,23 @@ static int32_t largest(const sample_candidate *c, size_t n) {
 }
 
 sample_result sample_top(int32_t top, double logit, double log_sum) {
-    return isfinite(log_sum) ? (sample_result){top, logit - log_sum} : (sample_result){-1, NAN};
+    return isfinite(log_sum) ? (sample_result){top, logit - log_sum, logit - log_sum} : (sample_result){-1, NAN, NAN};
+}
+
+/* Of a token under the logits divided by the temperature. */
+static double tempered(const sample_scratch *w, const float *logits, int32_t token, double temperature) {
+    float top = -INFINITY;
+    double sum = 0;
+    for (size_t i = 0; i < w->n_vocab; i++) top = fmaxf(top, logits[i]);
+    for (size_t i = 0; i < w->n_vocab; i++) sum += exp(((double)logits[i] - (double)top) / temperature);
+    return ((double)logits[token] - (double)top) / temperature - log(sum);
 }
 
 sample_result sample_draw(sample_scratch *w, const float *logits, double log_sum, const int32_t *history,
                           size_t n_history, const sampling_options *o, double uniform) {
-    if (!isfinite(log_sum)) return (sample_result){-1, NAN};
+    if (!isfinite(log_sum)) return (sample_result){-1, NAN, NAN};
     size_t n = sample_filter(w, logits, history, n_history, o);
     int32_t token = o->temperature == 0 ? largest(w->candidates, n) : draw(w->candidates, n, uniform);
-    return (sample_result){token, (double)logits[token] - log_sum};
+    double plain = (double)logits[token] - log_sum, t = o->temperature;
+    return (sample_result){token, plain, t == 0 || t == 1 ? plain : tempered(w, logits, token, t)};
 }

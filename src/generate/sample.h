@@ -33,6 +33,7 @@ size_t sample_filter(sample_scratch *w, const float *logits, const int32_t *hist
 typedef struct sample_result {
     int32_t token;          /* -1: the logits are not finite */
     double log_probability; /* under the logits as they are */
+    double tempered;        /* ... divided by the temperature; greedy: as they are */
 } sample_result;
 /* log_sum: the log of the sum of all exp(logit), not finite when the logits are not. */
 sample_result sample_draw(sample_scratch *w, const float *logits, double log_sum, const int32_t *history,

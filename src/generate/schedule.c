@@ -26,6 +26,7 @@ typedef struct sequence {
     int32_t *pages;
     size_t n_pages;
     double log_probability;
+    float *log_probabilities; /* of the completion's tokens */
     text_stream text;
 } sequence;
 
@@ -110,6 +111,7 @@ static bool admit(scheduler *s) {
                     .n_pages = needed};
     q->tokens = mem_alloc((size_t)q->n_most * sizeof *q->tokens);
     memcpy(q->tokens, p->tokens, p->n_tokens * sizeof *q->tokens);
+    q->log_probabilities = mem_alloc((size_t)(q->n_most - q->n_prompt) * sizeof *q->log_probabilities);
     q->pages = mem_alloc(needed * sizeof *q->pages);
     memcpy(q->pages, s->kept, s->n_kept * sizeof *q->pages);
     page_pool_share(pool, s->kept, s->n_kept);
@@ -138,6 +140,7 @@ static void release(scheduler *s, sequence *q) {
     s->free_slots[s->n_free_slots++] = q->slot;
     text_stream_close(&q->text);
     free(q->tokens);
+    free(q->log_probabilities);
     free(q->pages);
     free(q);
 }
@@ -159,6 +162,8 @@ static status finish(scheduler *s, sequence *q, stop_reason why) {
     c->n_tokens = (size_t)(q->n_tokens - q->n_prompt);
     c->tokens = mem_alloc(c->n_tokens * sizeof *c->tokens);
     memcpy(c->tokens, q->tokens + q->n_prompt, c->n_tokens * sizeof *c->tokens);
+    c->log_probabilities = q->log_probabilities;
+    q->log_probabilities = NULL;
     c->text_bytes = q->text.text.length;
     c->text = strbuf_take(&q->text.text);
     s->report->new_tokens += c->n_tokens;
@@ -177,7 +182,8 @@ static void sample_task(void *context, int64_t row, int thread) {
         s->results[row] = sample_top(g->top[row], g->top_sums[row][0], g->top_sums[row][1]);
         return;
     }
-    double uniform = sample_uniform(s->options->seed, q->prompt, q->index, (uint64_t)(q->n_tokens - q->n_prompt));
+    double uniform = sample_uniform(s->options->seed, s->options->first_prompt + q->prompt, q->index,
+                                    (uint64_t)(q->n_tokens - q->n_prompt));
     s->results[row] = sample_draw(&g->scratch[thread], step_logits(g, row), g->top_sums[row][1], q->tokens,
                                   (size_t)q->n_tokens, s->options, uniform);
 }
@@ -200,6 +206,7 @@ static status take_token(scheduler *s, sequence *q, const sample_result *r, bool
         return ERR(ERR_RUN,
                    "prompt %zu: the logits of new token %lld are not finite: the weights or the precision are bad",
                    q->prompt + 1, (long long)(q->n_tokens - q->n_prompt + 1));
+    q->log_probabilities[q->n_tokens - q->n_prompt] = (float)r->tempered;
     q->tokens[q->n_tokens++] = r->token;
     q->log_probability += r->log_probability;
     if (is_eos(s, r->token)) return finish(s, q, STOP_EOS);

@@ -76,6 +76,12 @@ static value_id write_hidden(builder *b, const outer_params *w) {
     return x ? write_final_norm(b, w, x) : NO_VALUE;
 }
 
+/* Log-probabilities of a policy are at the temperature that its completions are sampled at. */
+static float logits_scale(const builder *b) {
+    const policy_options *p = &b->o->policy;
+    return p->on && p->temperature != 1 ? 1 / p->temperature : 0;
+}
+
 /* Ranks that share the vocabulary exchange a few numbers per token, never logits. */
 static void write_shared_loss(builder *b, const outer_params *w, value_id h, value_id losses, value_id argmax) {
     int64_t N = n_tokens(b), n = argmax ? STAT_ARGMAX + 1 : STAT_TARGET + 1;
@@ -86,6 +92,7 @@ static void write_shared_loss(builder *b, const outer_params *w, value_id h, val
                                   : program_view(b->p, name, own, 0, SHAPE(1, N, n));
     op *o = emit_on_vocabulary(b, OP_UNEMBED_STATS);
     o->attr.chunk_bytes = b->o->logits_chunk_bytes;
+    o->attr.logits_scale = logits_scale(b);
     op_in(o, UNEMBED_STATS_H, h), op_in(o, UNEMBED_STATS_W, w->unembed);
     op_in(o, UNEMBED_STATS_TARGETS, b->targets);
     op_out(o, UNEMBED_STATS_STATS, own);
@@ -134,6 +141,7 @@ static void write_loss(builder *b, const outer_params *w, value_id h, value_id l
     }
     op *o = builder_emit(b, OP_UNEMBED_LOSS);
     o->attr.chunk_bytes = b->o->logits_chunk_bytes;
+    o->attr.logits_scale = logits_scale(b);
     op_in(o, UNEMBED_LOSS_H, h), op_in(o, UNEMBED_LOSS_W, w->unembed), op_in(o, UNEMBED_LOSS_TARGETS, b->targets);
     op_out(o, UNEMBED_LOSS_LOSSES, losses), op_out(o, UNEMBED_LOSS_ARGMAX, argmax);
 }
@@ -187,8 +195,31 @@ static void write_heads(builder *b, const outer_params *w) {
     b->targets = b->m->targets;
 }
 
+/* The same for completions with advantages. The losses outlive the section: the first update of a rollout gives the
+ * log-probabilities that later ones compare with. */
+static void write_policy(builder *b, const outer_params *w, const outer_params *reference) {
+    model *m = b->m;
+    const policy_options *p = &b->o->policy;
+    value_id other = p->beta > 0 ? write_reference(b, reference, REFERENCE_PREFIX) : NO_VALUE;
+    value_id h = write_hidden(b, w);
+    m->loss_sums = program_persistent(b->p, "loss.sums", DTYPE_F64, SHAPE(POLICY_SUM_COUNT), ROLE_WORK);
+    m->losses = program_persistent(b->p, "losses", DTYPE_F32, SHAPE(n_tokens(b)), ROLE_WORK);
+    write_shared_loss(b, w, h, m->losses, NO_VALUE);
+    value_id weights = builder_value(b, "policy.weights", DTYPE_F32, SHAPE(n_tokens(b)));
+    op *o = builder_emit(b, OP_POLICY);
+    o->attr.policy = *p;
+    op_in(o, POLICY_LOSSES, m->losses), op_in(o, POLICY_OLD, m->old), op_in(o, POLICY_REFERENCE, other);
+    op_in(o, POLICY_ADVANTAGES, m->advantages), op_in(o, POLICY_SEGMENTS, m->segments);
+    op_in(o, POLICY_ROLLOUT, m->rollout), op_in(o, POLICY_SCALARS, m->scalars);
+    op_out(o, POLICY_WEIGHTS, weights), op_out(o, POLICY_SUMS, m->loss_sums);
+}
+
 static void write_training(builder *b, const outer_params *w, const outer_params *reference) {
     b->where = SECTION_MICRO, b->prefix = "";
+    if (b->o->policy.on) {
+        write_policy(b, w, reference);
+        return;
+    }
     if (b->o->preference.kind) {
         write_preference(b, w, reference);
         return;
@@ -228,7 +259,12 @@ static void add_inputs(builder *b) {
     m->doc_start = program_persistent(b->p, "doc_start", DTYPE_I32, SHAPE(N), ROLE_INPUT);
     if (b->n_sequence > 1 && !b->o->ring)
         m->doc_start_all = program_persistent(b->p, "doc_start.all", DTYPE_I32, SHAPE(N * b->n_sequence), ROLE_INPUT);
-    if (b->o->preference.kind) m->segments = program_persistent(b->p, "segments", DTYPE_I32, SHAPE(N), ROLE_INPUT);
+    const policy_options *policy = &b->o->policy;
+    if (b->o->preference.kind || policy->on)
+        m->segments = program_persistent(b->p, "segments", DTYPE_I32, SHAPE(N), ROLE_INPUT);
+    if (policy->on) m->advantages = program_persistent(b->p, "advantages", DTYPE_F32, SHAPE(N), ROLE_INPUT);
+    if (policy->on && policy->is_old) m->old = program_persistent(b->p, "old", DTYPE_F32, SHAPE(N), ROLE_INPUT);
+    if (policy->on && policy->cap > 0) m->rollout = program_persistent(b->p, "rollout", DTYPE_F32, SHAPE(N), ROLE_INPUT);
     if (b->o->reference == REFERENCE_INPUT)
         m->reference = program_persistent(b->p, "reference", DTYPE_F32, SHAPE(N), ROLE_INPUT);
     if (b->o->z_input) m->z = program_persistent(b->p, "preference.z", DTYPE_F64, SHAPE(1), ROLE_INPUT);
@@ -402,6 +438,18 @@ static status check_preference(const model_build_options *o) {
         stages > 1 ? "pipeline" : "sequence", stages > 1 ? stages : S);
 }
 
+/* A rank generates with all layers, and its completions are whole. */
+static status check_policy(const model_build_options *o) {
+    static const axis shared[] = {AXIS_TENSOR, AXIS_SEQUENCE, AXIS_PIPELINE};
+    for (size_t i = 0; i < ARRAY_LENGTH(shared) && o->policy.on; i++)
+        if (mesh_size(&o->mesh, shared[i]) > 1)
+            return ERR(ERR_INPUT,
+                       "train.task: found rloo with parallel.%s %d, expected 1: a rank generates completions with all "
+                       "layers; use parallel.data",
+                       axis_name(shared[i]), mesh_size(&o->mesh, shared[i]));
+    return OK;
+}
+
 /* Codes stand for whole weights of a file, of which a tensor rank would have a part. */
 static status check_base(const model_build_options *o) {
     const char *name = base_format_name(o->base);
@@ -476,6 +524,7 @@ status model_build(model *m, program *p, const model_config *c, const model_buil
     bool generates = o->generation.slots > 0, trains = !generates || o->generation.beside_training;
     TRY(model_config_check(c));
     TRY(check_base(o));
+    TRY(check_policy(o));
     if (generates) TRY(check_generation(c, &o->generation, &o->mesh));
     if (trains) TRY(check_training(c, o));
     *m = (model){.config = *c};

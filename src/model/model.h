@@ -214,7 +214,8 @@ typedef struct model_build_options {
     lora_options lora;  /* rank > 0: all parameters but the adapters are frozen */
     base_format base;   /* ... and how the frozen linear layers of the blocks are stored */
     preference_options preference; /* kind: not none: losses over pairs of responses */
-    reference_kind reference;
+    policy_options policy;         /* on: the loss of completions with advantages */
+    reference_kind reference;      /* of either; with policy.beta 0 it is in SECTION_EVAL alone */
     bool z_input; /* kto: its z is over more rows than those of a micro-batch, and an input */
     int64_t logits_chunk_bytes;
     mesh mesh;                   /* of all ranks, and the place of the one whose program is written */
@@ -251,11 +252,12 @@ typedef struct model {
     /* Sequence ranks: those are of this rank's tokens, doc_start so that i % (T / S) - doc_start[i] is the position, and this is doc_start of
      * all tokens, in their order. NO_VALUE where no attention is over whole rows that are shared: doc_start serves both. */
     value_id doc_start_all;
-    value_id losses;                   /* of SECTION_MICRO's UNEMBED_LOSS: where autodiff starts */
-    value_id segments, reference;      /* preference: which response a token belongs to; the reference's losses as an input */
+    value_id losses;                   /* of SECTION_MICRO's UNEMBED_LOSS: where autodiff starts; policy: kept after it */
+    value_id segments, reference;      /* preference, policy: which response a token belongs to; the reference's losses as an input */
+    value_id advantages, old, rollout; /* policy: of every token; old, rollout: NO_VALUE where the loss has no use for them */
     value_id z;                        /* preference: kto's z, where it is an input; fp64 (1) */
-    value_id loss_sums;                /* preference: of the examples of a step; else autodiff adds those of tokens */
-    value_id eval_reference;           /* preference: the reference's, as eval_losses; NO_VALUE where it is an input */
+    value_id loss_sums;                /* preference, policy: of the examples of a step; else autodiff adds those of tokens */
+    value_id eval_reference;           /* preference, policy: the reference's, as eval_losses; NO_VALUE where it is an input */
     value_id eval_losses, eval_argmax; /* of all tokens, on every stage; those of sequence ranks one behind the other */
     generation_section prefill, decode; /* generation */
     value_id page_table;                /* int32 (slots, pages of a slot) */

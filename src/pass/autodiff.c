@@ -383,12 +383,18 @@ static bool has_gradient(const differ *d, const op *loss) {
     return d->is_wanted[loss->in[LOGITS_H]] || d->is_wanted[loss->in[LOGITS_W]];
 }
 
+/* The op that ends a loss of several: the one that makes weights of tokens from their losses, or where ranks meet. */
+static op_kind last_of_loss(const model *m) {
+    return m->advantages ? OP_POLICY : m->segments ? OP_PREFERENCE : OP_UNEMBED_JOIN;
+}
+
 /* Where ranks share the vocabulary, the forward ends with the combined statistics of all ranks, and the gradient begins with
  * them; so it does where `last`, the op that ends the loss, makes the weights of tokens from their losses. */
 static void gradient_of_shared_loss(differ *d, const op *stats, const op *join, const op *last) {
     const model *m = d->options->model;
     value_id h = stats->in[UNEMBED_STATS_H], w = stats->in[UNEMBED_STATS_W], weights = m->loss[d->loss].weights;
-    if (last->kind == OP_PREFERENCE) weights = last->out[PREFERENCE_WEIGHTS];
+    SAME_PLACE(PREFERENCE_WEIGHTS, POLICY_WEIGHTS);
+    if (last->kind != OP_UNEMBED_JOIN) weights = last->out[PREFERENCE_WEIGHTS];
     else reduce_loss(d, join, join->out[UNEMBED_JOIN_LOSSES], join->in[UNEMBED_JOIN_TARGETS]);
     value_id dh = differ_value(d, h), dw = unembed_target(d, w);
     op *o = differ_emit(d, OP_UNEMBED_GRAD, stats);
@@ -413,7 +419,7 @@ static status write_backward(differ *d, const op *f, int result, void (*write)(d
 
 /* Ops without a backward: no forward that is differentiated has them. */
 /* clang-format off */
-#define LOSS_OPS(X) X(PREFERENCE) X(UNEMBED_LOSS) X(UNEMBED_STATS) X(UNEMBED_JOIN) /* write their gradient themselves */
+#define LOSS_OPS(X) X(PREFERENCE) X(POLICY) X(UNEMBED_LOSS) X(UNEMBED_STATS) X(UNEMBED_JOIN) /* write their gradient themselves */
 #define GENERATION_OPS(X) X(ROPE_TABLE) X(KV_STORE) X(ATTENTION_PAGED) X(UNEMBED_LOGITS) X(LOGITS_TOP)
 #define LATER_OPS(X) /* written by later passes */ \
     X(ADD_RMSNORM) X(ADD_LAYERNORM) X(QK_NORM_ROPE) X(ABSMAX) X(QUANTIZE) X(LINEAR8) X(CAST) X(COPY)
@@ -522,7 +528,7 @@ static status write_losses(differ *d, const op *ops, size_t first, size_t end, s
         if (o->kind == OP_UNEMBED_LOSS && at == i) loss_with_gradient(d, o), done = true;
         else program_append(d->p, o);
         if (o->kind == OP_UNEMBED_JOIN && at != SIZE_MAX) join = i;
-        if (o->kind == (m->segments ? OP_PREFERENCE : OP_UNEMBED_JOIN) && join != SIZE_MAX)
+        if (o->kind == last_of_loss(m) && join != SIZE_MAX)
             gradient_of_shared_loss(d, &ops[at], &ops[join], o), done = true;
         if (!done) continue;
         *loss = &ops[at];

@@ -83,6 +83,9 @@ static micro_inputs inputs_of_model(const model *m) {
                         .weights = m->weights,
                         .segments = m->segments,
                         .reference = m->reference,
+                        .advantages = m->advantages,
+                        .old = m->old,
+                        .rollout = m->rollout,
                         .scalars = m->scalars};
     memcpy(all.loss, m->loss, sizeof all.loss);
     return all;

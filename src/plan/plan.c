@@ -146,6 +146,7 @@ static status build_program(plan *p) {
                              .lora = r->lora,
                              .base = r->base,
                              .preference = r->preference,
+                             .policy = r->policy,
                              .reference = r->reference,
                              .z_input = plan_shares_z(r),
                              .logits_chunk_bytes = r->logits_chunk_bytes};

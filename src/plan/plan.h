@@ -59,7 +59,8 @@ typedef struct plan_request {
     lora_options lora; /* rank > 0: adapters are trained, everything else is frozen */
     base_format base;  /* ... and how its linear layers are stored */
     preference_options preference; /* kind not none: losses over pairs of responses ... */
-    reference_kind reference;      /* ... and what they are compared with */
+    policy_options policy;         /* on: the loss of completions with advantages */
+    reference_kind reference;      /* what either is compared with */
     bool no_training;            /* evaluation only: parameters and one forward */
     generation_shape generation; /* slots > 0: generation; unless beside_training, fields about training are ignored */
     int64_t logits_chunk_bytes;  /* largest bytes of logits at once; 0 = chosen from the vocabulary */

@@ -22,6 +22,7 @@
  *     program_fini(&p);
  */
 #include "program/operands.h" /* made from ops.def: LINEAR_X, ADAMW_M ... */
+#include "program/policy.h"
 #include "program/preference.h"
 #include "tensor/tensor.h"
 
@@ -150,6 +151,7 @@ typedef struct op_attr {
     bool inverse;                      /* rope */
     rope_options rope;                 /* rope_table */
     int64_t chunk_bytes;               /* unembed_loss: budget for one chunk of logits and their gradient */
+    float logits_scale;                /* unembed_loss, _stats, _grad: logits are multiplied by it; 0: they are not */
     float beta1, beta2, weight_decay;  /* adamw; weight_decay 0 on norms and biases */
     uint64_t noise_key;                /* stochastic rounding, dropout: which tensor this is */
     int64_t
@@ -184,6 +186,7 @@ typedef struct op_attr {
     int peer, tag;             /* send, recv, attention_ring: rank in the group; which of several messages */
     int index;                 /* attention_ring, dropout: this rank's place in the group */
     preference_options preference;
+    policy_options policy;
 } op_attr;
 
 #define OP_MAX_IN 8

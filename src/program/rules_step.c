@@ -134,6 +134,28 @@ status verify_PREFERENCE(const checker *c) {
 }
 const op_cost cost_PREFERENCE = {PER_INPUT(4, PREFERENCE_LOSSES)};
 
+status verify_POLICY(const checker *c) {
+    const policy_options *o = &c->o->attr.policy;
+    value_id losses = IN(POLICY_LOSSES), sums = OUT(POLICY_SUMS);
+    const value_id like[] = {IN(POLICY_OLD), IN(POLICY_REFERENCE), IN(POLICY_ADVANTAGES), IN(POLICY_ROLLOUT),
+                             OUT(POLICY_WEIGHTS)};
+    int64_t N = sh(c, losses)->dim[0];
+    REQUIRE(o->on && o->level < POLICY_LEVEL_COUNT && o->mean < POLICY_MEAN_COUNT && o->temperature > 0, "no such loss",
+            losses);
+    REQUIRE(has_type(c, losses, DTYPE_F32) && is_shape1(c, losses, N), "losses are fp32 (N)", losses);
+    REQUIRE(N == c->o->attr.batch * c->o->attr.seq_len, "losses are not of whole rows", losses);
+    REQUIRE(o->is_old == (IN(POLICY_OLD) != NO_VALUE), "old log-probabilities where there are none, or the reverse", losses);
+    REQUIRE((o->beta > 0) == (IN(POLICY_REFERENCE) != NO_VALUE), "a reference where the loss has none, or the reverse", losses);
+    REQUIRE((o->cap > 0) == (IN(POLICY_ROLLOUT) != NO_VALUE), "importance without a rollout, or the reverse", losses);
+    for (size_t i = 0; i < ARRAY_LENGTH(like); i++)
+        if (like[i]) TRY(verify_like(c, losses, like[i]));
+    TRY(verify_tokens(c, IN(POLICY_SEGMENTS), N));
+    TRY(verify_scalars(c, IN(POLICY_SCALARS)));
+    REQUIRE(has_type(c, sums, DTYPE_F64) && is_shape1(c, sums, POLICY_SUM_COUNT), "expected the loss sums", sums);
+    return OK;
+}
+const op_cost cost_POLICY = {PER_INPUT(12, POLICY_LOSSES)};
+
 status verify_UNEMBED_LOGITS(const checker *c) {
     value_id h = IN(UNEMBED_LOGITS_H), w = IN(UNEMBED_LOGITS_W), pick = IN(UNEMBED_LOGITS_PICK);
     value_id logits = OUT(UNEMBED_LOGITS_LOGITS);

@@ -24,6 +24,8 @@ static const setting settings[] = {
 enum { N_SETTINGS = ARRAY_LENGTH(settings), MAX_TEXT = 4096, PAIR = 2, WHOLE = -1 };
 _Static_assert(N_SETTINGS <= ARRAY_LENGTH(((config *)0)->origin), "config.origin has one byte per row");
 _Static_assert(offsetof(config, train.beta2) == offsetof(config, train.beta1) + sizeof(double), "betas are a PAIR");
+_Static_assert(offsetof(config, train.rl.clip_high) == offsetof(config, train.rl.clip_low) + sizeof(double),
+               "the smallest and the largest reward are a PAIR");
 _Static_assert(sizeof(schedule_kind) == sizeof(int32_t) && sizeof(precision) == sizeof(int32_t) &&
                    sizeof(state_format) == sizeof(int32_t),
                "CHOICE is 32 bits");

@@ -55,6 +55,17 @@ static void warn_no_effect_preference(const config *c) {
     warn_unless_loss(c, "preference.reference", preference_compares(loss), "preference.loss needs no reference");
 }
 
+/* Settings of reinforcement learning in another task, and the reverse. */
+static void warn_no_effect_policy(const config *c) {
+    bool policy = c->task == TASK_RLOO;
+    for (size_t i = 0; config_key(i); i++)
+        if (str_starts_with(config_key(i), "rl."))
+            warn_if_given(c, config_key(i), policy, "train.task is not rloo");
+    const char *why = "a step of train.task rloo has as many rows as its completions fill";
+    warn_if_given(c, "train.batch", !policy, why);
+    warn_if_given(c, "train.accumulation", !policy, why);
+}
+
 static void warn_no_effect_memory(const config *c) {
     warn_if_given(c, "memory.offload.keep_states", c->choice.offload.states != 0 || c->choice.keep_states == 0,
                   "memory.offload.states is none");
@@ -66,13 +77,12 @@ static void warn_no_effect_memory(const config *c) {
     warn_if_given(c, "memory.nvme_path", may_offload(c, TIER_NVME, TIER_NVME), "nothing is offloaded to nvme");
 }
 
-/* No task of tasks.def scores completions yet. */
 static void warn_no_effect_reward(const config *c) {
     static const char *const keys[] = {"reward.list",    "reward.answer",  "reward.tolerance", "reward.pattern",
                                        "reward.length",  "reward.program", "reward.url",       "reward.workers",
                                        "reward.timeout", "reward.retries", "reward.on_error"};
     for (size_t i = 0; i < ARRAY_LENGTH(keys); i++)
-        warn_if_given(c, keys[i], false, "train.task scores no completions");
+        warn_if_given(c, keys[i], c->task == TASK_RLOO, "train.task is not rloo");
 }
 
 static void config_warn_no_effect(const config *c) {
@@ -86,10 +96,10 @@ static void config_warn_no_effect(const config *c) {
     warn_if_given(c, "train.fp16.min_loss_scale", dynamic, "there is no dynamic loss scale");
     warn_if_given(c, "train.decay_share", c->train.schedule == SCHEDULE_WSD, "train.schedule is not wsd");
     warn_if_given(c, "train.nonfinite", !fp16, "precision fp16 always skips such steps");
-    bool has_problems = data_source_has_problems(c->data.source), asks = has_problems && c->task != TASK_PREFERENCE;
+    bool has_problems = data_source_has_problems(c->data.source), asks = has_problems && c->task == TASK_SFT;
     bool keeps_back = builtin || c->data.eval_fraction > 0;
     warn_if_given(c, "train.problems", asks || c->train.problems == 0,
-                  has_problems ? "train.task preference asks no problems" : "data.source has no problems");
+                  has_problems ? "only train.task sft asks problems" : "data.source has no problems");
     warn_if_given(c, "train.eval_rows", keeps_back || c->train.eval_rows == 0, "data.eval_fraction is 0");
     warn_if_given(c, "train.eval_every", (c->train.eval_rows > 0 && keeps_back) || (c->train.problems > 0 && asks),
                   "nothing is evaluated");
@@ -100,6 +110,7 @@ static void config_warn_no_effect(const config *c) {
     bool lora = c->model.lora_rank > 0;
     warn_no_effect_preference(c);
     warn_no_effect_reward(c);
+    warn_no_effect_policy(c);
     warn_if_given(c, "model.lora.alpha", lora, "model.lora.rank is none");
     warn_if_given(c, "model.lora.targets", lora, "model.lora.rank is none");
     warn_if_given(c, "model.lora.dropout", lora || *c->model.adapter, "model.lora.rank is none");

@@ -16,9 +16,23 @@
 /* Adapters begin as nothing and are small: they take, and need, a larger rate than the model itself. */
 #define LORA_LR 2e-4
 
+/* As TRL: a policy moves in small steps, with or without adapters. */
+#define POLICY_LR 1e-6
+/* Tokens of a micro-batch of completions: rows are filled by their number, and what is left of a micro-batch is computed for
+ * nothing. */
+enum { POLICY_TOKENS = 1024, POLICY_ROWS = 16 };
+
+static void resolve_policy(config *c) {
+    if (c->task != TASK_RLOO) return;
+    if (!config_was_given(c, "train.lr")) c->train.lr = POLICY_LR;
+    if (!config_was_given(c, "train.micro_batch"))
+        c->train.micro_batch = MIN(MAX(POLICY_TOKENS / c->data.seq_len, (int64_t)1), (int64_t)POLICY_ROWS);
+}
+
 void config_resolve(config *c) {
     if (*c->model.path && c->model.init != INIT_RANDOM && !config_was_given(c, "train.lr"))
         c->train.lr = c->model.lora_rank || *c->model.adapter ? LORA_LR : PRETRAINED_LR;
+    resolve_policy(c);
     int64_t end = c->train.schedule_steps ? MIN(c->train.schedule_steps, c->train.steps) : c->train.steps;
     if (!config_was_given(c, "train.warmup")) c->train.warmup = MIN(c->train.warmup, end / 10);
     const char *own = arena_format(&c->memory_of_strings, "%s/tokenizer.json", c->model.path);
@@ -137,10 +151,25 @@ static preference_options preference_from_config(const config *c) {
                                 .lambda_bad = (float)c->preference.undesirable};
 }
 
+/* A step over completions has as many micro-batches as they fill, at most a row for each. */
+static status rollout_from_config(const config *c, plan_request *p) {
+    const train_options *t = &c->train;
+    int64_t ranks = mesh_size(&p->mesh, AXIS_DATA);
+    if (t->micro_batch < 0)
+        return ERR(ERR_INPUT, "train.micro_batch: found auto with train.task rloo, expected a number of rows");
+    if (t->rl.prompts % ranks)
+        return ERR(ERR_INPUT, "rl.prompts: found %lld, expected a multiple of the %lld data ranks", (long long)t->rl.prompts,
+                   (long long)ranks);
+    p->choice.micro_batch = t->micro_batch;
+    p->choice.accumulation = divide_up(t->rl.prompts / ranks * t->rl.k, t->micro_batch);
+    return OK;
+}
+
 /* Batch of all ranks, micro-batch, accumulation: any two give the third. */
 static status batch_from_config(const config *c, plan_request *p) {
     const train_options *t = &c->train;
     int64_t ranks = mesh_size(&p->mesh, AXIS_DATA);
+    if (c->task == TASK_RLOO) return rollout_from_config(c, p);
     p->choice.micro_batch = t->micro_batch;
     p->choice.accumulation = t->accumulation;
     if (!t->batch && t->micro_batch < 0)

@@ -33,7 +33,8 @@ enum {
 typedef enum record_kind { RECORD_STEP, RECORD_EVAL, RECORD_SAMPLE, RECORD_MESSAGE } record_kind;
 typedef struct sample_record {
     int64_t step;
-    char *line, *shown; /* of samples.jsonl; on the terminal. Freed by the writer */
+    bool is_trained;    /* of completions.jsonl, else of samples.jsonl */
+    char *line, *shown; /* of the file; on the terminal, or NULL. Freed by the writer */
 } sample_record;
 typedef struct record {
     record_kind kind;
@@ -63,9 +64,9 @@ struct track {
     pthread_cond_t written;
 
     /* The rest belongs to the writer. */
-    int out_fd;             /* -1: silent */
-    jsonl metrics, samples; /* closed: no such file, or given up */
-    strbuf text;            /* for out, not yet written */
+    int out_fd;                          /* -1: silent */
+    jsonl metrics, samples, completions; /* closed: no such file, or given up */
+    strbuf text;                         /* for out, not yet written */
     strbuf line;
     bool terminal, bar_shown, bar_stale;
     bool out_blocked; /* out took nothing the last time */
@@ -108,11 +109,33 @@ void track_sample(track *t, const train_sample *s) {
     strbuf_add_bytes(&shown, s->prompt.text, s->prompt.length);
     strbuf_add(&shown, " >>> ");
     strbuf_add_bytes(&shown, s->completion.text, s->completion.length);
-    record r = {RECORD_SAMPLE, clock_ns(), .sample = {s->step, strbuf_take(&out), strbuf_take(&shown)}};
+    record r = {RECORD_SAMPLE, clock_ns(), .sample = {s->step, false, strbuf_take(&out), strbuf_take(&shown)}};
     if (!ring_put(t, &r)) {
         free(r.sample.line);
         free(r.sample.shown);
     }
+    free(text);
+    json_decref(line);
+}
+
+/* JSON has no NaN. */
+static json_t *number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
+
+void track_completion(track *t, const train_completion *c) {
+    json_t *rewards = json_object();
+    for (size_t f = 0; f < c->n_rewards; f++)
+        json_object_set_new(rewards, c->reward_names[f], number_or_null(c->rewards[f]));
+    json_t *line =
+        json_pack("{s:I, s:o, s:o, s:s, s:o, s:o, s:o}", "step", (json_int_t)c->step, "prompt",
+                  json_text(c->prompt.text, c->prompt.length), "completion",
+                  json_text(c->completion.text, c->completion.length), "stop", stop_reason_name(c->stop), "rewards",
+                  rewards, "reward", number_or_null(c->reward), "advantage", number_or_null(c->advantage));
+    char *text = json_dumps(line, JSON_PRESERVE_ORDER);
+    strbuf out;
+    strbuf_init(&out);
+    strbuf_printf(&out, "%s\n", text);
+    record r = {RECORD_SAMPLE, clock_ns(), .sample = {c->step, true, strbuf_take(&out), NULL}};
+    if (!ring_put(t, &r)) free(r.sample.line);
     free(text);
     json_decref(line);
 }
@@ -377,18 +400,19 @@ static void metrics_add_eval(track *t, const train_eval_report *e) {
 
 /* A file that fails is given up, with one warning. */
 static void files_flush(track *t) {
-    jsonl *files[] = {&t->metrics, &t->samples};
+    jsonl *files[] = {&t->metrics, &t->samples, &t->completions};
     char text[512];
     for (size_t i = 0; i < ARRAY_LENGTH(files); i++)
         if (!jsonl_flush(files[i], text, sizeof text) && t->out_fd >= 0) text_add_line(t, text);
 }
 
 static void sample_write(track *t, const sample_record *s) {
-    if (jsonl_is_open(&t->samples)) {
-        jsonl_cut_from(&t->samples, s->step, false);
-        strbuf_add(&t->samples.lines, s->line);
+    jsonl *file = s->is_trained ? &t->completions : &t->samples;
+    if (jsonl_is_open(file)) {
+        jsonl_cut_from(file, s->step, false);
+        strbuf_add(&file->lines, s->line);
     }
-    if (t->out_fd >= 0) text_add_line(t, s->shown);
+    if (t->out_fd >= 0 && s->shown) text_add_line(t, s->shown);
     free(s->line);
     free(s->shown);
 }
@@ -482,6 +506,7 @@ static void *writer_main(void *argument) {
 static void track_free(track *t) {
     jsonl_close(&t->metrics);
     jsonl_close(&t->samples);
+    jsonl_close(&t->completions);
     strbuf_fini(&t->text);
     strbuf_fini(&t->line);
     pthread_cond_destroy(&t->changed);
@@ -497,6 +522,7 @@ status track_open(track **out, const track_options *o) {
     t->options = *o;
     jsonl_init(&t->metrics, "metrics");
     jsonl_init(&t->samples, "samples");
+    jsonl_init(&t->completions, "completions");
     t->ring = mem_alloc(sizeof *t->ring * RING_SIZE);
     pthread_mutex_init(&t->lock, NULL);
     pthread_condattr_t monotonic;
@@ -517,6 +543,7 @@ status track_open(track **out, const track_options *o) {
     t->terminal = t->out_fd >= 0 && isatty(t->out_fd) && !(term && strcmp(term, "dumb") == 0);
     if (o->run_dir) TRY_GOTO(rc, jsonl_open(&t->metrics, o->run_dir), fail);
     if (o->run_dir && o->samples) TRY_GOTO(rc, jsonl_open(&t->samples, o->run_dir), fail);
+    if (o->run_dir && o->completions) TRY_GOTO(rc, jsonl_open(&t->completions, o->run_dir), fail);
 
     sigset_t all, before;
     sigfillset(&all);

@@ -1,5 +1,5 @@
 #pragma once
-/* track.h - the progress line on the terminal; metrics.jsonl and samples.jsonl in the run directory.
+/* track.h - the progress line on the terminal; metrics.jsonl, samples.jsonl and completions.jsonl in the run directory.
  *
  * Tracking never blocks a step and never fails a run: a failed output is reported once and then given up.
  *
@@ -11,7 +11,8 @@
 
 typedef struct track_options {
     const char *run_dir;     /* metrics.jsonl grows there, each step once; NULL = no file */
-    bool samples;            /* ... and samples.jsonl: completions will be reported */
+    bool samples;            /* ... and samples.jsonl: samples will be reported */
+    bool completions;        /* ... and completions.jsonl: so will completions that are trained on */
     FILE *out;               /* progress line, written past stdio to its descriptor; NULL = silent */
     double peak_flops;       /* of this machine, measured; 0 = do not print a share */
     uint64_t memory_planned; /* device bytes */
@@ -26,6 +27,7 @@ void track_sync(track *t);
 void track_step(track *t, const train_step_report *r, uint64_t memory_used);
 void track_eval(track *t, const train_eval_report *r);
 void track_sample(track *t, const train_sample *s); /* a line of samples.jsonl, and shown */
+void track_completion(track *t, const train_completion *c); /* a line of completions.jsonl */
 void track_message(track *t, const char *text);     /* a message that does not break the progress bar */
 
 /* One key of metrics.jsonl, as metrics.def describes it. */

@@ -217,7 +217,7 @@ static status open_parts(trainer *t) {
                        .comm = r->comm};
     TRY(open_memory(t, &eo));
     if (exec_disk_method(t->e)) train_say(t->o, "nvme offload in %s: %s", eo.nvme_path, exec_disk_method(t->e));
-    TRY(t->task->open(&t->self, &(task_host){r, t->p, t->d, t->o, t->e, pause_evaluation, t}));
+    TRY(t->task->open(&t->self, &(task_host){r, t->p, t->d, t->o, t->e, pause_evaluation, t, &t->description}));
     t->state = (train_state){.seed = r->train.seed, .first_loss = NAN, .last_loss = NAN};
     scaler_init(&t->state.scaler, &r->train);
     t->step = (stepper){.plan = t->p,
@@ -235,7 +235,7 @@ static status open_parts(trainer *t) {
     model_config exported = model_main_config(&r->plan.model);
     TRY(export_describe(&exported, r->model_dir, &r->data, t->d, &t->description));
     TRY(lora_describe(t->p, &t->base, &t->description));
-    if (plan_samples(&t->p->request))
+    if (r->train.sample_every)
         TRY(samples_open(&t->samples, &(samples_host){r, t->p, t->d, t->o, t->e, t->description}));
     if (!r->comm || comm_rank(r->comm) == 0) TRY(tokenizer_files_read(&t->tokenizer, r->data.tokenizer));
     if (r->run_dir) { /* first: repairs what a crash left */
@@ -293,8 +293,17 @@ void trainer_close(trainer *t) {
 
 const train_state *trainer_state(const trainer *t) { return &t->state; }
 
+/* Is everything that the next steps follow from in a checkpoint? */
+static bool may_save(const trainer *t) { return !t->task->may_save || t->task->may_save(t->self); }
+
 status trainer_save(trainer *t) {
     if (!t->checkpoints) return OK;
+    if (!may_save(t))
+        return ERR(
+            ERR_INPUT,
+            "step %lld: found a request to save between two updates of a rollout, expected one after the last of "
+            "them; save when the step is a multiple of rl.updates",
+            (long long)t->state.step);
     if (t->o->on_save) t->o->on_save(t->o->context);
     return checkpointer_save(t->checkpoints, t->e, &t->state);
 }
@@ -329,9 +338,14 @@ static status export_model(trainer *t) {
     return OK;
 }
 
+/* A program may have SECTION_EVAL for its task alone. */
+static bool evaluates(const trainer *t) {
+    return t->p->request.with_eval && (t->r->train.eval_rows > 0 || t->r->train.problems > 0);
+}
+
 static bool evaluates_after(const trainer *t, int64_t step) {
     const train_options *o = &t->r->train;
-    return t->p->request.with_eval && o->eval_every && step % o->eval_every == 0 && step < o->steps;
+    return evaluates(t) && o->eval_every && step % o->eval_every == 0 && step < o->steps;
 }
 
 static bool saves_after(const train_options *o, int64_t step) { return o->save_every && step % o->save_every == 0; }
@@ -357,22 +371,24 @@ static status evaluate_between(trainer *t, train_result *out) {
 static status loop(trainer *t, train_result *out) {
     const train_options *o = &t->r->train;
     int64_t saved_at = -1;
-    bool stop = false;
+    bool stop = false, is_due = false;
     if (t->state.step >= o->steps)
         train_say(t->o, "nothing is left to train: step %lld was reached and train.steps is %lld; raise it to continue",
                   (long long)t->state.step, (long long)o->steps);
     while (t->state.step < o->steps) {
         TRY(ask_for_stop(t, &stop));
-        if (stop) break;
+        if (stop && may_save(t)) break;
         train_step_report report;
         TRY(run_step(t, next_step_follows(t, t->state.step + 1), &report));
         if (t->o->on_step) t->o->on_step(t->o->context, &report);
         if (t->checkpoints) TRY(checkpointer_poll(t->checkpoints));
         if (evaluates_after(t, report.step)) TRY(evaluate_between(t, out));
         if (samples_after(o, report.step)) TRY(trainer_sample(t));
-        if (saves_after(o, report.step)) {
+        is_due |= saves_after(o, report.step);
+        if (is_due && may_save(t)) {
             TRY(trainer_save(t));
             saved_at = report.step;
+            is_due = false;
         }
     }
     bool wanted = !t->r->no_last_checkpoint || stop; /* the same on all ranks, unlike the flag itself */
@@ -385,7 +401,7 @@ static status loop(trainer *t, train_result *out) {
 /* The steps are done and saved as the request wants it. */
 static status finish(trainer *t, train_result *out) {
     const train_request *r = t->r;
-    if (t->p->request.with_eval) {
+    if (evaluates(t)) {
         TRY(trainer_evaluate(t, &out->eval));
         if (t->task->examples) TRY(t->task->examples(t->self));
     }
@@ -454,7 +470,7 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
     out->tokens = t->state.tokens;
     if (t->step.seconds > 0) {
         out->tokens_per_second = (double)t->step.timed_tokens / t->step.seconds;
-        out->step_ms = t->step.seconds * 1e3 * (double)plan_tokens_per_step(p) / (double)t->step.timed_tokens;
+        out->step_ms = t->step.seconds * 1e3 / (double)t->step.timed_steps;
     }
     if (rc == OK && (rc = finish(t, out)) == ERR_INTERRUPTED) {
         error_clear();
@@ -463,9 +479,9 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
     rc = tell_ranks(r, failed_after(out->steps, rc));
     rc = failed_after(out->steps, hash_params(t, rc, &out->param_hash));
     exec_ledger(t->e, &out->memory);
-    bool timed = exec_is_timed(t->e) && t->step.timed_tokens > 0;
+    bool timed = exec_is_timed(t->e) && t->step.timed_steps > 0;
     out->idle = timed ? 1 - t->step.kernel_seconds / t->step.micro_seconds : NAN;
-    double n_steps = (double)t->step.timed_tokens / (double)plan_tokens_per_step(p);
+    double n_steps = (double)t->step.timed_steps;
     for (op_kind k = 0; k < OP_COUNT && timed; k++) out->step_seconds[k] = t->step.busy_seconds[k] / n_steps;
     out->host_planned = p->planned[TIER_HOST] - p->program.arena_bytes[TIER_HOST];
     out->host_peak = t->task->host_bytes(t->self) + dataset_host_bytes(d) +

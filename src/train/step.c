@@ -60,7 +60,7 @@ static status explain_fault(const stepper *s, const step_outcome *step) {
     uint64_t seen_ns = UINT64_MAX;
     double loss = step->clip[CLIP_LOSS], norm = step->clip[CLIP_NORM];
     /* Other ranks search as well and take part in every message: no rank stops at what it found. */
-    for (int64_t micro = 0; micro < s->plan->request.choice.accumulation && (s->comm || !f.found); micro++) {
+    for (int64_t micro = 0; micro < step->n_micros && (s->comm || !f.found); micro++) {
         exec_fault found;
         TRY(s->source->again(s->context, step->first_row, micro, inputs_of(s, micro)));
         write_scalars(s, inputs_of(s, micro)->scalars, step->step, micro);
@@ -108,10 +108,12 @@ static status run_micro(stepper *s, int64_t last) {
 
 /* Forward and backward of a step. If the first micro-batch was carried, only its scalars are missing: the update
  * reads them. */
-static status run_micros(stepper *s, int64_t step) {
+static status run_micros(stepper *s, int64_t step, int64_t *n) {
     if (s->source->before) TRY(s->source->before(s->context, step));
+    *n = s->source->micros ? s->source->micros(s->context) : s->plan->request.choice.accumulation;
+    ASSERT(*n >= 1 && *n <= s->plan->request.choice.accumulation);
     if (s->carried) write_scalars(s, inputs_of(s, 0)->scalars, step, 0);
-    for (int64_t micro = s->carried; micro < s->plan->request.choice.accumulation; micro++) {
+    for (int64_t micro = s->carried; micro < *n; micro++) {
         TRY(s->source->next(s->context, inputs_of(s, micro)));
         write_scalars(s, inputs_of(s, micro)->scalars, step, micro);
         if (micro == 0 && s->has_prepare) TRY(exec_run(s->exec, SECTION_PREPARE));
@@ -140,7 +142,7 @@ static status run_step(stepper *s, bool next_step_follows, step_outcome *out) {
     *out = (step_outcome){.step = s->state->step + 1, .first_row = s->state->data_row};
     if (s->comm) comm_note_step(s->comm, out->step);
     double begin = clock_s(), own_before = s->carried_s;
-    TRY(run_micros(s, out->step));
+    TRY(run_micros(s, out->step, &out->n_micros));
     out->next_row = s->source->position(s->context); /* a resumed run computes the carried micro-batch again */
     TRY(run_update(s, out->step, next_step_follows));
     exec_read(s->exec, s->plan->step.clip, 0, out->clip, sizeof out->clip);
@@ -156,6 +158,8 @@ status stepper_init(stepper *s) {
     size_t first, end;
     program_section(&s->plan->program, SECTION_PREPARE, &first, &end);
     s->has_prepare = first < end;
+    if (s->source->micros && s->plan->step.micros_per_run > 1)
+        return ERR(ERR_BUG, "the task has steps of several lengths, but a pipeline runs all micro-batches at once");
     if ((s->source->before || s->source->ran) && s->plan->step.turn_scalars)
         return ERR(ERR_BUG, "the task reads results between update and micro-batch, but the plan overlaps the two; its "
                             "shape must set overlap_update to false");
@@ -185,13 +189,16 @@ status stepper_finish(stepper *s, const step_outcome *r, train_step_report *repo
     else if (r->skipped)
         train_say(s->observer, "step %lld: loss %g, gradient norm %g is not finite, step skipped", (long long)r->step,
                   loss, norm);
-    uint64_t tokens = (uint64_t)plan_tokens_per_step(s->plan);
+    double share = (double)r->n_micros / (double)s->plan->request.choice.accumulation; /* of the planned step */
+    uint64_t tokens = (uint64_t)plan_tokens_per_step(s->plan) / (uint64_t)s->plan->request.choice.accumulation *
+                      (uint64_t)r->n_micros;
     state->step = r->step;
     state->updates += !r->skipped;
     state->data_row = r->next_row;
     state->tokens += tokens;
     s->seconds += r->seconds;
     s->timed_tokens += tokens;
+    s->timed_steps++;
     ledger memory;
     exec_ledger(s->exec, &memory);
     *report = (train_step_report){.device_bytes = memory.peak[TIER_DEVICE],
@@ -203,7 +210,7 @@ status stepper_finish(stepper *s, const step_outcome *r, train_step_report *repo
                                   .tokens_per_second = (double)tokens / r->seconds,
                                   .step_ms = r->seconds * 1e3,
                                   .loss_scale = fp16 ? scale : 0,
-                                  .flops_per_second = s->plan->flops_per_step / r->seconds,
+                                  .flops_per_second = share * s->plan->flops_per_step / r->seconds,
                                   .tokens = state->tokens,
                                   .skipped = r->skipped};
     return OK;

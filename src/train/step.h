@@ -13,6 +13,9 @@ typedef struct step_source {
     /* Before the first micro-batch of a step: may write inputs and run sections other than MICRO and UPDATE, to find
      * what `next` writes then. With it or with `ran` a program must have no SECTION_TURN. May be NULL. */
     status (*before)(void *context, int64_t step);
+    /* Micro-batches of this step, after `before`: 1 to those of the plan, the same on all ranks. NULL: those of the plan. Not for
+     * pipelines, which run a whole step at once. */
+    int64_t (*micros)(const void *context);
     /* Writes every input of this rank's next micro-batch but its scalars. Allocates nothing. */
     status (*next)(void *context, const micro_inputs *to);
     /* Writes micro-batch `micro` of the step that began at `position` once more, to search for a fault. */
@@ -40,7 +43,7 @@ typedef struct stepper {
     double seconds;   /* spent in steps since the start of this process */
     double micro_seconds, kernel_seconds; /* of them in forward and backward alone; and there in kernels */
     uint64_t n_micro_runs;                /* in these */
-    uint64_t timed_tokens;
+    uint64_t timed_tokens, timed_steps;
     double busy_seconds[OP_COUNT]; /* in steps, by kind of op */
 } stepper;
 
@@ -49,6 +52,7 @@ typedef struct step_outcome {
     int64_t step;
     uint64_t first_row, next_row; /* position in the data, before and after it */
     float clip[CLIP_COUNT];
+    int64_t n_micros; /* on each rank */
     double seconds;
     bool skipped; /* the program made no update: loss or gradient is not finite */
 } step_outcome;

@@ -21,6 +21,7 @@ typedef struct task_host {
     exec *exec;
     task_pause pause;
     void *pause_context;
+    char *const *description; /* of the model, as checkpoints have it; known when `begin` is called */
 } task_host;
 
 struct task {
@@ -43,6 +44,8 @@ struct task {
      * number has a range, and `where` opens the message about one outside of it. Both NULL: no state. */
     json_t *(*save)(void *self);
     status (*load)(void *self, const json_t *state, const char *where);
+    /* May a checkpoint be made now, between two steps? Else it is made after a later one. NULL: always. */
+    bool (*may_save)(const void *self);
     /* Parameters and state are those of the run: opens the data at this position. */
     status (*begin)(void *self, uint64_t position);
     step_source step;

@@ -4,8 +4,8 @@
  * and turns sums into the metrics that TRL has. Held-out examples are judged on the host, by the same formulas, from the losses
  * of their tokens. */
 #include "train/batch.h"
+#include "train/reference.h"
 #include "train/reference_file.h"
-#include "train/task.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -329,32 +329,15 @@ static status resume_on_disk(preference *t, uint64_t model, const char *where) {
 
 /* ---- the reference of a resumed run ---------------------------------------------------------------------------- */
 
-static bool has_copy(const preference *t) { return t->host.plan->request.reference == REFERENCE_COPY; }
+static json_t *preference_save(void *self) { return reference_save(((preference *)self)->reference_hash); }
 
-static uint64_t hash_reference(const preference *t) {
-    return has_copy(t) ? params_reference_hash(t->host.exec, t->host.plan, t->host.request->comm) : 0;
-}
-
-static json_t *preference_save(void *self) {
-    char hash[20];
-    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)((preference *)self)->reference_hash);
-    return json_pack("{s:s}", "reference", hash);
-}
-
-/* A copy is loaded already: no checkpoint holds it, so it could have become another model. */
+/* What is on disk was computed from a copy that is gone, and has its own check. */
 static status preference_load(void *self, const json_t *state, const char *where) {
     preference *t = self;
-    char now[20];
-    const char *then = json_string_value(json_object_get(state, "reference"));
-    if (!then || strlen(then) != 16 || strspn(then, "0123456789abcdef") != 16)
-        return ERR(ERR_INPUT, "%s: key 'reference': found no hash, expected 16 hexadecimal digits", where);
-    if (is_on_disk(t)) return resume_on_disk(t, strtoull(then, NULL, 16), where);
-    snprintf(now, sizeof now, "%016llx", (unsigned long long)hash_reference(t));
-    if (strcmp(now, then) == 0) return OK;
-    return ERR(ERR_INPUT,
-               "%s: the run compares with a reference whose parameters have the hash %s; those loaded now have %s. "
-               "model.path, its init or preference.reference has changed: bring the old one back, or start a new run",
-               where, then, now);
+    uint64_t then = 0;
+    if (!is_on_disk(t)) return reference_check(&t->host, state, where, "model.path, its init or preference.reference");
+    TRY(reference_read(state, where, &then));
+    return resume_on_disk(t, then, where);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------------------------- */
@@ -363,7 +346,7 @@ static status preference_begin(void *self, uint64_t position) {
     preference *t = self;
     const plan_request *q = &t->host.plan->request;
     if (is_on_disk(t) && !t->file) TRY(begin_on_disk(t));
-    if (!is_on_disk(t)) t->reference_hash = hash_reference(t);
+    if (!is_on_disk(t)) t->reference_hash = reference_hash(&t->host);
     return loader_open(&t->rows, t->host.data, SPLIT_TRAIN, rows_of(t), position, q->mesh.index[AXIS_DATA],
                        mesh_size(&q->mesh, AXIS_DATA));
 }

@@ -24,7 +24,30 @@ typedef enum warmup_kind { WARMUP_LINEAR, WARMUP_LOG, WARMUP_KIND_COUNT } warmup
 typedef enum schedule_style { STYLE_RALO, STYLE_DEEPSPEED, STYLE_COUNT } schedule_style;
 typedef enum nonfinite_policy { NONFINITE_STOP, NONFINITE_SKIP, NONFINITE_COUNT } nonfinite_policy;
 
+/* Reinforcement learning (train.task rloo): completions of prompts are drawn, rewarded and trained on. */
+typedef struct rl_options {
+    int loss;              /* row of the table in advantage.h */
+    int64_t prompts, k;    /* of a rollout, over all ranks; completions of each */
+    int64_t updates;       /* optimizer steps of each rollout */
+    double beta;           /* of the KL to the reference; 0: there is no reference; -1: as the loss has it */
+    double low, high;      /* clipping; 0: as the loss has it, high then as low where that is given */
+    double temperature, top_p, min_p;
+    int64_t top_k;
+    int64_t max_completion; /* tokens; 0: 512, at most half of a row */
+    int64_t sequences;      /* generated at once; 0: chosen by the device */
+    bool normalize;         /* advantages over the whole rollout */
+    double clip_low, clip_high; /* rewards are kept inside */
+    int mask_truncated;         /* completions that reached max_completion have no loss; -1: as the loss has it */
+    double importance;          /* cap of truncated importance sampling; 0: none */
+    int64_t redraws;            /* of groups whose rewards are equal; -1: as the loss has it */
+    bool skip_long;             /* prompts without room for max_completion are left out; else an error */
+    int64_t eval_k;             /* completions of each held-out prompt; 1: greedy */
+    double pass;                /* reward from which a completion counts as solved */
+    int64_t log_prompts;        /* prompts of every rollout whose completions are reported */
+} rl_options;
+
 typedef struct train_options {
+    rl_options rl;
     int64_t steps, micro_batch, accumulation;
     int64_t batch; /* rows of a step: micro_batch * accumulation; 0: not given */
     double lr, min_lr_ratio;
@@ -95,7 +118,7 @@ typedef struct task_metric {
     const char *help;
 } task_metric;
 const task_metric *task_metric_at(const task *t, size_t i); /* NULL past the end */
-enum { METRICS_MOST = 16, METRICS_SHOWN = 2 };
+enum { METRICS_MOST = 40, METRICS_SHOWN = 2 };
 typedef struct train_metrics {
     int n;
     struct {
@@ -132,6 +155,18 @@ typedef struct train_sample {
     stop_reason stop;
 } train_sample;
 
+/* A completion that was trained on, with what it was worth. */
+typedef struct train_completion {
+    int64_t step;
+    span prompt, completion;
+    stop_reason stop;
+    size_t n_rewards;
+    const char *const *reward_names;
+    const double *rewards; /* NAN: unscorable */
+    double reward;         /* their weighted sum, inside rl.reward_clip; NAN: unscorable */
+    double advantage;      /* of its first token */
+} train_completion;
+
 /* What the caller wants to hear while training runs; any may be NULL. */
 typedef struct train_observer {
     void *context;
@@ -142,6 +177,7 @@ typedef struct train_observer {
     void (*on_save)(void *context);    /* before a checkpoint: reports so far should be on disk */
     status (*on_start)(void *context); /* ready to train, resume accepted; an error ends the run */
     void (*on_sample)(void *context, const train_sample *s);
+    void (*on_completion)(void *context, const train_completion *c);
 } train_observer;
 void train_say(const train_observer *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

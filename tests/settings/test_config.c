@@ -361,7 +361,7 @@ static void test_a_setting_given_twice(void **state) {
 static void test_wrong_values(void **state) {
     REFUSED("train:\n\n  lr: fast\n", ":3:", "train.lr", "'fast'", "(0, 10]");
     REFUSED("train: {schedule: cosin}", "'cosin'", "cosine, linear, constant, wsd");
-    REFUSED("train: {task: rloo}", "'rloo'", "one of: sft");
+    REFUSED("train: {task: rlo}", "'rlo'", "one of: sft");
     REFUSED("data: {pack: 1}", "'1'", "true or false");
     static const char *const wrong[] = {
         "train.lr=0",

@@ -32,6 +32,7 @@ typedef struct unembed_plan {
     int64_t v_block;         /* vocabulary rows per step of the second walk; 0 = there is none */
     int64_t n_segments;      /* of one row of logits */
     bool gradient, has_dw;
+    const float *scale; /* of the logits; NULL: 1 */
     size_t at_parts, at_rows, at_gemm, n_bytes; /* scratch: logits, then these */
 } unembed_plan;
 
@@ -76,6 +77,7 @@ static unembed_plan plan_make(const program *p, const op *o, int n_threads) {
     u.vocab = u.V;
     if (o->attr.vocab > 0) u.vocab = o->attr.vocab, u.first_id = o->attr.first_id, u.V = o->attr.n_ids;
     u.gradient = op_is_loss_gradient(o->kind);
+    if (o->attr.logits_scale > 0) u.scale = &o->attr.logits_scale;
     bool shared = o->kind == OP_UNEMBED_GRAD;
     int at_dh = shared ? UNEMBED_GRAD_DH : UNEMBED_LOSS_GRAD_DH;
     int at_dw = shared ? UNEMBED_GRAD_DW : UNEMBED_LOSS_GRAD_DW;
@@ -327,7 +329,8 @@ static void run_logits(backend_context *c, const unembed_run *r, const void *h, 
                    .b = {element_at(w, u->type, r->first_column * u->C), u->type, 1, u->C},
                    .c = r->logits,
                    .c_type = DTYPE_F32,
-                   .ldc = r->n_columns};
+                   .ldc = r->n_columns,
+                   .scale = u->scale};
     gemm_run(c, &g, work);
 }
 

@@ -189,7 +189,7 @@ static int candidates_find(const backend_context *c, gemm_plan *p, candidate out
 /* ---- running -------------------------------------------------------------------------------------------------------- */
 
 static cublasStatus_t run_with(backend_context *c, gemm_plan *p, const gemm_call *g, const cublasLtMatmulAlgo_t *a) {
-    const float alpha = 1, beta = p->q.accumulate || p->q.add ? 1 : 0;
+    const float alpha = g->alpha ? g->alpha : 1, beta = p->q.accumulate || p->q.add ? 1 : 0;
     if (!point(p, g->bias, g->a_scale, g->b_scale)) return CUBLAS_STATUS_INVALID_VALUE;
     return cublasLtMatmul(c->blas, &p->op, &alpha, g->b, &p->b, g->a, &p->a, &beta, g->c, &p->c, g->c, &p->c, a,
                           g->work, product_work_bytes(&p->q), c->stream);
@@ -207,7 +207,7 @@ static void run_plain(backend_context *c, const gemm_call *g) {
                            .bias = q->bias ? g->bias : NULL,
                            .add = q->accumulate || q->add ? g->c : NULL,
                            .ld_add = q->ldc,
-                           .alpha = 1,
+                           .alpha = g->alpha ? g->alpha : 1,
                            .scales = {g->a_scale, g->b_scale},
                            .type = launch_type_of(q->type),
                            .c_type = launch_type_of(q->c_type)};

@@ -22,6 +22,7 @@ typedef struct gemm_call {
     void *c;           /* likewise */
     const void *bias;  /* where q.bias */
     const float *a_scale, *b_scale; /* of e4m3 operands: what multiplies them, in device memory */
+    float alpha;                    /* multiplies the product; 0: 1 */
     void *work;                     /* product_work_bytes(&q), at a multiple of 256 bytes */
 } gemm_call;
 

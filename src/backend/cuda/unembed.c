@@ -28,6 +28,7 @@ typedef struct unembed_run {
     const void *h, *w;
     char *work;
     bool adds;        /* dw += */
+    float scale;      /* of the logits; 0: 1 */
     unembed_rows all; /* of all tokens; logits and gradient are set where they are used */
 } unembed_run;
 
@@ -46,7 +47,8 @@ static unembed_run run_make(backend_context *c, const kernel_call *k) {
                      .h = k->in[UNEMBED_LOSS_H],
                      .w = k->in[UNEMBED_LOSS_W],
                      .work = k->work,
-                     .adds = k->op->attr.adds};
+                     .adds = k->op->attr.adds,
+                     .scale = k->op->attr.logits_scale};
     ASSERT(u.plan.vocab <= INT32_MAX - 65536); /* columns are counted in 32 bits, with room for a step past the end */
     u.all = (unembed_rows){.n_rows = u.plan.N,
                            .n_columns = (int32_t)u.plan.V,
@@ -78,8 +80,13 @@ static void product_run(const unembed_run *u, product q, const void *a, const vo
 
 static void run_logits(const unembed_run *u, const unembed_rows *r, int64_t first_row) {
     const unembed_plan *p = &u->plan;
-    product_run(u, unembed_logits_product(p, r->n_rows, r->n_columns, r->ld), element(u->h, p->type, first_row * p->C),
-                element(u->w, p->type, r->first_column * p->C), r->logits);
+    gemm_call g = {.q = unembed_logits_product(p, r->n_rows, r->n_columns, r->ld),
+                   .a = element(u->h, p->type, first_row * p->C),
+                   .b = element(u->w, p->type, r->first_column * p->C),
+                   .c = r->logits,
+                   .alpha = u->scale,
+                   .work = u->work + p->at_products};
+    gemm_launch(u->c, &g);
 }
 
 static void run_dh(const unembed_run *u, const unembed_rows *r, int64_t first_row, void *dh) {

@@ -1,0 +1,52 @@
+/* prompt_source.c - a data set of prompts alone (DATA_PROMPTS): no rows, only a prompt_set and its tokenizer. */
+#include "data/prompts.h"
+#include "data/source.h"
+
+#include <stdlib.h>
+
+typedef struct prompt_source {
+    source base;
+    prompt_set *set;
+} prompt_source;
+
+static void no_row(const source *s, split which, uint64_t index, const data_row *out) {
+    (void)s, (void)which, (void)index, (void)out;
+    ASSERT(!"prompts have no rows");
+}
+
+static void report(const source *s, split which, data_report *out) {
+    prompts_report r;
+    prompts_report_get(((const prompt_source *)s)->set, &r);
+    out->n_documents = r.n[which];
+    out->n_dropped_documents = r.n_skipped;
+    out->n_skipped = r.n_invalid;
+}
+
+static void close_set(source *s) {
+    prompts_close(((prompt_source *)s)->set);
+    free(s);
+}
+
+static const source_kind kind = {.row = no_row, .report = report, .close = close_set};
+
+status prompt_source_open(source **out, const data_options *o, const tokenizer *t) {
+    prompt_source *s = mem_alloc(sizeof *s);
+    prompt_options options = {.data = o,
+                              .longest = o->longest_prompt,
+                              .skip_long = o->skip_long_prompts,
+                              .advice =
+                                  "raise data.seq_len, lower rl.max_completion, or set rl.skip_long=true to leave "
+                                  "such prompts out"};
+    status rc = prompts_open(&s->set, t, o->tokenizer ? o->tokenizer : "byte", &options);
+    if (rc != OK) {
+        free(s);
+        return rc;
+    }
+    prompts_report r;
+    prompts_report_get(s->set, &r);
+    s->base = (source){&kind, o->seq_len, false, 0, r.bytes, prompts_fingerprint(s->set)};
+    *out = &s->base;
+    return OK;
+}
+
+const prompt_set *prompt_source_set(const source *s) { return ((const prompt_source *)s)->set; }

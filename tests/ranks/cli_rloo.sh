@@ -1,0 +1,71 @@
+#!/bin/bash
+# cli_rloo.sh - reinforcement learning on many ranks: the completions, rewards and update of one rank, the same bits in every stage of
+# ZeRO, and after a stop; what cannot be shared is refused by name. RALO names the program.
+. "$(dirname "$0")/../harness/check.sh"
+need_ranks
+need python3
+common=(--preset test-llama --set train.task=rloo --set data.difficulty=1 --set data.seq_len=32 --set rl.max_completion=8
+    --set rl.prompts=4 --set rl.k=4 --set rl.log_prompts=4 --set train.steps=3 --set train.lr=0.003 --set train.warmup=0
+    --set train.micro_batch=2 --set train.eval_rows=4 --set reward.list=regex --set 'reward.pattern=[a-z]'
+    --set run.threads=1 --set run.bind=false --set run.device=cpu --json)
+train() { # DIRECTORY RANKS ARGUMENTS: hash
+    local dir=$1 n=$2
+    shift 2
+    rm -rf "$dir"
+    run 0 train --ranks "$n" "${common[@]}" --set run.dir="$dir" "$@"
+    python3 -c "import json; print(json.loads(open('out').read().splitlines()[-1])['param_hash'])"
+}
+# The first step begins with the same parameters: the same completions, and a gradient that only rounds differently.
+compare() {
+    python3 - "$1" "$2" <<'END' || fail "$1 and $2: $(cat differences)"
+import json, sys
+one, two = ([json.loads(l) for l in open(d + "/metrics.jsonl")][0] for d in sys.argv[1:])
+with open("differences", "w") as out:
+    exact = ["reward", "reward_std", "frac_reward_zero_std", "completions/mean_length", "completions/clipped_ratio"]
+    wrong = [k for k in exact if one[k] != two[k]]
+    close = {"train/loss": 1e-6, "train/grad_norm": 1e-5 * one["train/grad_norm"], "entropy": 1e-6}
+    wrong += [k for k, bound in close.items() if not abs(one[k] - two[k]) <= bound]
+    if "kl" in one and not abs(one["kl"] - two["kl"]) < 1e-6: wrong.append("kl")
+    for k in wrong: print(k, one[k], two[k], file=out)
+    texts = [[(x["prompt"], x["completion"]) for x in map(json.loads, open(d + "/completions.jsonl")) if x["step"] == 1]
+             for d in sys.argv[1:]]
+    if not set(texts[1]) <= set(texts[0]) or len(texts[0]) != 16: wrong.append("completions")
+    print(wrong, file=out)
+sys.exit(bool(wrong))
+END
+}
+for way in "rloo 0.1 1" "grpo 0.1 2" "reinforce++ 0.1 1" "dapo 0 1"; do
+    set -- $way
+    sets=(--set rl.mask_truncated=false --set rl.loss="$1" --set rl.beta="$2" --set rl.updates="$3" --set train.steps=$((2 * $3)))
+    train one 1 "${sets[@]}" >/dev/null
+    # Stages 0 and 1 add micro-batches before ranks, 2 and 3 the other way round.
+    for first in 0 2; do
+        expected=$(train two 2 "${sets[@]}" --set parallel.zero=$first)
+        compare one two
+        got=$(train three 2 "${sets[@]}" --set parallel.zero=$((first + 1)))
+        [ "$got" = "$expected" ] || fail "$way, ZeRO $((first + 1)) on 2 ranks: $got, $first: $expected"
+    done
+done
+train four 4 --set rl.beta=0.1 >/dev/null
+train one 1 --set rl.beta=0.1 >/dev/null
+compare one four
+
+# Resumed on the same ranks.
+expected=$(train whole 2 --set rl.normalize_advantages=true --set train.steps=4)
+train parts 2 --set rl.normalize_advantages=true --set train.steps=4 --set train.save_every=2 --set run.keep=9 >/dev/null
+rm -rf parts/checkpoints/*4
+run 0 train --ranks 2 "${common[@]}" --set run.dir=parts --set rl.normalize_advantages=true --set train.steps=4 --resume auto
+got=$(python3 -c "import json; print(json.loads(open('out').read().splitlines()[-1])['param_hash'])")
+[ "$got" = "$expected" ] || fail "resumed on 2 ranks: $got, whole: $expected"
+
+refused() { # WORDS ARGUMENTS
+    local words=$1
+    shift
+    run 2 train --ranks 2 "${common[@]}" --set run.dir=no "$@"
+    grep -q "$words" err || fail "refused without '$words': $(tail -n 2 err)"
+}
+refused 'train.task: found rloo with parallel.pipeline 2' --set parallel.pipeline=2
+refused 'train.task: found rloo with parallel.sequence 2' --set parallel.sequence=2
+refused 'train.task: found rloo with parallel.tensor 2' --set parallel.tensor=2
+refused 'rl.prompts: found 3, expected a multiple of the 2 data ranks' --set rl.prompts=3
+finish "reinforcement learning on 2 and 4 ranks: as on one"

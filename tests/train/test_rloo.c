@@ -1,0 +1,295 @@
+/* test_rloo.c - runs of the task rloo: rewards rise, equal rewards change nothing, a stopped run ends with the bits of one that
+ * never stopped, techniques of memory and the number of completions change neither bits nor peak, and what cannot be is refused
+ * by name. */
+#include "files.h"
+#include "must.h"
+#include "training.h"
+#include "train/advantage.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { SEQ_LEN = 32 };
+
+/* Completions of at most 8 tokens; an "e" somewhere in it is rewarded: rare at first, and easy. */
+static training rl_training(arena *memory, const char *loss, const char *const *more) {
+    const char **all = arena_array(memory, const char *, SETTINGS_MOST);
+    settings_join(all,
+                  SETTINGS("train.task=rloo", arena_format(memory, "rl.loss=%s", loss), "data.difficulty=1",
+                           "train.lr=0.003", "train.weight_decay=0", "rl.k=4", "rl.prompts=4", "rl.max_completion=8",
+                           "reward.list=regex", "reward.pattern=[a-p]", "rl.log_prompts=4"),
+                  more);
+    return (training){.preset = "test-llama", .source = "builtin:arithmetic", .seq_len = SEQ_LEN, .more = all};
+}
+
+typedef struct watched {
+    double rewards[128], norms[128], diff_max, ratio;
+    int n;
+    train_completion last;
+} watched;
+
+static double metric(const train_metrics *m, const char *name) {
+    for (int i = 0; i < m->n; i++)
+        if (strcmp(m->list[i].row->name, name) == 0) return m->list[i].value;
+    return NAN;
+}
+
+static void watch(void *context, const train_step_report *r) {
+    watched *w = context;
+    w->rewards[w->n] = metric(&r->metrics, "reward");
+    w->norms[w->n++] = r->grad_norm;
+    w->diff_max = fmax(w->diff_max, metric(&r->metrics, "rollout/logprob_diff_max"));
+    w->ratio = metric(&r->metrics, "ratio");
+}
+
+/* ---- learning -------------------------------------------------------------------------------------------------- */
+
+static double mean(const double *x, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += x[i];
+    return sum / n;
+}
+
+static void rewards_rise(void **state) {
+    for (size_t i = 0; rl_loss_at(i); i++) {
+        arena memory;
+        train_result r;
+        watched w = {0};
+        train_observer o = {.context = &w, .on_step = watch};
+        arena_init(&memory);
+        training t = rl_training(&memory, rl_loss_at(i)->name,
+                                 SETTINGS("rl.beta=0", "rl.dynamic_sampling=0", "rl.mask_truncated=false",
+                                          "reward.pattern=^[a-zA-Z0-9]", "rl.max_completion=2", "rl.prompts=8",
+                                          "train.lr=0.01", "train.schedule=constant"));
+        t.observer = &o, t.steps = 60;
+        must(training_run(&t, &r));
+        double before = mean(w.rewards, 10), after = mean(w.rewards + 50, 10);
+        if (!(before < 0.45 && after > 0.85)) fail_msg("%s: rewards from %g to %g", rl_loss_at(i)->name, before, after);
+        if (!(w.diff_max < 1e-5)) fail_msg("%s: log-probabilities differ by %g", rl_loss_at(i)->name, w.diff_max);
+        training_as_planned(&r, rl_loss_at(i)->name);
+        arena_fini(&memory);
+    }
+}
+
+/* ---- nothing to learn ------------------------------------------------------------------------------------------ */
+
+/* Without weight decay, which shrinks parameters by lr times itself whatever the rewards are. */
+static void equal_rewards_change_no_parameter(void **state) {
+    for (size_t i = 0; rl_loss_at(i); i++) {
+        arena memory;
+        train_result one, three;
+        watched w = {0};
+        train_observer o = {.context = &w, .on_step = watch};
+        arena_init(&memory);
+        training t = rl_training(&memory, rl_loss_at(i)->name,
+                                 SETTINGS("rl.beta=0", "reward.pattern=|", "rl.dynamic_sampling=0"));
+        t.steps = 1;
+        must(training_run(&t, &one));
+        t.steps = 3, t.observer = &o;
+        must(training_run(&t, &three));
+        assert_true(one.param_hash == three.param_hash);
+        for (int k = 0; k < 3; k++) assert_true(w.rewards[k] == 1 && w.norms[k] == 0);
+        arena_fini(&memory);
+    }
+}
+
+/* No completion ends within its limit here, so all are masked: a step without a single token is a step. */
+static void masked_completions_have_no_part(void **state) {
+    static const char *const losses[] = {"rloo", "dapo"};
+    for (size_t i = 0; i < ARRAY_LENGTH(losses); i++) {
+        arena memory;
+        train_result r;
+        watched w = {0};
+        train_observer o = {.context = &w, .on_step = watch};
+        arena_init(&memory);
+        training t = rl_training(&memory, losses[i],
+                                 SETTINGS("rl.beta=0", "rl.mask_truncated=true", "rl.max_completion=1", "rl.prompts=2",
+                                          "rl.k=2", "rl.dynamic_sampling=1", "reward.pattern=[a-z]"));
+        t.observer = &o, t.steps = 3;
+        must(training_run(&t, &r));
+        for (int k = 0; k < 3; k++) assert_true(w.norms[k] == 0);
+        arena_fini(&memory);
+    }
+}
+
+/* ---- the same bits --------------------------------------------------------------------------------------------- */
+
+/* One way to learn, as settings. */
+typedef struct way {
+    const char *loss, *beta, *updates, *lora;
+} way;
+static const way ways[] = {{"rloo", "0", "1", "none"},          {"rloo", "0.1", "1", "none"},
+                           {"rloo", "0.1", "2", "4"},           {"grpo", "0.1", "2", "none"},
+                           {"grpo", "0.1", "1", "4"},           {"gspo", "0", "2", "none"},
+                           {"reinforce++", "0.1", "1", "none"}, {"dapo", "0", "2", "none"}};
+
+static training way_training(arena *memory, const way *w, const char *const *more) {
+    const char **all = arena_array(memory, const char *, SETTINGS_MOST);
+    settings_join(all,
+                  SETTINGS(arena_format(memory, "rl.beta=%s", w->beta),
+                           arena_format(memory, "rl.updates=%s", w->updates),
+                           arena_format(memory, "model.lora.rank=%s", w->lora), "rl.temperature=0.8"),
+                  more);
+    return rl_training(memory, w->loss, all);
+}
+
+static const char *const *const techniques[] = {
+    SETTINGS("memory.recompute=full"),
+    SETTINGS("memory.recompute=selective", "memory.offload.activations=host"),
+    SETTINGS("memory.offload.params=host", "memory.offload.grads=host", "memory.offload.states=host"),
+    SETTINGS("rl.sequences=3"),
+};
+
+static void techniques_of_memory_keep_the_bits(void **state) {
+    for (size_t i = 0; i < ARRAY_LENGTH(ways); i++) {
+        arena memory;
+        train_result plain, r;
+        arena_init(&memory);
+        training t = way_training(&memory, &ways[i], NULL);
+        must(training_run(&t, &plain));
+        training_as_planned(&plain, ways[i].loss);
+        for (size_t k = 0; k < ARRAY_LENGTH(techniques); k++) {
+            t = way_training(&memory, &ways[i], techniques[k]);
+            must(training_run(&t, &r));
+            if (r.param_hash != plain.param_hash || r.last_loss != plain.last_loss)
+                fail_msg("way %zu, technique %zu: param_hash %016llx, plain %016llx", i, k,
+                         (unsigned long long)r.param_hash, (unsigned long long)plain.param_hash);
+            training_as_planned(&r, ways[i].loss);
+        }
+        arena_fini(&memory);
+    }
+}
+
+static void stop_after_one(void *context, const train_step_report *r) {
+    if (r->step == 1) train_interrupt();
+}
+
+/* Stopped after the first step, or after the rollout that it belongs to; the reference is where the run began. */
+static void resumed_runs_end_with_the_same_bits(void **state) {
+    for (size_t i = 0; i < ARRAY_LENGTH(ways); i++) {
+        arena memory;
+        train_result whole, parts;
+        arena_init(&memory);
+        training t = way_training(&memory, &ways[i], SETTINGS("train.eval_rows=4"));
+        train_observer o = {.on_step = stop_after_one};
+        must(training_run(&t, &whole));
+        t.dir = arena_format(&memory, "%s/resumed-%zu", test_dir, i), t.resume = "auto", t.observer = &o;
+        assert_int_equal(training_run(&t, &parts), ERR_INTERRUPTED);
+        assert_int_equal(parts.steps, atoi(ways[i].updates));
+        t.observer = NULL;
+        must(training_run(&t, &parts));
+        if (whole.param_hash != parts.param_hash || whole.last_loss != parts.last_loss)
+            fail_msg("way %zu: a resumed run ends with loss %.9g, the whole one with %.9g", i, parts.last_loss,
+                     whole.last_loss);
+        assert_true(metric(&whole.eval.metrics, "val/reward") == metric(&parts.eval.metrics, "val/reward"));
+        arena_fini(&memory);
+    }
+}
+
+/* The sum over a step in another order: the gradients of its first step agree to fp32 sums of a few hundred terms. */
+static void split_and_order_change_rounding_alone(void **state) {
+    static const char *const rows[] = {"1", "2", "5", "16"};
+    double norms[ARRAY_LENGTH(rows)];
+    for (size_t i = 0; i < ARRAY_LENGTH(rows); i++) {
+        arena memory;
+        train_result r;
+        watched w = {0};
+        train_observer o = {.context = &w, .on_step = watch};
+        arena_init(&memory);
+        training t = rl_training(&memory, "rloo", SETTINGS("rl.beta=0.1"));
+        t.micro_batch = atoi(rows[i]), t.steps = 1, t.observer = &o;
+        must(training_run(&t, &r));
+        norms[i] = w.norms[0];
+        arena_fini(&memory);
+    }
+    for (size_t i = 1; i < ARRAY_LENGTH(rows); i++)
+        if (!(fabs(norms[i] - norms[0]) <= 1e-5 * norms[0]))
+            fail_msg("rows of %s: gradient norm %.9g, of 1: %.9g", rows[i], norms[i], norms[0]);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------------- */
+
+static void the_peak_is_the_same_for_every_k(void **state) {
+    static const char *const k[] = {"2", "4", "8", "16"};
+    uint64_t peaks[ARRAY_LENGTH(k)];
+    for (size_t i = 0; i < ARRAY_LENGTH(k); i++) {
+        arena memory;
+        train_result r;
+        arena_init(&memory);
+        training t = rl_training(&memory, "rloo", SETTINGS(arena_format(&memory, "rl.k=%s", k[i]), "rl.beta=0.05"));
+        t.micro_batch = 1, t.steps = 2;
+        must(training_run(&t, &r));
+        training_as_planned(&r, k[i]);
+        peaks[i] = r.memory.peak[TIER_DEVICE];
+        arena_fini(&memory);
+    }
+    for (size_t i = 1; i < ARRAY_LENGTH(k); i++) assert_int_equal(peaks[i], peaks[0]);
+}
+
+/* ---- what is reported ------------------------------------------------------------------------------------------ */
+
+static int n_completions;
+static void count_completion(void *context, const train_completion *c) {
+    assert_true(c->prompt.length > 0 && c->n_rewards == 1 && strcmp(c->reward_names[0], "regex") == 0);
+    assert_true(c->rewards[0] == c->reward && (c->reward == 0 || c->reward == 1));
+    assert_true((c->advantage > 0) == (c->reward == 1 && c->advantage != 0));
+    n_completions++;
+}
+
+/* Later updates of a rollout have ratios that are not 1, and the first has. */
+static void completions_and_ratios_are_reported(void **state) {
+    arena memory;
+    train_result r;
+    watched w = {0};
+    train_observer o = {.context = &w, .on_step = watch, .on_completion = count_completion};
+    arena_init(&memory);
+    training t = rl_training(&memory, "grpo", SETTINGS("rl.updates=2", "rl.log_prompts=3", "rl.importance=2"));
+    t.observer = &o, t.steps = 3;
+    must_refuse(training_run(&t, &r), WORDS("train.steps", "multiple of rl.updates"));
+    t.steps = 2, n_completions = 0;
+    must(training_run(&t, &r));
+    assert_int_equal(n_completions, 3 * 4);
+    assert_true(w.ratio != 1 && w.ratio > 0.5 && w.ratio < 2);
+    t.steps = 4;
+    t.observer = &(train_observer){.context = &w, .on_step = watch};
+    must(training_run(&t, &r));
+    arena_fini(&memory);
+}
+
+/* ---- refusals -------------------------------------------------------------------------------------------------- */
+
+static void what_cannot_be_is_refused_by_name(void **state) {
+    arena memory;
+    train_result r;
+    arena_init(&memory);
+    training t = rl_training(&memory, "rloo", SETTINGS("rl.max_completion=32"));
+    must_refuse(training_run(&t, &r), WORDS("rl.max_completion", "32", "data.seq_len 32"));
+    t = rl_training(&memory, "rloo", SETTINGS("rl.max_completion=30"));
+    must_refuse(training_run(&t, &r), WORDS("tokens", "rl.max_completion", "data.seq_len", "rl.skip_long"));
+    t = rl_training(&memory, "rloo", SETTINGS("memory.overlap_update=true"));
+    must_refuse(training_run(&t, &r), WORDS("memory.overlap_update", "rloo"));
+    t = rl_training(&memory, "rloo", SETTINGS("reward.list=guess"));
+    must_refuse(training_run(&t, &r), WORDS("reward.list", "guess"));
+    t = rl_training(&memory, "rloo", NULL);
+    t.dir = arena_format(&memory, "%s/other", test_dir);
+    must(training_run(&t, &r));
+    t = rl_training(&memory, "grpo", NULL);
+    t.dir = arena_format(&memory, "%s/other", test_dir), t.resume = "auto", t.steps = 6;
+    must_refuse(training_run(&t, &r), WORDS("rloo with 4 prompts x 4", "grpo with 4 prompts x 4"));
+    arena_fini(&memory);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rewards_rise),
+        cmocka_unit_test(equal_rewards_change_no_parameter),
+        cmocka_unit_test(masked_completions_have_no_part),
+        cmocka_unit_test(techniques_of_memory_keep_the_bits),
+        cmocka_unit_test(resumed_runs_end_with_the_same_bits),
+        cmocka_unit_test(split_and_order_change_rounding_alone),
+        cmocka_unit_test(the_peak_is_the_same_for_every_k),
+        cmocka_unit_test(completions_and_ratios_are_reported),
+        cmocka_unit_test(what_cannot_be_is_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, test_dir_open, test_dir_close);
+}
