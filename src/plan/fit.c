@@ -71,8 +71,9 @@ static void list_changes(const change_list *l, const plan_request *from, const p
     if (from->choice.micro_batch != to->choice.micro_batch)
         strbuf_printf(next_change(l), "%s%lld", names->batch, (long long)to->choice.micro_batch);
     if (from->generation.slots != to->generation.slots)
-        strbuf_printf(next_change(l), "train.samples=%lld", (long long)to->generation.slots);
-    if (from->choice.micro_batch != to->choice.micro_batch && !from->no_training)
+        strbuf_printf(next_change(l), "%s=%lld", to->rollout ? "rl.sequences" : "train.samples",
+                      (long long)to->generation.slots);
+    if (from->choice.micro_batch != to->choice.micro_batch && !from->no_training && !from->rollout)
         strbuf_printf(next_change(l), "train.accumulation=%lld", (long long)to->choice.accumulation);
 }
 

@@ -62,6 +62,7 @@ typedef struct plan_request {
     policy_options policy;         /* on: the loss of completions with advantages */
     reference_kind reference;      /* what either is compared with */
     bool no_training;            /* evaluation only: parameters and one forward */
+    int64_t rollout;             /* policy: completions that this rank generates for a step */
     generation_shape generation; /* slots > 0: generation; unless beside_training, fields about training are ignored */
     int64_t logits_chunk_bytes;  /* largest bytes of logits at once; 0 = chosen from the vocabulary */
     target target;

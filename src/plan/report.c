@@ -81,17 +81,10 @@ static void print_adapters(const plan *p, FILE *out) {
                 base_format_name(p->request.base));
 }
 
-/* The loss over whole responses, and what comparing costs. */
-static void print_preference(const plan *p, FILE *out) {
-    const preference_options *o = &p->request.preference;
+/* What comparing with a reference costs. */
+static void print_reference(const plan *p, FILE *out) {
     uint64_t n = model_param_count(&p->request.model) * dtype_bytes(precision_compute(p->request.choice.precision));
     char a[32];
-    if (!o->kind) return;
-    fprintf(out, "loss      %s, ", preference_name(o->kind));
-    if (o->kind == PREFERENCE_ORPO) fprintf(out, "lambda %g", (double)o->lambda);
-    else fprintf(out, "beta %g", (double)o->beta);
-    if (o->kind == PREFERENCE_SIMPO) fprintf(out, ", gamma %g", (double)o->gamma);
-    fprintf(out, " over %s; ", o->kind == PREFERENCE_KTO ? "single responses" : "pairs of responses");
     if (p->request.reference == REFERENCE_COPY)
         fprintf(out, "reference: a frozen copy of the model, %s of parameters and one more forward pass\n",
                 str_format_bytes(a, n));
@@ -102,6 +95,28 @@ static void print_preference(const plan *p, FILE *out) {
     else fprintf(out, "no reference\n");
     if (plan_shares_z(&p->request))
         fprintf(out, "          z is over all examples of a step: they are evaluated before it, a forward pass more\n");
+}
+
+/* The loss over completions with advantages. */
+static void print_policy(const plan *p, FILE *out) {
+    static const char *const levels[] = {"token", "completion", "completion, a mean over its tokens"};
+    const policy_options *o = &p->request.policy;
+    if (!o->on) return;
+    fprintf(out, "loss      completions with advantages, one ratio per %s, clipped to %g .. %g; ", levels[o->level],
+            1 - (double)o->low, 1 + (double)o->high);
+    print_reference(p, out);
+}
+
+/* The loss over whole responses. */
+static void print_preference(const plan *p, FILE *out) {
+    const preference_options *o = &p->request.preference;
+    if (!o->kind) return;
+    fprintf(out, "loss      %s, ", preference_name(o->kind));
+    if (o->kind == PREFERENCE_ORPO) fprintf(out, "lambda %g", (double)o->lambda);
+    else fprintf(out, "beta %g", (double)o->beta);
+    if (o->kind == PREFERENCE_SIMPO) fprintf(out, ", gamma %g", (double)o->gamma);
+    fprintf(out, " over %s; ", o->kind == PREFERENCE_KTO ? "single responses" : "pairs of responses");
+    print_reference(p, out);
 }
 
 static void print_generation(const plan *p, FILE *out) {
@@ -121,11 +136,16 @@ static void print_samples(const plan *p, FILE *out) {
     char a[32];
     uint64_t page =
         generation_page_bytes(&p->request.model, g->page_size, precision_compute(p->request.choice.precision));
-    fprintf(out,
-            "samples   %lld at once, at most %lld tokens each; cache %s: %lld pages of %lld tokens, on the bytes of "
-            "activations\n",
-            (long long)g->slots, (long long)g->context, str_format_bytes(a, page * (uint64_t)g->pages),
-            (long long)g->pages, (long long)g->page_size);
+    if (p->request.rollout) {
+        long long n = p->request.rollout, waves = divide_up(n, g->slots);
+        fprintf(out, "rollout   %lld completions: %lld wave%s of %lld,", n, waves, waves == 1 ? "" : "s",
+                (long long)MIN(n, g->slots));
+    } else {
+        fprintf(out, "samples   %lld at once,", (long long)g->slots);
+    }
+    fprintf(out, " at most %lld tokens each; cache %s: %lld pages of %lld tokens, on the bytes of activations\n",
+            (long long)g->context, str_format_bytes(a, page * (uint64_t)g->pages), (long long)g->pages,
+            (long long)g->page_size);
 }
 
 static void print_ranks(const plan *p, FILE *out) {
@@ -164,12 +184,13 @@ void plan_print(const plan *p, FILE *out) {
         c->tied ? "tied" : "untied");
     print_adapters(p, out);
     print_preference(p, out);
+    print_policy(p, out);
     if (plan_generates(r)) print_generation(p, out);
     else
-        fprintf(out, "step      %lld x %lld tokens x accumulation %lld = %s tokens, %s, %s FLOP\n",
-                (long long)r->choice.micro_batch, (long long)r->seq_len, (long long)r->choice.accumulation,
-                str_format_count(a, (double)plan_tokens_per_step(p)), precision_name(r->choice.precision),
-                str_format_count(b, p->flops_per_step));
+        fprintf(out, "step      %s%lld x %lld tokens x accumulation %lld = %s tokens, %s, %s FLOP\n",
+                r->rollout ? "at most " : "", (long long)r->choice.micro_batch, (long long)r->seq_len,
+                (long long)r->choice.accumulation, str_format_count(a, (double)plan_tokens_per_step(p)),
+                precision_name(r->choice.precision), str_format_count(b, p->flops_per_step));
     if (plan_samples(r)) print_samples(p, out);
     if (mesh_world(&r->mesh) > 1) print_ranks(p, out);
     if (mesh_size(&r->mesh, AXIS_SEQUENCE) > 1) plan_print_attention(p, out);

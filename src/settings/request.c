@@ -161,7 +161,8 @@ static status rollout_from_config(const config *c, plan_request *p) {
         return ERR(ERR_INPUT, "rl.prompts: found %lld, expected a multiple of the %lld data ranks", (long long)t->rl.prompts,
                    (long long)ranks);
     p->choice.micro_batch = t->micro_batch;
-    p->choice.accumulation = divide_up(t->rl.prompts / ranks * t->rl.k, t->micro_batch);
+    p->rollout = t->rl.prompts / ranks * t->rl.k;
+    p->choice.accumulation = divide_up(p->rollout, t->micro_batch);
     return OK;
 }
 
