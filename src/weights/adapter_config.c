@@ -162,7 +162,7 @@ static status read_number(const json_t *root, const char *path, const char *key,
     return OK;
 }
 
-status adapter_config_from_json(adapter_config *out, const model_config *c, const json_t *root, const char *path) {
+status adapter_config_of_run(adapter_config *out, const model_config *c, const json_t *root, const char *path) {
     *out = (adapter_config){0};
     if (!json_is_object(root)) return ERR(ERR_INPUT, "%s: found no object, expected PEFT's adapter_config.json", path);
     TRY(check_keys(root, path));
@@ -183,6 +183,12 @@ status adapter_config_from_json(adapter_config *out, const model_config *c, cons
     return OK;
 }
 
+status adapter_config_from_json(adapter_config *out, const model_config *c, const json_t *root, const char *path) {
+    TRY(adapter_config_of_run(out, c, root, path));
+    if (!out->lora.pissa) return OK;
+    return refuse(path, "init_lora_weights", json_object_get(root, "init_lora_weights"), OTHER_INIT);
+}
+
 static status read_root(const char *dir, char *path, size_t n, json_t **root) {
     snprintf(path, n, "%s/adapter_config.json", dir);
     TRY(json_read_file(path, JSON_MOST_BYTES, root));
@@ -194,8 +200,6 @@ status adapter_config_read(adapter_config *out, const model_config *c, const cha
     json_t *root;
     TRY(read_root(dir, path, sizeof path, &root));
     status rc = adapter_config_from_json(out, c, root, path);
-    if (rc == OK && out->lora.pissa) /* of a checkpoint of ours it is known which base that is */
-        rc = refuse(path, "init_lora_weights", json_object_get(root, "init_lora_weights"), OTHER_INIT);
     json_decref(root);
     return rc;
 }

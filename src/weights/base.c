@@ -90,7 +90,7 @@ status lora_from_description(const json_t *description, const model_config *c, c
     *o = (lora_options){0};
     *base = (lora_base){0};
     if (!lora) return OK;
-    TRY(adapter_config_from_json(&config, c, lora, path));
+    TRY(adapter_config_of_run(&config, c, lora, path));
     *o = config.lora;
     base->dir = json_string_value(json_object_get(from, "path"));
     const json_t *seed = json_object_get(from, "seed");
