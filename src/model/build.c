@@ -459,6 +459,11 @@ static status check_base(const model_build_options *o) {
                    "model.base: found %s, which needs model.lora.rank: only frozen weights are stored in fewer bits; set "
                    "model.lora.rank=16, or model.base=bf16 to train all parameters",
                    name);
+    if (o->lora.pissa)
+        return ERR(ERR_INPUT,
+                   "model.base: found %s with model.lora.init pissa, expected bf16: the principal part is taken out of "
+                   "weights that are stored as numbers; set model.base=bf16, or model.lora.init=default",
+                   name);
     if (mesh_size(&o->mesh, AXIS_TENSOR) > 1)
         return ERR(ERR_INPUT,
                    "model.base: found %s with parallel.tensor %d, expected 1: a quantised weight is not cut; use "

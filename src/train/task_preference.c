@@ -75,11 +75,18 @@ static status choose_reference(const train_request *r, reference_kind *out) {
     preference_kind k = r->preference.kind;
     *out = REFERENCE_NONE;
     if (!preference_compares(k)) return OK;
-    *out = r->reference != REFERENCE_NONE ? r->reference : r->plan.lora.rank ? REFERENCE_BASE : REFERENCE_COPY;
+    *out = r->reference != REFERENCE_NONE             ? r->reference
+           : r->plan.lora.rank && !r->plan.lora.pissa ? REFERENCE_BASE
+                                                      : REFERENCE_COPY;
     if (*out == REFERENCE_BASE && !r->plan.lora.rank)
         return ERR(ERR_INPUT,
                    "preference.reference: found base, which needs model.lora.rank: without adapters the model has no "
                    "frozen base; set copy or auto");
+    if (*out == REFERENCE_BASE && r->plan.lora.pissa)
+        return ERR(
+            ERR_INPUT,
+            "preference.reference: found base with model.lora.init pissa, whose base is not the model that the run "
+            "begins with; set copy, disk or auto");
     return OK;
 }
 
