@@ -148,6 +148,7 @@ static status build_program(plan *p) {
                              .base = r->base,
                              .preference = r->preference,
                              .reference = r->reference,
+                             .selection = r->selection,
                              .logits_chunk_bytes = r->logits_chunk_bytes};
     TRY(model_build(&p->model, &p->program, &r->model, &o));
     const pass_options options = {.target = &r->target,

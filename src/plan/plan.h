@@ -60,6 +60,7 @@ typedef struct plan_request {
     base_format base;  /* ... and how its linear layers are stored */
     preference_options preference; /* kind not none: losses over pairs of responses ... */
     reference_kind reference;      /* ... and what they are compared with */
+    selection_options selection;   /* kind not none: tokens are selected by comparing with the reference */
     bool no_training;            /* evaluation only: parameters and one forward */
     generation_shape generation; /* slots > 0: generation; unless beside_training, fields about training are ignored */
     int64_t logits_chunk_bytes;  /* largest bytes of logits at once; 0 = chosen from the vocabulary */

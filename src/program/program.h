@@ -23,6 +23,7 @@
  */
 #include "program/operands.h" /* made from ops.def: LINEAR_X, ADAMW_M ... */
 #include "program/preference.h"
+#include "program/select.h"
 #include "tensor/tensor.h"
 
 typedef enum op_kind {
@@ -184,6 +185,7 @@ typedef struct op_attr {
     int peer, tag;             /* send, recv, attention_ring: rank in the group; which of several messages */
     int index;                 /* attention_ring, dropout: this rank's place in the group */
     preference_options preference;
+    selection_options selection; /* select_tokens */
 } op_attr;
 
 #define OP_MAX_IN 8
