@@ -15,7 +15,7 @@ loss_of() { # MODEL ARGUMENTS
 }
 
 # Layers of the model and two heads more; the untrained run is the model that it began from.
-check 0 "4 layers" -- plan "${sets[@]}"
+check 0 "4 layers" "the last 3 layers predict 1 to 3 tokens ahead over a trunk of 1" -- plan "${sets[@]}"
 run 0 train "${sets[@]}" --set train.lr=1e-30 --set train.steps=1 --set run.dir=begun --set run.export=same --json
 [ "$(loss_of begun)" = "$(loss_of "$base")" ] || fail "the first head of a run that has learnt nothing is not its model"
 python3 - "$base" <<'P' || fail "the exported tensors are not those of the model"
