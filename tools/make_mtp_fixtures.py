@@ -16,6 +16,11 @@ metadata (`layers` counts the heads, `mtp_heads`):
     losses_<k>          (B, T) its cross entropy, 0 where the target is -1
     loss, g/<name>      mean over heads of the sum of losses over the targets of the head; its gradient
     weighted, gw/<name>   the same with weights; divided by the same counts
+and llama_untied_gqa alone, for Rho-1 with k_percent 0.7:
+    r/<name>            parameters of a reference, an ordinary model of TRUNK + 1 layers
+    losses_r            (B, T) its cross entropy of `targets`
+    threshold           (HEADS) torch.quantile of the excess losses of the head at 0.3; rho1, gr/<name>: as loss with weight 1 from the
+                        threshold on and 0 below
 """
 import json
 import sys
@@ -57,6 +62,26 @@ def head_losses(model, tokens, doc, targets, k):
     return losses
 
 
+def rho1(content, model, tokens, targets, doc, c):
+    """The loss with weights that select, and what it is made of. Selected tokens are constants to autograd."""
+    reference = families.build({**c, "layers": TRUNK + 1})
+    content.update({"r/" + n: p.detach().clone() for n, p in reference.named_parameters()})
+    with torch.no_grad():
+        losses_r = families.losses_of(families.forward(families.cast(reference, torch.float64), tokens, doc), targets)
+    total, thresholds = 0.0, []
+    for k in range(1, HEADS + 1):
+        ahead = content[f"targets_{k}"]
+        losses, valid = head_losses(model, tokens, doc, ahead, k), ahead >= 0
+        shifted = torch.zeros_like(losses_r)
+        shifted[:, :families.T - k + 1] = losses_r[:, k - 1:]
+        excess = (losses - shifted).detach()
+        threshold = torch.quantile(excess[valid], 1 - 0.7)
+        total = total + (losses * ((excess >= threshold) & valid)).sum() / valid.sum() / HEADS
+        thresholds.append(threshold)
+    content.update(losses_r=losses_r, threshold=torch.stack(thresholds), rho1=total.detach()[None])
+    content.update(gradients(model, total, "gr/"))
+
+
 def gradients(model, loss, prefix):
     model.zero_grad()
     loss.backward(retain_graph=True)
@@ -94,6 +119,8 @@ def main(folder):
         content.update(gradients(model, loss, "g/"))
         content.update(gradients(model, weighted, "gw/"))
         content.update(loss=loss.detach()[None], weighted=weighted.detach()[None])
+        if name == "llama_untied_gqa":
+            rho1(content, model, tokens, targets, doc, c)
         content = {n: (x.float() if x.is_floating_point() else x.int()).contiguous() for n, x in content.items()}
         rope = {} if c["family"] == "gpt2" else dict(rope_theta=c["rope_theta"], rope_scaling=dict(type="default"))
         path = Path(folder) / f"{name}.safetensors"

@@ -177,10 +177,30 @@ static void write_preference(builder *b, const outer_params *w, const outer_para
     op_out(o, PREFERENCE_WEIGHTS, weights), op_out(o, PREFERENCE_SUMS, m->loss_sums);
 }
 
+/* Tokens are selected when their losses are known, so the logits are made once more for the gradient. */
+static void write_selected_loss(builder *b, const outer_params *w, value_id h, value_id losses, value_id reference,
+                                int k) {
+    model *m = b->m;
+    value_id weights = builder_value(b, "selected", DTYPE_F32, SHAPE(n_tokens(b)));
+    write_shared_loss(b, w, h, losses, NO_VALUE);
+    op *o = builder_emit(b, OP_SELECT_TOKENS);
+    o->attr.selection = m->selection;
+    o->attr.loss = k;
+    if (m->n_losses > 1) o->attr.n_losses = m->n_losses;
+    op_in(o, SELECT_TOKENS_LOSSES, losses), op_in(o, SELECT_TOKENS_REFERENCE, reference);
+    op_in(o, SELECT_TOKENS_TARGETS, b->targets), op_in(o, SELECT_TOKENS_BEFORE, m->loss[k].weights);
+    op_in(o, SELECT_TOKENS_SCALARS, m->scalars);
+    op_out(o, SELECT_TOKENS_WEIGHTS, weights), op_out(o, SELECT_TOKENS_SUMS, m->loss_sums);
+}
+
 /* The heads one after the other, each up to its loss: autodiff writes the backward of each behind it, so that the activations
- * of one head and one chunk of logits are alive at a time. */
-static void write_heads(builder *b, const outer_params *w) {
-    int64_t first = model_first_head(b->c);
+ * of one head and one chunk of logits are alive at a time. The reference comes first, while there are none. */
+static void write_heads(builder *b, const outer_params *w, const outer_params *other) {
+    int64_t first = model_main_layers(b->c) - 1, n_sums = SUM_COUNT + SELECT_SUM_COUNT;
+    bool selects = b->m->selection.kind != SELECTION_NONE;
+    value_id reference = selects ? write_reference(b, other, REFERENCE_PREFIX) : NO_VALUE;
+    if (selects)
+        b->m->loss_sums = program_persistent(b->p, "loss.sums", DTYPE_F64, SHAPE(n_sums * b->m->n_losses), ROLE_WORK);
     value_id trunk = write_layers(b, w, first);
     for (int k = 0; k < b->m->n_losses && trunk; k++) {
         char prefix[32];
@@ -188,7 +208,8 @@ static void write_heads(builder *b, const outer_params *w) {
         snprintf(prefix, sizeof prefix, "head.%d.", k + 1);
         b->prefix = prefix, b->targets = b->m->loss[k].targets;
         value_id h = write_final_norm(b, w, x), losses = builder_value(b, "losses", DTYPE_F32, SHAPE(n_tokens(b)));
-        write_loss(b, w, h, losses, NO_VALUE);
+        if (selects) write_selected_loss(b, w, h, losses, reference, k);
+        else write_loss(b, w, h, losses, NO_VALUE);
         if (k == 0) b->m->losses = losses;
         b->prefix = "";
     }
@@ -224,8 +245,8 @@ static void write_training(builder *b, const outer_params *w, const outer_params
         write_preference(b, w, reference);
         return;
     }
-    if (b->m->n_losses > 1) {
-        write_heads(b, w);
+    if (b->m->n_losses > 1 || b->m->selection.kind) {
+        write_heads(b, w, reference);
         return;
     }
     value_id h = write_hidden(b, w);
@@ -236,7 +257,7 @@ static void write_training(builder *b, const outer_params *w, const outer_params
 
 static void write_evaluation(builder *b, const outer_params *w, const outer_params *reference) {
     b->where = SECTION_EVAL, b->prefix = "eval.";
-    if (has_reference_model(b))
+    if (has_reference_model(b) && b->o->preference.kind)
         b->m->eval_reference = write_answer(b, "eval.reference.losses.all", DTYPE_F32,
                                             write_reference(b, reference, "eval." REFERENCE_PREFIX));
     if (b->m->eval_reference)
@@ -450,6 +471,17 @@ static status check_policy(const model_build_options *o) {
     return OK;
 }
 
+/* A target's loss by the reference is at another position, and the threshold is over all tokens of a micro-batch. */
+static status check_selection(const model_build_options *o) {
+    int stages = mesh_size(&o->mesh, AXIS_PIPELINE), S = mesh_size(&o->mesh, AXIS_SEQUENCE);
+    if (!o->selection.kind || (stages == 1 && S == 1)) return OK;
+    return ERR(
+        ERR_INPUT,
+        "train.weighting: found rho1 with parallel.%s %d, expected 1: tokens of a micro-batch are compared on one "
+        "rank; use parallel.data and parallel.tensor",
+        stages > 1 ? "pipeline" : "sequence", stages > 1 ? stages : S);
+}
+
 /* Codes stand for whole weights of a file, of which a tensor rank would have a part. */
 static status check_base(const model_build_options *o) {
     const char *name = base_format_name(o->base);
@@ -502,6 +534,7 @@ static status check_training(const model_config *c, const model_build_options *o
             n > 1 ? " of each tensor rank" : "", S, such_as(such, "parallel.sequence", fewer_sequence(c, o)),
             o->may_ring ? ", or parallel.attention=ring" : "");
     TRY(check_preference(o));
+    TRY(check_selection(o));
     return model_stages_check(c, mesh_size(&o->mesh, AXIS_PIPELINE), MAX(o->virtual_stages, 1));
 }
 
@@ -532,7 +565,7 @@ status model_build(model *m, program *p, const model_config *c, const model_buil
     TRY(check_policy(o));
     if (generates) TRY(check_generation(c, &o->generation, &o->mesh));
     if (trains) TRY(check_training(c, o));
-    *m = (model){.config = *c};
+    *m = (model){.config = *c, .selection = o->selection};
     arena_init(&m->memory);
     builder b = {.m = m,
                  .p = p,

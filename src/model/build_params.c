@@ -284,7 +284,8 @@ void builder_add_params(builder *b, outer_params *w) {
         w->positions = positions->value;
     }
     int chunk = 0;
-    for (int l = 0; l < c->n_layers; l++) {
+    int64_t n_layers = b->of_reference ? model_main_layers(c) : c->n_layers; /* a reference is an ordinary model */
+    for (int l = 0; l < n_layers; l++) {
         if (l == b->first_layer[chunk + 1]) chunk++;
         b->is_here = chunk % b->n_stages == b->stage;
         b->unit = 1 + l;

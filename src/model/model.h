@@ -219,6 +219,7 @@ typedef struct model_build_options {
     policy_options policy;         /* on: the loss of completions with advantages */
     reference_kind reference;      /* of either; with policy.beta 0 it is in SECTION_EVAL alone */
     bool z_input; /* kto: its z is over more rows than those of a micro-batch, and an input */
+    selection_options selection; /* kind: not none: tokens are selected by their losses and those of the reference */
     int64_t logits_chunk_bytes;
     mesh mesh;                   /* of all ranks, and the place of the one whose program is written */
     bool ring;                   /* sequence ranks use ring attention instead of an exchange of heads */
@@ -250,6 +251,7 @@ typedef struct model {
     int n_chunks;                                          /* of layers, of all stages; 1: there is no pipeline */
     value_id tokens, targets, doc_start, weights, scalars; /* inputs of one micro-batch */
     int n_losses;
+    selection_options selection;
     model_loss loss[MTP_HEADS_MAX]; /* the first has targets and weights from above */
     /* Sequence ranks: those are of this rank's tokens, doc_start so that i % (T / S) - doc_start[i] is the position, and this is doc_start of
      * all tokens, in their order. NO_VALUE where no attention is over whole rows that are shared: doc_start serves both. */

@@ -353,12 +353,12 @@ static void unembed_finish(differ *d, value_id w, const op *f) {
     if (d->loss == m->n_losses - 1 && !m->config.tied) differ_finish(d, w, f);
 }
 
-static void reduce_loss(differ *d, const op *f, value_id losses, value_id targets) {
+static void reduce_loss(differ *d, const op *f, value_id losses, value_id targets, value_id weights) {
     const model *m = d->options->model;
     op *o = differ_emit(d, OP_LOSS_REDUCE, f);
     if (m->n_losses > 1) o->attr.loss = d->loss, o->attr.n_losses = m->n_losses;
     op_in(o, LOSS_REDUCE_LOSSES, losses), op_in(o, LOSS_REDUCE_TARGETS, targets);
-    op_in(o, LOSS_REDUCE_WEIGHTS, m->loss[d->loss].weights), op_in(o, LOSS_REDUCE_SCALARS, m->scalars);
+    op_in(o, LOSS_REDUCE_WEIGHTS, weights), op_in(o, LOSS_REDUCE_SCALARS, m->scalars);
     op_out(o, LOSS_REDUCE_SUMS, d->step->loss_sums);
 }
 
@@ -375,7 +375,7 @@ static void loss_with_gradient(differ *d, const op *f) {
     op_out(o, UNEMBED_LOSS_GRAD_DH, dh), op_out(o, UNEMBED_LOSS_GRAD_DW, dw);
     differ_add(d, h, dh, f);
     unembed_finish(d, w, f);
-    reduce_loss(d, f, losses, targets);
+    reduce_loss(d, f, losses, targets, m->loss[d->loss].weights);
 }
 
 /* The losses of a frozen reference have none. */
@@ -385,7 +385,8 @@ static bool has_gradient(const differ *d, const op *loss) {
 
 /* The op that ends a loss of several: the one that makes weights of tokens from their losses, or where ranks meet. */
 static op_kind last_of_loss(const model *m) {
-    return m->advantages ? OP_POLICY : m->segments ? OP_PREFERENCE : OP_UNEMBED_JOIN;
+    if (m->advantages) return OP_POLICY;
+    return m->segments ? OP_PREFERENCE : m->selection.kind ? OP_SELECT_TOKENS : OP_UNEMBED_JOIN;
 }
 
 /* Where ranks share the vocabulary, the forward ends with the combined statistics of all ranks, and the gradient begins with
@@ -393,9 +394,10 @@ static op_kind last_of_loss(const model *m) {
 static void gradient_of_shared_loss(differ *d, const op *stats, const op *join, const op *last) {
     const model *m = d->options->model;
     value_id h = stats->in[UNEMBED_STATS_H], w = stats->in[UNEMBED_STATS_W], weights = m->loss[d->loss].weights;
-    SAME_PLACE(PREFERENCE_WEIGHTS, POLICY_WEIGHTS);
+    SAME_PLACE(PREFERENCE_WEIGHTS, POLICY_WEIGHTS, SELECT_TOKENS_WEIGHTS);
     if (last->kind != OP_UNEMBED_JOIN) weights = last->out[PREFERENCE_WEIGHTS];
-    else reduce_loss(d, join, join->out[UNEMBED_JOIN_LOSSES], join->in[UNEMBED_JOIN_TARGETS]);
+    if (last->kind == OP_UNEMBED_JOIN || last->kind == OP_SELECT_TOKENS)
+        reduce_loss(d, join, join->out[UNEMBED_JOIN_LOSSES], join->in[UNEMBED_JOIN_TARGETS], weights);
     value_id dh = differ_value(d, h), dw = unembed_target(d, w);
     op *o = differ_emit(d, OP_UNEMBED_GRAD, stats);
     o->attr.adds = d->loss > 0;
@@ -419,7 +421,7 @@ static status write_backward(differ *d, const op *f, int result, void (*write)(d
 
 /* Ops without a backward: no forward that is differentiated has them. */
 /* clang-format off */
-#define LOSS_OPS(X) X(PREFERENCE) X(POLICY) X(UNEMBED_LOSS) X(UNEMBED_STATS) X(UNEMBED_JOIN) /* write their gradient themselves */
+#define LOSS_OPS(X) X(PREFERENCE) X(POLICY) X(SELECT_TOKENS) X(UNEMBED_LOSS) X(UNEMBED_STATS) X(UNEMBED_JOIN) /* write their gradient themselves */
 #define GENERATION_OPS(X) X(ROPE_TABLE) X(KV_STORE) X(ATTENTION_PAGED) X(UNEMBED_LOGITS) X(LOGITS_TOP)
 #define LATER_OPS(X) /* written by later passes */ \
     X(ADD_RMSNORM) X(ADD_LAYERNORM) X(QK_NORM_ROPE) X(ABSMAX) X(QUANTIZE) X(LINEAR8) X(CAST) X(COPY)
@@ -507,11 +509,12 @@ static status walk_back(differ *d, const op *ops, size_t begin, size_t end) {
     return rc;
 }
 
-/* Where the ops of the head at hand begin, whose loss is op `loss`: behind the loss before it, or behind the trunk. */
-static size_t head_begin(const differ *d, const op *ops, size_t first, size_t loss) {
-    int64_t layer = model_first_head(&d->options->model->config) + d->loss;
-    while (first < loss && ops[first].layer != layer) first++;
-    return first;
+/* Where the ops of the head begin whose loss is op `loss`: before that come the final norm and one layer. */
+static size_t head_begin(const op *ops, size_t loss) {
+    size_t at = loss;
+    while (ops[at - 1].layer < 0) at--;
+    for (int layer = ops[at - 1].layer; at > 0 && ops[at - 1].layer == layer;) at--;
+    return at;
 }
 
 /* The forward with the gradient of every loss behind it, and of several losses the backward of each head. The backward of
@@ -533,7 +536,7 @@ static status write_losses(differ *d, const op *ops, size_t first, size_t end, s
         if (!done) continue;
         *loss = &ops[at];
         if (m->n_losses > 1) {
-            size_t begin = head_begin(d, ops, first, at);
+            size_t begin = head_begin(ops, at);
             TRY(walk_back(d, ops, begin, at));
             if (d->loss == 0) *rest = begin;
         } else {

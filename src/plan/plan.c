@@ -149,6 +149,7 @@ static status build_program(plan *p) {
                              .policy = r->policy,
                              .reference = r->reference,
                              .z_input = plan_shares_z(r),
+                             .selection = r->selection,
                              .logits_chunk_bytes = r->logits_chunk_bytes};
     TRY(model_build(&p->model, &p->program, &r->model, &o));
     const pass_options options = {.target = &r->target,

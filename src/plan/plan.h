@@ -61,6 +61,7 @@ typedef struct plan_request {
     preference_options preference; /* kind not none: losses over pairs of responses ... */
     policy_options policy;         /* on: the loss of completions with advantages */
     reference_kind reference;      /* what either is compared with */
+    selection_options selection;   /* kind not none: tokens are selected by comparing with the reference */
     bool no_training;            /* evaluation only: parameters and one forward */
     int64_t rollout;             /* policy: completions that this rank generates for a step */
     generation_shape generation; /* slots > 0: generation; unless beside_training, fields about training are ignored */

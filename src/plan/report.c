@@ -84,7 +84,8 @@ static void print_adapters(const plan *p, FILE *out) {
 
 /* What comparing with a reference costs. */
 static void print_reference(const plan *p, FILE *out) {
-    uint64_t n = model_param_count(&p->request.model) * dtype_bytes(precision_compute(p->request.choice.precision));
+    model_config c = model_main_config(&p->request.model);
+    uint64_t n = model_param_count(&c) * dtype_bytes(precision_compute(p->request.choice.precision));
     char a[32];
     if (p->request.reference == REFERENCE_COPY)
         fprintf(out, "reference: a frozen copy of the model, %s of parameters and one more forward pass\n",
@@ -108,7 +109,7 @@ static void print_policy(const plan *p, FILE *out) {
     print_reference(p, out);
 }
 
-/* The loss over whole responses. */
+/* The loss over whole responses, and what comparing costs. */
 static void print_preference(const plan *p, FILE *out) {
     const preference_options *o = &p->request.preference;
     if (!o->kind) return;
@@ -117,6 +118,20 @@ static void print_preference(const plan *p, FILE *out) {
     else fprintf(out, "beta %g", (double)o->beta);
     if (o->kind == PREFERENCE_SIMPO) fprintf(out, ", gamma %g", (double)o->gamma);
     fprintf(out, " over %s; ", o->kind == PREFERENCE_KTO ? "single responses" : "pairs of responses");
+    print_reference(p, out);
+}
+
+/* Heads of multi-token prediction, and how their tokens are selected. */
+static void print_heads(const plan *p, FILE *out) {
+    const model_config *c = &p->request.model;
+    const selection_options *s = &p->request.selection;
+    if (c->mtp_heads > 1)
+        fprintf(out,
+                "heads     the last %lld layers predict 1 to %lld tokens ahead over a trunk of %lld; one at a time is "
+                "in memory\n",
+                (long long)c->mtp_heads, (long long)c->mtp_heads, (long long)model_first_head(c));
+    if (!s->kind) return;
+    fprintf(out, "weighting rho1, %g of the tokens of each head; ", s->share);
     print_reference(p, out);
 }
 
@@ -186,6 +201,7 @@ void plan_print(const plan *p, FILE *out) {
     print_adapters(p, out);
     print_preference(p, out);
     print_policy(p, out);
+    print_heads(p, out);
     if (plan_generates(r)) print_generation(p, out);
     else
         fprintf(out, "step      %s%lld x %lld tokens x accumulation %lld = %s tokens, %s, %s FLOP\n",

@@ -24,6 +24,7 @@
 #include "program/operands.h" /* made from ops.def: LINEAR_X, ADAMW_M ... */
 #include "program/policy.h"
 #include "program/preference.h"
+#include "program/select.h"
 #include "tensor/tensor.h"
 
 typedef enum op_kind {
@@ -187,6 +188,7 @@ typedef struct op_attr {
     int index;                 /* attention_ring, dropout: this rank's place in the group */
     preference_options preference;
     policy_options policy;
+    selection_options selection; /* select_tokens */
 } op_attr;
 
 #define OP_MAX_IN 8

@@ -102,16 +102,39 @@ status verify_UNEMBED_GRAD(const checker *c) {
 }
 const op_cost cost_UNEMBED_GRAD = {FLOPS(logits_grad)};
 
+/* per_loss numbers of each of several losses, of which this op is one. */
+static status check_sums(const checker *c, value_id sums, int64_t per_loss) {
+    const op_attr *a = &c->o->attr;
+    int64_t n = MAX(a->n_losses, 1);
+    REQUIRE(has_type(c, sums, DTYPE_F64) && sh(c, sums)->rank == 1 && sh(c, sums)->dim[0] >= per_loss * n,
+            "expected the loss sums", sums);
+    REQUIRE(a->loss >= 0 && a->loss < n, "there is no such loss", sums);
+    return OK;
+}
+
+status verify_SELECT_TOKENS(const checker *c) {
+    value_id losses = IN(SELECT_TOKENS_LOSSES), before = IN(SELECT_TOKENS_BEFORE);
+    const op_attr *a = &c->o->attr;
+    REQUIRE(a->selection.kind > SELECTION_NONE && a->selection.kind < SELECTION_KIND_COUNT, "no such selection",
+            losses);
+    REQUIRE(a->selection.share > 0 && a->selection.share <= 1, "selects no share of its tokens", losses);
+    REQUIRE(has_type(c, losses, DTYPE_F32) && is_shape1(c, losses, a->batch * a->seq_len), "losses are fp32 (N)",
+            losses);
+    TRY(verify_like(c, losses, IN(SELECT_TOKENS_REFERENCE)));
+    TRY(verify_tokens(c, IN(SELECT_TOKENS_TARGETS), sh(c, losses)->dim[0]));
+    if (before) TRY(verify_like(c, losses, before));
+    TRY(verify_scalars(c, IN(SELECT_TOKENS_SCALARS)));
+    TRY(verify_like(c, losses, OUT(SELECT_TOKENS_WEIGHTS)));
+    return check_sums(c, OUT(SELECT_TOKENS_SUMS), SUM_COUNT + SELECT_SUM_COUNT);
+}
+const op_cost cost_SELECT_TOKENS = {PER_INPUT(10, SELECT_TOKENS_LOSSES)};
+
 status verify_LOSS_REDUCE(const checker *c) {
     value_id losses = IN(LOSS_REDUCE_LOSSES), sums = OUT(LOSS_REDUCE_SUMS);
     REQUIRE(has_type(c, losses, DTYPE_F32), "losses are fp32", losses);
     TRY(verify_tokens(c, IN(LOSS_REDUCE_TARGETS), sh(c, losses)->dim[0]));
     TRY(verify_scalars(c, IN(LOSS_REDUCE_SCALARS)));
-    const op_attr *a = &c->o->attr;
-    REQUIRE(has_type(c, sums, DTYPE_F64) && is_shape1(c, sums, SUM_COUNT * MAX(a->n_losses, 1)) && a->loss >= 0 &&
-                a->loss < MAX(a->n_losses, 1),
-            "expected the loss sums", sums);
-    return OK;
+    return check_sums(c, sums, SUM_COUNT);
 }
 const op_cost cost_LOSS_REDUCE = {PER_INPUT(4, LOSS_REDUCE_LOSSES)};
 
@@ -241,8 +264,8 @@ status verify_CLIP(const checker *c) {
                 sh(c, sums)->dim[0] >= SUM_COUNT * MAX(c->o->attr.n_losses, 1),
             "expected fp64 sums", sums);
     TRY(verify_scalars(c, IN(CLIP_SCALARS)));
-    REQUIRE(is_shape1(c, OUT(CLIP_CLIP), CLIP_COUNT + SUM_COUNT * c->o->attr.n_losses), "expected the clip value",
-            OUT(CLIP_CLIP));
+    REQUIRE(is_shape1(c, OUT(CLIP_CLIP), CLIP_COUNT) || is_shape1(c, OUT(CLIP_CLIP), CLIP_COUNT + sh(c, sums)->dim[0]),
+            "expected the clip value, or the sums behind it", OUT(CLIP_CLIP));
     return check_clip_value(c, OUT(CLIP_CLIP));
 }
 const op_cost cost_CLIP = {PER_INPUT(2, CLIP_PARTIALS)};

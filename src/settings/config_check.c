@@ -111,6 +111,11 @@ static void config_warn_no_effect(const config *c) {
     warn_no_effect_preference(c);
     warn_no_effect_reward(c);
     warn_no_effect_policy(c);
+    warn_if_given(c, "train.weighting", c->task == TASK_MTP || c->train.weighting == WEIGHTING_BASELINE,
+                  "train.task is not mtp");
+    const char *const of_rho1[] = {"rho1.k_percent", "rho1.mode", "rho1.first_head_all", "rho1.reference"};
+    for (size_t i = 0; i < ARRAY_LENGTH(of_rho1); i++)
+        warn_if_given(c, of_rho1[i], c->train.weighting == WEIGHTING_RHO1, "train.weighting is not rho1");
     warn_if_given(c, "model.lora.alpha", lora, "model.lora.rank is none");
     warn_if_given(c, "model.lora.targets", lora, "model.lora.rank is none");
     warn_if_given(c, "model.lora.dropout", lora || *c->model.adapter, "model.lora.rank is none");

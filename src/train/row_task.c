@@ -22,6 +22,7 @@ void row_task_close(void *self) {
     row_task *t = self;
     loader_close(t->rows);
     evaluator_fini(&t->eval);
+    free(t->weights);
     free(t);
 }
 
@@ -49,10 +50,19 @@ status row_task_begin(void *self, uint64_t position) {
                        mesh_size(&q->mesh, AXIS_DATA));
 }
 
+/* NULL: there are none. */
+static const float *weights_from(const row_task *t, uint64_t first_row) {
+    const plan_request *q = &t->host.plan->request;
+    for (int64_t b = 0; b < q->choice.micro_batch && t->weigh; b++)
+        t->weigh(t->host.request, first_row + (uint64_t)b, q->seq_len, t->weights + b * q->seq_len);
+    return t->weigh ? t->weights : NULL;
+}
+
 status row_task_write(row_task *t, const micro_inputs *to, const float *scales) {
     const batch *b = loader_next(t->rows);
     return batch_write(t->host.exec, t->host.plan, to,
-                       &(batch_rows){b->tokens, b->targets, b->doc_start, .scales = scales, .first_row = b->first_row});
+                       &(batch_rows){b->tokens, b->targets, b->doc_start, weights_from(t, b->first_row),
+                                     .scales = scales, .first_row = b->first_row});
 }
 
 /* The buffers of the evaluator are free between evaluations. */
@@ -67,7 +77,8 @@ status row_task_write_again(row_task *t, uint64_t position, int64_t micro, const
         dataset_row(t->host.data, SPLIT_TRAIN, first + (uint64_t)b, v->tokens + b * T, v->targets + b * T,
                     v->doc_start + b * T);
     return batch_write(t->host.exec, t->host.plan, to,
-                       &(batch_rows){v->tokens, v->targets, v->doc_start, .scales = scales, .first_row = first});
+                       &(batch_rows){v->tokens, v->targets, v->doc_start, weights_from(t, first), .scales = scales,
+                                     .first_row = first});
 }
 
 uint64_t row_task_position(const void *self) { return loader_position(((const row_task *)self)->rows); }

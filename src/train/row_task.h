@@ -7,6 +7,10 @@ typedef struct row_task {
     task_host host;
     evaluator eval;
     loader *rows; /* NULL: not begun */
+    /* Set by the task: writes the weights of the targets of a row; NULL: it has none. `weights` holds those of a micro-batch, and
+     * is freed with the rest. */
+    void (*weigh)(const train_request *r, uint64_t row, int64_t T, float *out);
+    float *weights;
 } row_task;
 
 status row_task_shape(train_request *r);

@@ -139,7 +139,7 @@ static status find_resumed(const train_request *r, char *out, size_t n) {
 }
 
 static weights_origin origin_of(const train_request *r) {
-    return (weights_origin){r->pretrained ? r->model_dir : NULL, r->adapter, r->train.seed, r->comm};
+    return (weights_origin){r->pretrained ? r->model_dir : NULL, r->adapter, r->train.seed, r->comm, r->reference_dir};
 }
 
 /* Initial parameters; states are zero already. */

@@ -5,6 +5,7 @@
  * micro-batch, for which `next` is called before the step ends. Evaluation and generation use the first head. */
 #include "train/ahead.h"
 #include "train/row_task.h"
+#include "train/weighting.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,9 +15,10 @@ typedef struct mtp {
     int64_t micro;    /* of the step, that `next` writes next */
     uint64_t step_at; /* position of the step that was counted */
     float scales[MTP_HEADS_MAX];
+    uint64_t reference_hash; /* of the frozen copy, where there is one */
 } mtp;
 
-enum { WEIGHTED, UNWEIGHTED, HEAD, N_METRICS = HEAD + MTP_HEADS_MAX };
+enum { WEIGHTED, UNWEIGHTED, HEAD, SELECTION_RATIO = HEAD + MTP_HEADS_MAX, AVG_HEADS, EXCESS, THRESHOLD, N_METRICS };
 #define HEAD_METRIC(k, label)                            \
     [HEAD + k - 1] = {"train/head" #k "_ce_loss", label, \
                       "mean cross entropy of head " #k ", which predicts token t + " #k}
@@ -31,6 +33,11 @@ static const task_metric metrics[N_METRICS] = {
     HEAD_METRIC(6, NULL),
     HEAD_METRIC(7, NULL),
     HEAD_METRIC(8, NULL),
+    [SELECTION_RATIO] = {"train/selection_ratio", "selected",
+                         "rho1: share of the tokens that are trained on, over all heads"},
+    [AVG_HEADS] = {"train/avg_heads_per_position", NULL, "rho1: heads that train at a position, in the mean"},
+    [EXCESS] = {"train/excess_loss", NULL, "rho1: mean excess loss of all tokens, selected or not, over all heads"},
+    [THRESHOLD] = {"train/threshold", NULL, "rho1: mean excess loss from which on tokens were selected"},
 };
 _Static_assert(MTP_HEADS_MAX == 8 && (int)N_METRICS <= (int)METRICS_MOST, "a row for every head");
 
@@ -38,13 +45,21 @@ static status mtp_shape(train_request *r) {
     if (!r->plan.model.mtp_heads)
         return ERR(ERR_INPUT,
                    "train.task: found mtp, which needs model.mtp.heads: set model.mtp.heads=4, or train.task=sft");
-    return row_task_shape(r);
+    const weighting *w = weighting_of(r->train.weighting);
+    if (w->shape) TRY(w->shape(r));
+    TRY(row_task_shape(r));
+    if (w->weigh) r->plan.host_row_bytes += (uint64_t)r->plan.seq_len * sizeof(float);
+    return OK;
 }
 
 static status mtp_open(void **out, const task_host *h) {
     mtp *t = mem_alloc(sizeof *t);
     row_task_init(&t->rows, h);
     t->step_at = UINT64_MAX;
+    t->rows.weigh = weighting_of(h->request->train.weighting)->weigh;
+    const plan_request *q = &h->plan->request;
+    if (t->rows.weigh)
+        t->rows.weights = mem_alloc((size_t)(q->choice.micro_batch * q->seq_len) * sizeof *t->rows.weights);
     *out = t;
     return OK;
 }
@@ -82,14 +97,33 @@ static status mtp_again(void *self, uint64_t position, int64_t micro, const micr
     return row_task_write_again(&t->rows, position, micro, to, t->scales);
 }
 
+/* What selection left of the step, behind the sums of all losses. */
+static status report_selection(const mtp *t, double n_valid, double n_positions, train_metrics *to) {
+    const plan *p = t->rows.host.plan;
+    float sums[MTP_HEADS_MAX][SELECT_SUM_COUNT];
+    double all[SELECT_SUM_COUNT] = {0};
+    int n = n_heads(t);
+    exec_read(t->rows.host.exec, p->step.clip, (size_t)(CLIP_COUNT + n * SUM_COUNT) * sizeof(float), sums,
+              (size_t)n * sizeof *sums);
+    TRY(exec_check(t->rows.host.exec));
+    for (int k = 0; k < n; k++)
+        for (int i = 0; i < SELECT_SUM_COUNT; i++) all[i] += (double)sums[k][i];
+    train_metrics_add(to, &metrics[SELECTION_RATIO], all[SELECT_COUNT] / n_valid);
+    train_metrics_add(to, &metrics[AVG_HEADS], all[SELECT_COUNT] / n_positions);
+    train_metrics_add(to, &metrics[EXCESS], all[SELECT_EXCESS] / n_valid);
+    train_metrics_add(to, &metrics[THRESHOLD], all[SELECT_THRESHOLD] / all[SELECT_MICROS]);
+    return OK;
+}
+
 static status mtp_after(void *self, train_step_report *report) {
     const mtp *t = self;
     const plan *p = t->rows.host.plan;
     float sums[MTP_HEADS_MAX][SUM_COUNT];
-    double mean = 0, n_counted = 0;
+    double mean = 0, n_counted = 0, n_valid = 0;
     int n = n_heads(t);
+    bool selects = p->model.selection.kind != SELECTION_NONE;
     train_metrics_add(&report->metrics, &metrics[WEIGHTED], report->loss);
-    if (n == 1) { /* the program of an ordinary model, which has one loss */
+    if (n == 1 && !selects) { /* the program of an ordinary model, which has one loss */
         train_metrics_add(&report->metrics, &metrics[UNWEIGHTED], report->loss);
         train_metrics_add(&report->metrics, &metrics[HEAD], report->loss);
         return OK;
@@ -99,10 +133,64 @@ static status mtp_after(void *self, train_step_report *report) {
     for (int k = 0; k < n; k++) {
         double loss = sums[k][SUM_VALID] > 0 ? (double)sums[k][SUM_LOSS] / (double)sums[k][SUM_VALID] : NAN;
         if (sums[k][SUM_VALID] > 0) mean += loss, n_counted++;
+        n_valid += (double)sums[k][SUM_VALID];
         train_metrics_add(&report->metrics, &metrics[HEAD + k], loss);
     }
     train_metrics_add(&report->metrics, &metrics[UNWEIGHTED], mean / n_counted);
-    return OK;
+    return selects ? report_selection(t, n_valid, (double)sums[0][SUM_VALID], &report->metrics) : OK;
+}
+
+static uint64_t mtp_host_bytes(const void *self) {
+    const mtp *t = self;
+    const plan_request *q = &t->rows.host.plan->request;
+    uint64_t weights = t->rows.weigh ? (uint64_t)(q->choice.micro_batch * q->seq_len) * sizeof(float) : 0;
+    return row_task_host_bytes(self) + weights;
+}
+
+/* ---- state ----------------------------------------------------------------------------------------------------- */
+
+static uint64_t hash_reference(const mtp *t) {
+    const task_host *h = &t->rows.host;
+    if (h->plan->request.reference != REFERENCE_COPY) return 0;
+    return params_reference_hash(h->exec, h->plan, h->request->comm);
+}
+
+static status mtp_begin(void *self, uint64_t position) {
+    mtp *t = self;
+    t->reference_hash = hash_reference(t);
+    return row_task_begin(self, position);
+}
+
+static json_t *mtp_save(void *self) {
+    char hash[20];
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)((mtp *)self)->reference_hash);
+    return json_pack("{s:s}", "reference", hash);
+}
+
+/* The reference is loaded already: no checkpoint holds it, so it could have become another model. */
+static status mtp_load(void *self, const json_t *state, const char *where) {
+    char now[20];
+    const char *then = json_string_value(json_object_get(state, "reference"));
+    snprintf(now, sizeof now, "%016llx", (unsigned long long)hash_reference(self));
+    if (!then || strlen(then) != 16)
+        return ERR(ERR_INPUT, "%s: key 'reference': found no hash, expected 16 hexadecimal digits", where);
+    if (strcmp(now, then) == 0) return OK;
+    return ERR(ERR_INPUT,
+               "%s: the run compares with a reference whose parameters have the hash %s; those loaded now have %s. "
+               "train.weighting, rho1.reference or model.path has changed: bring the old one back, or start a new run",
+               where, then, now);
+}
+
+/* Other weights of tokens train another model. */
+static const char *mtp_identity(void *self, arena *memory) {
+    const mtp *t = self;
+    const train_options *o = &t->rows.host.request->train;
+    const char *rows = row_task_identity(self, memory);
+    if (o->weighting == WEIGHTING_BASELINE) return rows;
+    const char *name = weighting_name(o->weighting);
+    if (o->weighting != WEIGHTING_RHO1) return arena_format(memory, "%s, weighting %s", rows, name);
+    return arena_format(memory, "%s, weighting %s, k_percent %g, mode %d%s", rows, name, o->rho1_share, o->rho1_mode,
+                        o->rho1_first_head ? ", all of the first head" : "");
 }
 
 const task task_MTP = {
@@ -112,11 +200,13 @@ const task task_MTP = {
     .shape = mtp_shape,
     .open = mtp_open,
     .close = row_task_close,
-    .identity = row_task_identity,
-    .begin = row_task_begin,
+    .identity = mtp_identity,
+    .save = mtp_save,
+    .load = mtp_load,
+    .begin = mtp_begin,
     .step = {.next = mtp_next, .again = mtp_again, .position = row_task_position},
     .after = mtp_after,
     .evaluate = row_task_evaluate,
     .examples = row_task_examples,
-    .host_bytes = row_task_host_bytes,
+    .host_bytes = mtp_host_bytes,
 };

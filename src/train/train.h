@@ -46,6 +46,18 @@ typedef struct rl_options {
     int64_t log_prompts;        /* prompts of every rollout whose completions are reported */
 } rl_options;
 
+/* How the losses of tokens are weighed (weightings.def, weighting.h). */
+typedef enum weighting_kind {
+#define WEIGHTING(id, name, help) WEIGHTING_##id,
+#include "train/weightings.def"
+#undef WEIGHTING
+    WEIGHTING_COUNT
+} weighting_kind;
+typedef struct weighting weighting;
+const weighting *weighting_of(weighting_kind k); /* NULL: there is none */
+/* The names, a | before each, and their help: for the setting train.weighting. */
+extern const char train_weighting_names[], train_weighting_help[];
+
 typedef struct train_options {
     rl_options rl;
     int64_t steps, micro_batch, accumulation;
@@ -66,6 +78,11 @@ typedef struct train_options {
     int64_t samples, sample_tokens;            /* prompts; most new tokens of each */
     const char *sample_prompts;                /* file of prompts; NULL or "": beginnings of held-out rows */
     nonfinite_policy nonfinite;
+    weighting_kind weighting;
+    int rho1_mode;              /* selection_kind less 1: none is no choice */
+    double rho1_share;          /* of the tokens that are selected */
+    bool rho1_first_head;       /* the first head trains on all of them */
+    const char *rho1_reference; /* base, copy, or a model directory; NULL or "": as adapters say */
     int64_t log_every;
     /* fp16 */
     double loss_scale; /* > 0: static */
@@ -195,6 +212,8 @@ struct train_request {
     const char *resume;      /* NULL | "auto" | a run or a checkpoint directory */
     const char *model_dir;   /* Hugging Face directory the model was described by; NULL: a preset */
     bool pretrained;         /* its weights are the first values, unless a checkpoint is resumed */
+    const char *
+        reference_dir; /* Hugging Face directory of a reference; NULL: it is where the model begins, or there is none */
     const char *adapter;     /* PEFT directory whose adapters are trained further; NULL: new ones, where there are adapters */
     const char *export_dir;  /* where the trained model goes at the end; NULL: nowhere */
     int64_t keep;

@@ -22,6 +22,7 @@ status weights_start_frozen(exec *e, const plan *p, const weights_origin *o, lor
                        .type = hash.as,
                        .format = p->request.base};
     if (p->request.lora.pissa) TRY(pissa_start(e, p, &(param_origin){.dir = o->model_dir, .seed = o->seed}));
+    if (o->reference) TRY(weights_load_reference(e, p, o->reference));
     return exec_check(e);
 }
 
@@ -32,6 +33,7 @@ status weights_start_trained(exec *e, const plan *p, const weights_origin *o) {
     else if (lora) params_draw(e, p, o->seed, PARAMS_ADAPTERS, NULL);
     else if (o->model_dir) TRY(weights_load_dir(e, p, o->model_dir));
     else params_initialize(e, p, o->seed);
+    if (o->reference && !lora) TRY(weights_load_reference(e, p, o->reference));
     return OK;
 }
 
@@ -39,6 +41,7 @@ status weights_start_check(const plan *p, const weights_origin *o, bool resumed)
     bool lora = p->request.lora.rank > 0;
     bool again = lora || p->request.reference == REFERENCE_COPY; /* no checkpoint holds what is frozen */
     if (o->model_dir && (again || !resumed)) TRY(weights_check_dir(p, o->model_dir));
+    if (o->reference) TRY(weights_load_reference(NULL, p, o->reference));
     if (o->adapter && !resumed) TRY(adapter_check_dir(p, o->adapter));
     return OK;
 }

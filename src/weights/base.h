@@ -12,6 +12,7 @@ typedef struct weights_origin {
     const char *adapter;   /* PEFT directory whose adapters are the first; NULL: new ones */
     uint64_t seed;
     comm *comm; /* NULL: one rank */
+    const char *reference; /* directory of the model to compare with; NULL: where the model begins */
 } weights_origin;
 typedef struct lora_base {
     const char *dir; /* Hugging Face directory; NULL: drawn with the seed */

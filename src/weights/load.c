@@ -261,20 +261,21 @@ status weights_move(exec *e, const plan *p, const safetensor *const *sources, ba
     return rc;
 }
 
-/* e NULL: only checks. */
+/* e NULL: only checks. prefix NULL: the parameters of the frozen copy alone. */
 static status load(exec *e, const plan *p, const safetensors *files, size_t n_files, const char *prefix,
                    base_hash *hash) {
     const safetensor **sources = mem_alloc(match_part_count(&p->model) * sizeof *sources);
-    status rc = match_weights(&p->model, files, n_files, prefix, sources);
+    status rc = prefix ? match_weights(&p->model, files, n_files, prefix, sources)
+                       : match_reference(&p->model, files, n_files, sources);
     if (rc == OK && e) rc = weights_move(e, p, sources, hash);
     free(sources);
     return rc;
 }
 
-static status load_dir(exec *e, const plan *p, const char *dir, base_hash *hash) {
+static status load_dir(exec *e, const plan *p, const char *dir, const char *prefix, base_hash *hash) {
     weight_files w;
     TRY(weight_files_open(&w, dir));
-    status rc = load(e, p, w.files, w.n_files, "", hash);
+    status rc = load(e, p, w.files, w.n_files, prefix, hash);
     weight_files_close(&w);
     return rc;
 }
@@ -285,16 +286,37 @@ status weights_load(exec *e, const plan *p, const safetensors *files, size_t n_f
 }
 
 status weights_load_dir(exec *e, const plan *p, const char *dir) {
-    TRY(load_dir(e, p, dir, NULL));
+    TRY(load_dir(e, p, dir, "", NULL));
     return OK;
 }
 
 status weights_load_base(exec *e, const plan *p, const char *dir, base_hash *hash) {
-    TRY(load_dir(e, p, dir, hash));
+    TRY(load_dir(e, p, dir, "", hash));
     return OK;
 }
 
 status weights_check_dir(const plan *p, const char *dir) {
-    TRY(load_dir(NULL, p, dir, NULL));
+    TRY(load_dir(NULL, p, dir, "", NULL));
+    return OK;
+}
+
+/* Sizes first: a list of misshapen tensors would not say that it is another model. */
+status weights_load_reference(exec *e, const plan *p, const char *dir) {
+    model_config c;
+    const model_config *m = &p->request.model;
+    TRY(model_config_read(&c, dir));
+    if (c.vocab != m->vocab)
+        return ERR(ERR_INPUT,
+                   "rho1.reference: %s has a vocabulary of %lld, the model one of %lld; both must read the same tokens",
+                   dir, (long long)c.vocab, (long long)m->vocab);
+    if (c.family != m->family || c.n_layers != model_main_layers(m) || c.hidden != m->hidden || c.ffn != m->ffn)
+        return ERR(
+            ERR_INPUT,
+            "rho1.reference: %s is %s of %lld layers, hidden %lld, ffn %lld; expected %s of %lld layers, hidden %lld, "
+            "ffn %lld, as the model",
+            dir, model_family_traits(c.family)->name, (long long)c.n_layers, (long long)c.hidden, (long long)c.ffn,
+            model_family_traits(m->family)->name, (long long)model_main_layers(m), (long long)m->hidden,
+            (long long)m->ffn);
+    TRY(load_dir(e, p, dir, NULL, NULL));
     return OK;
 }

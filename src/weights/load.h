@@ -23,4 +23,6 @@ status weights_load(exec *e, const plan *p, const safetensors *files, size_t n_f
 status weights_load_dir(exec *e, const plan *p, const char *dir);
 /* The same; hash: of the numbers that were quantised. */
 status weights_load_base(exec *e, const plan *p, const char *dir, base_hash *hash);
+/* Only the parameters of the frozen copy that a run compares with, from a model of the same sizes. e NULL: only checks. */
+status weights_load_reference(exec *e, const plan *p, const char *dir);
 status weights_check_dir(const plan *p, const char *dir); /* what load would refuse, without a program to load into */

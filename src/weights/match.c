@@ -17,6 +17,7 @@ typedef struct matcher {
     size_t n_files;
     const char *prefix;
     bool **used;   /* per file, per tensor */
+    bool reference; /* only the parameters of the frozen copy */
     json_t *names; /* adapters: the tensor's index by the name that the model knows it by; else NULL */
     strbuf problems;
     size_t n_problems;
@@ -143,9 +144,10 @@ static void match_params(matcher *m, bool adapters, const safetensor **sources) 
     const safetensor *embedding = NULL;
     for (size_t i = 0; i < m->model->n_all_params; i++) {
         const model_param *q = &m->model->params[i];
-        bool wanted = (q->adapter != ADAPTER_NONE) == adapters;
+        bool wanted = (q->adapter != ADAPTER_NONE) == adapters && (!m->reference || q->of_reference);
         for (int k = 0; k < q->n_parts; k++) sources[n++] = wanted ? match_part(m, q, &q->parts[k]) : NULL;
-        if (q->number == 0) embedding = sources[n - 1];
+        bool first = m->reference ? wanted && !embedding : q->number == 0;
+        if (first) embedding = sources[n - 1];
     }
     if (!adapters) match_head(m, embedding);
     match_rest(m);
@@ -157,9 +159,9 @@ size_t match_part_count(const model *m) {
     return n;
 }
 
-status match_weights(const model *model, const safetensors *files, size_t n_files, const char *prefix,
-                     const safetensor **sources) {
-    matcher m = {.model = model, .files = files, .n_files = n_files, .prefix = prefix};
+static status match(const model *model, const safetensors *files, size_t n_files, const char *prefix, bool reference,
+                    const safetensor **sources) {
+    matcher m = {.model = model, .files = files, .n_files = n_files, .prefix = prefix, .reference = reference};
     status rc = OK;
     matcher_init(&m);
     match_params(&m, false, sources);
@@ -168,6 +170,15 @@ status match_weights(const model *model, const safetensors *files, size_t n_file
                  n_files > 1 ? " and the files beside it" : "", model->config.name, problem_text(&m));
     matcher_fini(&m);
     return rc;
+}
+
+status match_weights(const model *model, const safetensors *files, size_t n_files, const char *prefix,
+                     const safetensor **sources) {
+    return match(model, files, n_files, prefix, false, sources);
+}
+
+status match_reference(const model *model, const safetensors *files, size_t n_files, const safetensor **sources) {
+    return match(model, files, n_files, "", true, sources);
 }
 
 /* ---- adapters ---------------------------------------------------------------------------------------------------- */

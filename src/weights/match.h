@@ -11,6 +11,8 @@ size_t match_part_count(const model *m); /* of all parameters, those of other pi
  * every rank. */
 status match_weights(const model *m, const safetensors *files, size_t n_files, const char *prefix,
                      const safetensor **sources);
+/* The same for the parameters of the frozen copy alone; sources of all others are NULL. */
+status match_reference(const model *model, const safetensors *files, size_t n_files, const safetensor **sources);
 /* The same for the adapters alone, in PEFT's file; all others stay NULL. Names may begin with "base_model.model." or not,
  * and may hold the adapter's own name (lora_A.default.weight). base: the model that the adapter says it belongs to, for
  * the message; NULL: it does not say. */

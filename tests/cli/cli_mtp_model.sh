@@ -15,7 +15,7 @@ loss_of() { # MODEL ARGUMENTS
 }
 
 # Layers of the model and two heads more; the untrained run is the model that it began from.
-check 0 "4 layers" -- plan "${sets[@]}"
+check 0 "4 layers" "the last 3 layers predict 1 to 3 tokens ahead over a trunk of 1" -- plan "${sets[@]}"
 run 0 train "${sets[@]}" --set train.lr=1e-30 --set train.steps=1 --set run.dir=begun --set run.export=same --json
 [ "$(loss_of begun)" = "$(loss_of "$base")" ] || fail "the first head of a run that has learnt nothing is not its model"
 python3 - "$base" <<'P' || fail "the exported tensors are not those of the model"
@@ -58,6 +58,26 @@ a=$(loss_of lora) b=$(loss_of merged)
 python3 -c "import sys; sys.exit(not abs($a - $b) < 1e-5)" || fail "adapters: $a, merged: $b"
 [ "$(loss_of "$base" --adapter peft)" = "$a" ] || fail "the run and its adapters differ"
 check 0 "weights of peft loaded" -- train "${sets[@]}" --set model.adapter=peft --set run.dir=further
+
+# Rho-1: compared with another model, and resumed. One head and the first parameters have no excess: all tokens are trained on.
+rho1=(--set train.weighting=rho1 --set train.warmup=0)
+run 0 train "${sets[@]}" "${rho1[@]}" --set rho1.reference=exported --set run.dir=rho1 --json
+hash=$(last param_hash)
+run 0 train "${sets[@]}" "${rho1[@]}" --set rho1.reference=exported --set run.dir=rho1_parts --set train.steps=2 \
+    --set train.schedule_steps=4 --json
+run 0 train "${sets[@]}" "${rho1[@]}" --set rho1.reference=exported --set run.dir=rho1_parts --resume auto --json
+[ "$(last param_hash)" = "$hash" ] || fail "rho1, stopped and resumed: $(last param_hash), not stopped: $hash"
+check 2 "compares with a reference" -- train "${sets[@]}" "${rho1[@]}" --set rho1.reference=same --set train.steps=6 \
+    --set run.dir=rho1 --resume auto
+run 0 train "${sets[@]}" "${rho1[@]}" --set model.mtp.heads=1 --set train.steps=1 --set run.dir=copy --json
+python3 -c "
+import json, sys
+r = [json.loads(x) for x in open('copy/metrics.jsonl')]
+sys.exit(not (r[0]['train/selection_ratio'] == 1 and r[0]['train/excess_loss'] == 0))" || fail "the copy is not the model: $(cat copy/metrics.jsonl)"
+check 0 -- train "${sets[@]}" "${rho1[@]}" "${lora[@]}" --set run.dir=rho1_lora --set rho1.mode=absolute
+check 2 "rho1.reference: found base" -- train "${sets[@]}" "${rho1[@]}" --set rho1.reference=base --set run.dir=never
+check 2 "rho1.reference" vocabulary -- train "${sets[@]}" "${rho1[@]}" --set run.dir=never \
+    --set rho1.reference="$TEST_FIXTURES/hf/gpt2_tied"
 
 # Refused.
 check 2 "found sft with model.mtp.heads 3" -- train "${sets[@]}" --set train.task=sft --set run.dir=never

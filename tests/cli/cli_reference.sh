@@ -37,7 +37,7 @@ run 0 train --preset test-gpt2 --set precision=fp16 --set train.steps=3 --set tr
     --set train.problems=2 --set train.eval_rows=2 --set run.dir=metrics --set run.save_last=false
 run 0 train --preset test-gpt2 --set train.task=preference --set data.source=builtin:preferences --set train.steps=2 \
     --set train.micro_batch=2 --set train.eval_rows=2 --set run.dir=preference --set run.save_last=false
-run 0 train --preset test-gpt2 --set train.task=mtp --set model.layers=9 --set model.mtp.heads=8 --set train.steps=2 \
+run 0 train --preset test-gpt2 --set train.task=mtp --set model.layers=9 --set model.mtp.heads=8 --set train.weighting=rho1 --set train.steps=2 \
     --set train.micro_batch=2 --set data.seq_len=32 --set train.eval_rows=2 --set run.dir=mtp --set run.save_last=false
 run 0 train --preset test-gpt2 --set train.task=rloo --set train.steps=2 --set train.micro_batch=2 --set data.seq_len=32 \
     --set rl.max_completion=8 --set rl.eval_k=2 --set train.eval_rows=2 --set run.dir=rloo --set run.save_last=false \

@@ -44,6 +44,21 @@ sets=(--set precision=bf16 --set model.lora.rank=4)
 one=$(train 1 "${sets[@]}" --set train.accumulation=2)
 same "$one" 2 "${sets[@]}" --set parallel.zero=3 --set memory.recompute=full
 
+# Selected tokens: the threshold is that of a micro-batch, wherever it is. All of them: the run without a selection.
+sets=(--set precision=bf16 --set train.weighting=rho1)
+one=$(train 1 "${sets[@]}" --set train.accumulation=3)
+same "$one" 3 "${sets[@]}" --set parallel.zero=3 --set memory.recompute=full
+same "$one" 1 "${sets[@]}" --set train.accumulation=3 --set memory.recompute=selective "${host[@]}"
+same "$(train 1 --set precision=bf16)" 1 "${sets[@]}" --set rho1.k_percent=1
+sets=(--set train.weighting=random)
+one=$(train 1 "${sets[@]}" --set train.accumulation=3)
+same "$one" 3 "${sets[@]}" --set parallel.zero=2
+same "$one" 2 "${sets[@]}" --set train.accumulation=3 --set parallel.pipeline=2
+for axis in pipeline sequence; do
+    run 2 train --ranks 2 "${common[@]}" --set run.dir=no --set train.weighting=rho1 --set parallel.$axis=2
+    grep -q "train.weighting: found rho1 with parallel.$axis 2" err || fail "refused without its name: $(tail -n 2 err)"
+done
+
 # Sums over ranks in another order: fp32 to rounding.
 sets=(--set precision=fp32)
 one=$(train 1 "${sets[@]}")

@@ -122,7 +122,7 @@ static void load_params(const machine *m) {
         int64_t columns = q->shape.rank == 2 ? q->shape.dim[1] : 1;
         for (int k = 0; k < q->n_parts; k++) {
             const param_part *part = &q->parts[k];
-            const float *data = tensor_of(m, "w/", q, k)->data;
+            const float *data = tensor_of(m, q->of_reference ? "r/" : "w/", q, k)->data;
             float *rows = mem_alloc((size_t)(part->n_rows * columns) * sizeof *rows);
             for (int64_t r = 0; r < part->n_rows; r++)
                 for (int64_t c = 0; c < columns; c++) rows[r * columns + c] = file_element(q, part, data, r, c);
@@ -138,6 +138,7 @@ static double gradient_error(const machine *m, const char *prefix, double scale,
     for (size_t i = 0; i < m->plan.model.n_params; i++) {
         const model_param *q = &m->plan.model.params[i];
         int64_t columns = q->shape.rank == 2 ? q->shape.dim[1] : 1;
+        if (q->frozen) continue;
         float *grad = value_read_f32(m->e, &m->plan.program, m->plan.step.grads[i]);
         for (int k = 0; k < q->n_parts; k++, ++*n) {
             const param_part *part = &q->parts[k];
@@ -211,6 +212,41 @@ static void gradients_equal_pytorch(void **state) {
             assert_true(n > 0 && error < 1e-5);
             machine_close(&m);
         }
+}
+
+/* Tokens that a head loses more on than a reference does, from the quantile of the micro-batch on. */
+static void selected_tokens_equal_pytorch(void **state) {
+    const char *name = "llama_untied_gqa";
+    for (int accumulation = 1; accumulation <= 2; accumulation++) {
+        machine m;
+        double sums[HEADS][SUM_COUNT], selected[HEADS][SELECT_SUM_COUNT], loss = 0;
+        float want;
+        size_t n;
+        open_file(&m, "mtp/", name);
+        const float *thresholds = get(&m, "", "threshold")->data;
+        plan_request r = request_of(&m, name, accumulation);
+        r.model.mtp_heads = HEADS;
+        r.reference = REFERENCE_COPY;
+        r.selection = (selection_options){.kind = SELECTION_SIGNED, .share = 0.7};
+        machine_start(&m, &r);
+        load_params(&m);
+        double first = write_rows(&m, false);
+        must(exec_run(m.e, SECTION_MICRO));
+        exec_read(m.e, m.plan.step.loss_sums, 0, sums, sizeof sums);
+        exec_read(m.e, m.plan.step.loss_sums, sizeof sums, selected, sizeof selected);
+        for (int k = 0; k < HEADS; k++) {
+            loss += sums[k][SUM_WEIGHTED_LOSS] / first;
+            double valid = sums[k][SUM_VALID], below = ceil(0.3 * (valid - 1) - 1e-9); /* tokens under the threshold */
+            assert_true(fabs(selected[k][SELECT_THRESHOLD] - (double)thresholds[k]) < 1e-5);
+            assert_true(selected[k][SELECT_COUNT] == valid - below);
+        }
+        memcpy(&want, get(&m, "", "rho1")->data, sizeof want);
+        double error = gradient_error(&m, "gr/", first, &n);
+        print_message("%-18s %zu gradients of selected tokens within %.1e, loss within %.1e\n", name, n, error,
+                      fabs(loss / (double)want - 1));
+        assert_true(fabs(loss / (double)want - 1) < 1e-5 && n > 0 && error < 1e-5);
+        machine_close(&m);
+    }
 }
 
 /* ---- from an ordinary model ---------------------------------------------------------------------------------------- */
@@ -344,9 +380,13 @@ static void wrong_requests_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(heads_predict_inside_documents), cmocka_unit_test(scales_make_a_mean_of_means),
-        cmocka_unit_test(gradients_equal_pytorch),        cmocka_unit_test(heads_begin_as_the_last_layer),
-        cmocka_unit_test(heads_cost_little_memory),       cmocka_unit_test(one_head_is_no_head),
+        cmocka_unit_test(heads_predict_inside_documents),
+        cmocka_unit_test(scales_make_a_mean_of_means),
+        cmocka_unit_test(gradients_equal_pytorch),
+        cmocka_unit_test(selected_tokens_equal_pytorch),
+        cmocka_unit_test(heads_begin_as_the_last_layer),
+        cmocka_unit_test(heads_cost_little_memory),
+        cmocka_unit_test(one_head_is_no_head),
         cmocka_unit_test(wrong_requests_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

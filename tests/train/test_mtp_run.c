@@ -1,6 +1,7 @@
 /* test_mtp_run.c - runs with several prediction heads: techniques of memory change no bit, every tier uses exactly the bytes
  * that were planned for it, a run stops and goes on with another strategy to the same parameters, and what it reports is what its
  * heads lost. */
+#include "queued_backend.h"
 #include "training.h"
 
 #include <math.h>
@@ -72,6 +73,52 @@ static void turns_change_no_bit(void **state) {
     training_dir_remove(dir);
 }
 
+static uint64_t hash_of(const char *preset, const backend *b, const char *const *weighting,
+                        const char *const *technique, const char *dir) {
+    const char *all[SETTINGS_MOST], *most[SETTINGS_MOST];
+    char nvme[600];
+    train_result r;
+    snprintf(nvme, sizeof nvme, "memory.nvme_path=%s", dir);
+    settings_join(most, SETTINGS(HEADS, nvme), weighting);
+    settings_join(all, most, technique);
+    training t = {
+        .preset = preset, .precision = PRECISION_BF16, .accumulation = 2, .steps = 3, .more = all, .backend = b};
+    status rc = training_run(&t, &r);
+    if (rc != OK) fail_msg("%s %s: %s", preset, technique ? technique[0] : "plain", error_message());
+    training_as_planned(&r, preset);
+    return r.param_hash;
+}
+
+/* Kernels that are queued, as on a GPU, and copies beside them: nothing reads what is not written yet. */
+static void queues_change_no_bit(void **state) {
+    char *dir = training_dir();
+    uint64_t plain = hash_of("test-qwen2", NULL, NULL, NULL, dir);
+    assert_true(hash_of("test-qwen2", backend_queued(), NULL, NULL, dir) == plain);
+    for (size_t k = 0; k < ARRAY_LENGTH(techniques); k += SANITIZED ? 3 : 1)
+        assert_true(hash_of("test-qwen2", backend_queued(), NULL, techniques[k], dir) == plain);
+    training_dir_remove(dir);
+}
+
+/* Selected tokens and random weights, too; every weighting trains another model. */
+static void weightings_keep_their_bits(void **state) {
+    const char *const *const weightings[] = {
+        SETTINGS("train.weighting=rho1"), SETTINGS("train.weighting=rho1", "rho1.mode=absolute", "rho1.k_percent=0.4"),
+        SETTINGS("train.weighting=rho1", "rho1.mode=difficult", "rho1.first_head_all=true"),
+        SETTINGS("train.weighting=rho1", "model.lora.rank=4"), SETTINGS("train.weighting=random")};
+    char *dir = training_dir();
+    uint64_t seen[ARRAY_LENGTH(weightings)];
+    for (size_t w = 0; w < ARRAY_LENGTH(weightings); w++) {
+        const char *preset = training_presets[w % ARRAY_LENGTH(training_presets)];
+        uint64_t plain = seen[w] = hash_of(preset, NULL, weightings[w], NULL, dir);
+        assert_true(plain != hash_of(preset, NULL, NULL, NULL, dir));
+        for (size_t k = w % 2; k < ARRAY_LENGTH(techniques); k += SANITIZED ? 4 : 2)
+            if (hash_of(preset, k % 3 ? NULL : backend_queued(), weightings[w], techniques[k], dir) != plain)
+                fail_msg("%s, weighting %zu: %s changes the result", preset, w, techniques[k][0]);
+        for (size_t k = 0; k < w; k++) assert_true(seen[k] != plain);
+    }
+    training_dir_remove(dir);
+}
+
 static void a_run_goes_on_with_another_strategy(void **state) {
     char *dir = training_dir();
     train_result whole, first, r;
@@ -134,6 +181,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(techniques_change_no_bit),
         cmocka_unit_test(turns_change_no_bit),
+        cmocka_unit_test(queues_change_no_bit),
+        cmocka_unit_test(weightings_keep_their_bits),
         cmocka_unit_test(a_run_goes_on_with_another_strategy),
         cmocka_unit_test(reports_are_those_of_the_heads),
     };

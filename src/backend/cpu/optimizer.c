@@ -359,5 +359,6 @@ void cpu_kernel_CLIP(backend_context *c, const kernel_call *k) {
     clip[CLIP_FACTOR] = skip ? 0 : (float)factor;
     clip[CLIP_SKIP] = skip;
     clip[CLIP_LOSS] = (float)(loss / divisor);
-    for (int i = 0; i < k->op->attr.n_losses * SUM_COUNT; i++) clip[CLIP_COUNT + i] = (float)sums[i];
+    int64_t n_sums = shape_count(&call_out(k, CLIP_CLIP)->shape) - CLIP_COUNT; /* that are reported */
+    for (int64_t i = 0; i < n_sums; i++) clip[CLIP_COUNT + i] = (float)sums[i];
 }

@@ -78,7 +78,8 @@ void cuda_kernel_CLIP(backend_context *c, const kernel_call *k) {
                           .n_clip = CLIP_COUNT,
                           .limit = k->op->attr.clip,
                           .by_weights = k->op->attr.normalize_by_weights,
-                          .n_losses = k->op->attr.n_losses};
+                          .n_losses = k->op->attr.n_losses,
+                          .n_sums = (int)shape_count(&call_out(k, CLIP_CLIP)->shape) - CLIP_COUNT};
     launch_clip(c->stream, &a);
 }
 

@@ -198,7 +198,7 @@ static __global__ void __launch_bounds__(CLIP_THREADS) clip_kernel(launch_clip_a
     a.clip[LAUNCH_CLIP_FACTOR] = skip ? 0.0f : (float)factor;
     a.clip[LAUNCH_CLIP_SKIP] = skip;
     a.clip[LAUNCH_CLIP_LOSS] = (float)(loss / divisor);
-    for (int i = 0; i < a.n_losses * LAUNCH_SUM_COUNT; i++) a.clip[a.n_clip + i] = (float)a.sums[i];
+    for (int i = 0; i < a.n_sums; i++) a.clip[a.n_clip + i] = (float)a.sums[i];
 }
 
 void launch_clip(cudaStream_t s, const launch_clip_args *a) { launch(clip_kernel, dim3(1), dim3(CLIP_THREADS), s, *a); }
