@@ -102,10 +102,11 @@ static void bench_lora_op(const bench *t, const lora_bench *l, op_kind kind, dou
     if (kind == OP_LORA_UP) {
         op_in(o, LORA_UP_BASE, wide), op_in(o, LORA_UP_XA, small), op_in(o, LORA_UP_B, b);
         op_out(o, LORA_UP_Y, wide);
-    } else if (kind == OP_LORA_DXA) {
-        op_in(o, LORA_DXA_DY, wide), op_in(o, LORA_DXA_B, b), op_out(o, LORA_DXA_DXA, small);
     } else {
-        op_in(o, LORA_DB_DY, wide), op_in(o, LORA_DB_XA, small), op_out(o, LORA_DB_DB, b);
+        value_id dxa = program_persistent(&p, "dxa", DTYPE_BF16, SHAPE(N_TOKENS, l->n_parts * l->r), ROLE_INPUT),
+                 db = program_persistent(&p, "db", DTYPE_F32, SHAPE(R, l->r), ROLE_INPUT);
+        op_in(o, LORA_BWD_DY, wide), op_in(o, LORA_BWD_XA, small), op_in(o, LORA_BWD_B, b);
+        op_out(o, LORA_BWD_DXA, dxa), op_out(o, LORA_BWD_DB, db);
     }
     double bytes, seconds = run_op(t, &p, o, &bytes);
     printf("%-10s %-8s out %6d  r %3d  parts %d  %9.1f us  %8.1f GB/s  %5.1f %% of a copy\n", op_name(kind), l->name,
@@ -118,7 +119,7 @@ int main(void) {
         {"qkv", 4608, 16, 3, {3584, 512, 512}},    {"o", 3584, 16, 1, {3584}},
         {"gate_up", 37888, 16, 2, {18944, 18944}}, {"down", 3584, 8, 1, {3584}},
         {"gate_up", 37888, 64, 2, {18944, 18944}}, {"qkv", 4608, 64, 3, {3584, 512, 512}}};
-    static const op_kind KINDS[] = {OP_LORA_UP, OP_LORA_DXA, OP_LORA_DB};
+    static const op_kind KINDS[] = {OP_LORA_UP, OP_LORA_BWD};
     bench t = {0};
     if (backend_choose(DEVICE_AUTO, 0, &t.b) != OK || t.b->open(&t.c, &(backend_options){0}) != OK) fail();
     t.n_runs = t.b->discrete ? 50 : 1;

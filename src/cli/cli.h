@@ -64,6 +64,7 @@ typedef struct flag {
 status command_train(command_line *l);
 status command_plan(command_line *l);
 status command_show(command_line *l);
+status command_reward(command_line *l);
 status command_generate(command_line *l);
 status command_eval(command_line *l);
 status command_export(command_line *l);

@@ -204,6 +204,7 @@ status command_line_parse(command_line *l, const command *c, int argc, char **ar
     config_resolve(&l->config);
     bool launches = l->ranks > 1 && !is_rank; /* then the first rank prints it */
     if (rank == 0 && !launches) foreign_print(&l->foreign, &l->config, stderr);
+    if (c->run == command_reward) return OK; /* it makes no run, whose settings would have to agree */
     return config_check(&l->config);
 }
 

@@ -53,18 +53,27 @@ static value_id write_entry(builder *b, const outer_params *w, int chunk) {
     return x;
 }
 
-/* Embedding, blocks, final norm: the last hidden states (N, C). On a stage that does not have the last of them: NO_VALUE. */
-static value_id write_hidden(builder *b, const outer_params *w) {
+/* Embedding and layers up to `end`, which is in the last chunk. On a stage that does not have that: NO_VALUE. */
+static value_id write_layers(builder *b, const outer_params *w, int64_t end) {
     value_id x = NO_VALUE;
     int n = b->m->n_chunks;
     for (int k = b->stage; k < n; k += b->n_stages) {
-        x = builder_layers(b, w, b->first_layer[k], b->first_layer[k + 1], write_entry(b, w, k));
+        x = builder_layers(b, w, b->first_layer[k], MIN(b->first_layer[k + 1], end), write_entry(b, w, k));
         if (k == n - 1) break;
         op *o = emit_between_stages(b, OP_SEND, (k + 1) % b->n_stages, TAG_FORWARD);
         op_in(o, SEND_X, x);
     }
-    if (b->stage != (n - 1) % b->n_stages) return NO_VALUE;
+    return b->stage == (n - 1) % b->n_stages ? x : NO_VALUE;
+}
+
+static value_id write_final_norm(builder *b, const outer_params *w, value_id x) {
     return builder_gather(b, "final_norm.all", builder_norm(b, "final_norm", x, w->final_norm));
+}
+
+/* The last hidden states (N, C) of the ordinary model, or NO_VALUE on a stage without them. */
+static value_id write_hidden(builder *b, const outer_params *w) {
+    value_id x = write_layers(b, w, model_main_layers(b->c));
+    return x ? write_final_norm(b, w, x) : NO_VALUE;
 }
 
 /* Log-probabilities of a policy are at the temperature that its completions are sampled at. */
@@ -85,7 +94,7 @@ static void write_shared_loss(builder *b, const outer_params *w, value_id h, val
     o->attr.chunk_bytes = b->o->logits_chunk_bytes;
     o->attr.logits_scale = logits_scale(b);
     op_in(o, UNEMBED_STATS_H, h), op_in(o, UNEMBED_STATS_W, w->unembed);
-    op_in(o, UNEMBED_STATS_TARGETS, b->m->targets);
+    op_in(o, UNEMBED_STATS_TARGETS, b->targets);
     op_out(o, UNEMBED_STATS_STATS, own);
     if (b->n_ranks > 1) {
         o = builder_message(b, OP_ALL_GATHER);
@@ -93,7 +102,7 @@ static void write_shared_loss(builder *b, const outer_params *w, value_id h, val
         op_out(o, ALL_GATHER_Y, all);
     }
     o = emit_on_vocabulary(b, OP_UNEMBED_JOIN);
-    op_in(o, UNEMBED_JOIN_STATS, all), op_in(o, UNEMBED_JOIN_TARGETS, b->m->targets);
+    op_in(o, UNEMBED_JOIN_STATS, all), op_in(o, UNEMBED_JOIN_TARGETS, b->targets);
     op_out(o, UNEMBED_JOIN_LOSSES, losses), op_out(o, UNEMBED_JOIN_ARGMAX, argmax);
 }
 
@@ -133,7 +142,7 @@ static void write_loss(builder *b, const outer_params *w, value_id h, value_id l
     op *o = builder_emit(b, OP_UNEMBED_LOSS);
     o->attr.chunk_bytes = b->o->logits_chunk_bytes;
     o->attr.logits_scale = logits_scale(b);
-    op_in(o, UNEMBED_LOSS_H, h), op_in(o, UNEMBED_LOSS_W, w->unembed), op_in(o, UNEMBED_LOSS_TARGETS, b->m->targets);
+    op_in(o, UNEMBED_LOSS_H, h), op_in(o, UNEMBED_LOSS_W, w->unembed), op_in(o, UNEMBED_LOSS_TARGETS, b->targets);
     op_out(o, UNEMBED_LOSS_LOSSES, losses), op_out(o, UNEMBED_LOSS_ARGMAX, argmax);
 }
 
@@ -164,7 +173,7 @@ static void write_preference(builder *b, const outer_params *w, const outer_para
     op *o = builder_emit(b, OP_PREFERENCE);
     o->attr.preference = b->o->preference;
     op_in(o, PREFERENCE_LOSSES, m->losses), op_in(o, PREFERENCE_REFERENCE, other);
-    op_in(o, PREFERENCE_SEGMENTS, m->segments), op_in(o, PREFERENCE_SCALARS, m->scalars);
+    op_in(o, PREFERENCE_SEGMENTS, m->segments), op_in(o, PREFERENCE_SCALARS, m->scalars), op_in(o, PREFERENCE_Z, m->z);
     op_out(o, PREFERENCE_WEIGHTS, weights), op_out(o, PREFERENCE_SUMS, m->loss_sums);
 }
 
@@ -187,6 +196,24 @@ static void write_policy(builder *b, const outer_params *w, const outer_params *
     op_out(o, POLICY_WEIGHTS, weights), op_out(o, POLICY_SUMS, m->loss_sums);
 }
 
+/* The heads one after the other, each up to its loss: autodiff writes the backward of each behind it, so that the activations
+ * of one head and one chunk of logits are alive at a time. */
+static void write_heads(builder *b, const outer_params *w) {
+    int64_t first = model_first_head(b->c);
+    value_id trunk = write_layers(b, w, first);
+    for (int k = 0; k < b->m->n_losses && trunk; k++) {
+        char prefix[32];
+        value_id x = builder_layers(b, w, first + k, first + k + 1, trunk);
+        snprintf(prefix, sizeof prefix, "head.%d.", k + 1);
+        b->prefix = prefix, b->targets = b->m->loss[k].targets;
+        value_id h = write_final_norm(b, w, x), losses = builder_value(b, "losses", DTYPE_F32, SHAPE(n_tokens(b)));
+        write_loss(b, w, h, losses, NO_VALUE);
+        if (k == 0) b->m->losses = losses;
+        b->prefix = "";
+    }
+    b->targets = b->m->targets;
+}
+
 static void write_training(builder *b, const outer_params *w, const outer_params *reference) {
     b->where = SECTION_MICRO, b->prefix = "";
     if (b->o->policy.on) {
@@ -195,6 +222,10 @@ static void write_training(builder *b, const outer_params *w, const outer_params
     }
     if (b->o->preference.kind) {
         write_preference(b, w, reference);
+        return;
+    }
+    if (b->m->n_losses > 1) {
+        write_heads(b, w);
         return;
     }
     value_id h = write_hidden(b, w);
@@ -236,7 +267,19 @@ static void add_inputs(builder *b) {
     if (policy->on && policy->cap > 0) m->rollout = program_persistent(b->p, "rollout", DTYPE_F32, SHAPE(N), ROLE_INPUT);
     if (b->o->reference == REFERENCE_INPUT)
         m->reference = program_persistent(b->p, "reference", DTYPE_F32, SHAPE(N), ROLE_INPUT);
-    if (b->o->token_weights) m->weights = program_persistent(b->p, "weights", DTYPE_F32, SHAPE(N), ROLE_INPUT);
+    if (b->o->z_input) m->z = program_persistent(b->p, "preference.z", DTYPE_F64, SHAPE(1), ROLE_INPUT);
+    m->n_losses = model_loss_count(b->c);
+    bool weighted =
+        b->o->token_weights || m->n_losses > 1; /* several losses: their weights also say how each is divided */
+    if (weighted) m->weights = program_persistent(b->p, "weights", DTYPE_F32, SHAPE(N), ROLE_INPUT);
+    m->loss[0] = (model_loss){m->targets, m->weights};
+    for (int k = 1; k < m->n_losses; k++) {
+        char name[NAME_BYTES];
+        snprintf(name, sizeof name, "head.%d.targets", k + 1);
+        m->loss[k].targets = program_persistent(b->p, name, DTYPE_I32, SHAPE(N), ROLE_INPUT);
+        snprintf(name, sizeof name, "head.%d.weights", k + 1);
+        m->loss[k].weights = program_persistent(b->p, name, DTYPE_F32, SHAPE(N), ROLE_INPUT);
+    }
     m->scalars = program_persistent(b->p, "scalars", DTYPE_U8, SHAPE(sizeof(step_scalars)), ROLE_INPUT);
 }
 
@@ -245,7 +288,7 @@ static void add_inputs(builder *b) {
 int64_t generation_pages_per_slot(const generation_shape *g) { return divide_up(g->context, g->page_size); }
 
 uint64_t generation_page_bytes(const model_config *c, int64_t page_size, dtype compute) {
-    return (uint64_t)(2 * c->n_layers * c->n_kv_heads * page_size * c->head_dim) * dtype_bytes(compute);
+    return (uint64_t)(2 * model_main_layers(c) * c->n_kv_heads * page_size * c->head_dim) * dtype_bytes(compute);
 }
 
 static status check_generation(const model_config *c, const generation_shape *g, const mesh *m) {
@@ -317,7 +360,7 @@ static void write_generation(builder *b, const outer_params *w, section where, c
 
 static void add_caches(builder *b, const generation_shape *g) {
     const model_config *c = b->c;
-    for (int l = 0; l < c->n_layers; l++) {
+    for (int l = 0; l < model_main_layers(c); l++) {
         char name[NAME_BYTES];
         b->p->current_layer = l;
         b->caches[l] = add_lasting(b, builder_layer_name(name, "layers.%d.cache", l), b->o->compute,
@@ -350,7 +393,7 @@ static void add_rope_table(builder *b, int64_t n_positions) {
 }
 
 static void build_training(builder *b, const outer_params *w, const outer_params *reference) {
-    b->tokens = b->m->tokens, b->doc_start = b->m->doc_start;
+    b->tokens = b->m->tokens, b->targets = b->m->targets, b->doc_start = b->m->doc_start;
     if (!b->o->no_training) write_training(b, w, reference);
     if (b->o->with_eval) write_evaluation(b, w, reference);
 }
@@ -387,10 +430,6 @@ static int64_t fewer_sequence(const model_config *c, const model_build_options *
 /* A response is whole on a rank that has its losses. */
 static status check_preference(const model_build_options *o) {
     int stages = mesh_size(&o->mesh, AXIS_PIPELINE), S = mesh_size(&o->mesh, AXIS_SEQUENCE);
-    if (o->preference.kind == PREFERENCE_KTO && mesh_size(&o->mesh, AXIS_DATA) > 1)
-        return ERR(ERR_INPUT,
-                   "preference.loss: found kto with parallel.data %d, expected 1: its z is over all examples of a step",
-                   mesh_size(&o->mesh, AXIS_DATA));
     if (!o->preference.kind || (stages == 1 && S == 1)) return OK;
     return ERR(
         ERR_INPUT,

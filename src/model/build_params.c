@@ -20,6 +20,7 @@ static model_param *add_param(builder *b, const char *name, shape s) {
     p->number = m->n_params - 1;
     if (b->is_here) p->value = program_persistent(b->p, p->name, b->o->compute, s, ROLE_PARAM);
     p->decay = s.rank == 2;
+    p->of_other_head = b->unit > model_main_layers(b->c) && b->unit <= b->c->n_layers;
     p->frozen = b->lora.rank > 0 || b->of_reference; /* an adapter says otherwise */
     return p;
 }
@@ -59,12 +60,15 @@ const char *builder_layer_name(char buf[NAME_BYTES], const char *format, int lay
     return buf;
 }
 
+/* Files are those of the ordinary model: every head is its last layer there. */
+static int file_layer(const builder *b, int layer) { return MIN(layer, (int)model_main_layers(b->c) - 1); }
+
 /* Files name biases and weights of one projection alike but for the ending. */
 static void add_file_parts(builder *b, model_param *p, int layer, const char *const *formats, const int64_t *rows,
                            int n, const char *ending) {
     char buf[NAME_BYTES];
     for (int i = 0; i < n; i++) {
-        builder_layer_name(buf, formats[i], layer);
+        builder_layer_name(buf, formats[i], file_layer(b, layer));
         strncat(buf, ending, sizeof buf - strlen(buf) - 1);
         add_part(b, p, buf, rows[i]);
     }
@@ -200,7 +204,7 @@ static value_id add_gain(builder *b, int layer, const char *name, const char *fi
     char buf[NAME_BYTES], file[NAME_BYTES];
     model_param *p = add_param(b, param_name(buf, layer, name, init == INIT_ONE ? ".g" : ".b"), SHAPE(n));
     p->init = init;
-    builder_layer_name(file, file_format, layer);
+    builder_layer_name(file, file_format, file_layer(b, layer));
     strncat(file, ending, sizeof file - strlen(file) - 1);
     add_part(b, p, file, n);
     return p->value;
@@ -299,6 +303,7 @@ void builder_add_params(builder *b, outer_params *w) {
 static uint64_t count_params(const model_config *c, const lora_options *lora, bool adapters) {
     model_config one = *c;
     one.n_layers = 1;
+    one.mtp_heads = 0;
     model m = {0};
     program none = {0};
     block_params block;

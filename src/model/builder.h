@@ -28,7 +28,7 @@ typedef struct builder {
     int64_t *first_layer; /* of each chunk of the model, and the number of layers */
     bool is_here;         /* ... the parameters being added ... */
     int unit;             /* ... which belong to this */
-    value_id tokens, doc_start;
+    value_id tokens, targets, doc_start;
     value_id rows;                   /* NO_VALUE: all rows hold something */
     const generation_section *paged; /* NULL: training or evaluation */
     value_id *caches;                /* per layer, where paged */

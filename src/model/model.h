@@ -54,7 +54,22 @@ typedef struct model_config {
     double norm_eps;
     bool tied;
     rope_options rope; /* unused by learned positions */
+    /* Multi-token prediction: the last so many layers are heads, each of which reads the output of the layers before all of
+     * them (the trunk); head k predicts the k-th token from here. 0 and 1: an ordinary model. */
+    int64_t mtp_heads;
 } model_config;
+enum { MTP_HEADS_MAX = 8 };
+/* Losses of a training step: one for each head. */
+static inline int model_loss_count(const model_config *c) { return c->mtp_heads > 1 ? (int)c->mtp_heads : 1; }
+/* The first layer that is a head: so many layers has the trunk. n_layers of an ordinary model. */
+static inline int64_t model_first_head(const model_config *c) {
+    return c->mtp_heads > 1 ? c->n_layers - c->mtp_heads : c->n_layers;
+}
+/* Trunk and first head: the layers that generate and are evaluated. */
+static inline int64_t model_main_layers(const model_config *c) {
+    return c->mtp_heads > 1 ? c->n_layers - c->mtp_heads + 1 : c->n_layers;
+}
+model_config model_main_config(const model_config *c); /* of the ordinary model that these are */
 
 /* How the weight files of a family name its tensors, without ".weight" and ".bias"; %d stands for the layer. */
 typedef struct tensor_names {
@@ -155,6 +170,8 @@ typedef struct model_param {
     size_t number; /* in the whole model, in reading order */
     bool is_copy;  /* of a tied table that the stage with the unembedding trains */
     bool frozen;   /* not trained: no gradient, no states, no master */
+    bool
+        of_other_head; /* of a head after the first: no part of the ordinary model, and begins as the first in its files */
     bool of_reference; /* of the frozen copy that a preference compares with; it begins as the parameter without the prefix */
     adapter_part adapter;
     base_format base; /* not BASE_COMPUTE: a frozen weight that is stored as codes, each of its parts by itself (pass/base.c) */
@@ -199,6 +216,7 @@ typedef struct model_build_options {
     preference_options preference; /* kind: not none: losses over pairs of responses */
     policy_options policy;         /* on: the loss of completions with advantages */
     reference_kind reference;      /* of either; with policy.beta 0 it is in SECTION_EVAL alone */
+    bool z_input; /* kto: its z is over more rows than those of a micro-batch, and an input */
     int64_t logits_chunk_bytes;
     mesh mesh;                   /* of all ranks, and the place of the one whose program is written */
     bool ring;                   /* sequence ranks use ring attention instead of an exchange of heads */
@@ -216,6 +234,12 @@ typedef struct generation_section {
     value_id top, top_sums;            /* of those rows, as LOGITS_TOP gives them */
 } generation_section;
 
+/* One of several losses of a step. */
+typedef struct model_loss {
+    value_id targets; /* int32 (N) */
+    value_id weights; /* fp32 (N), of each token's loss; NO_VALUE: all 1 */
+} model_loss;
+
 typedef struct model {
     model_config config;
     model_param
@@ -223,12 +247,15 @@ typedef struct model {
     size_t n_params, n_all_params;
     int n_chunks;                                          /* of layers, of all stages; 1: there is no pipeline */
     value_id tokens, targets, doc_start, weights, scalars; /* inputs of one micro-batch */
+    int n_losses;
+    model_loss loss[MTP_HEADS_MAX]; /* the first has targets and weights from above */
     /* Sequence ranks: those are of this rank's tokens, doc_start so that i % (T / S) - doc_start[i] is the position, and this is doc_start of
      * all tokens, in their order. NO_VALUE where no attention is over whole rows that are shared: doc_start serves both. */
     value_id doc_start_all;
     value_id losses;                   /* of SECTION_MICRO's UNEMBED_LOSS: where autodiff starts; policy: kept after it */
     value_id segments, reference;      /* preference, policy: which response a token belongs to; the reference's losses as an input */
     value_id advantages, old, rollout; /* policy: of every token; old, rollout: NO_VALUE where the loss has no use for them */
+    value_id z;                        /* preference: kto's z, where it is an input; fp64 (1) */
     value_id loss_sums;                /* preference, policy: of the examples of a step; else autodiff adds those of tokens */
     value_id eval_reference;           /* preference, policy: the reference's, as eval_losses; NO_VALUE where it is an input */
     value_id eval_losses, eval_argmax; /* of all tokens, on every stage; those of sequence ranks one behind the other */

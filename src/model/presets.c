@@ -111,6 +111,21 @@ status model_config_check(const model_config *c) {
     if (!model_family_traits(c->family)->learned_positions && c->head_dim % 2)
         return ERR(ERR_INPUT, "model %s: head_dim is %lld, rotary positions need an even one", c->name,
                    (long long)c->head_dim);
+    if (c->mtp_heads < 0 || c->mtp_heads > MTP_HEADS_MAX)
+        return ERR(ERR_INPUT, "model.mtp.heads: found %lld, expected 1 to %d", (long long)c->mtp_heads, MTP_HEADS_MAX);
+    if (c->mtp_heads > 1 && c->mtp_heads >= c->n_layers)
+        return ERR(
+            ERR_INPUT,
+            "model.mtp.heads: found %lld heads in %lld layers, expected fewer heads than layers: model.layers counts "
+            "the heads, and those before them are the trunk",
+            (long long)c->mtp_heads, (long long)c->n_layers);
     if (!(c->norm_eps > 0)) return ERR(ERR_INPUT, "model %s: norm_eps is %g, expected > 0", c->name, c->norm_eps);
     return OK;
+}
+
+model_config model_main_config(const model_config *c) {
+    model_config main = *c;
+    main.n_layers = model_main_layers(c);
+    main.mtp_heads = 0;
+    return main;
 }

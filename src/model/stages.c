@@ -2,7 +2,8 @@
  *
  * The layers are cut into chunks, one or more for each stage: chunk k is at stage k modulo the number of stages. The first has
  * the embedding as well, the last the final norm, the unembedding and the loss. A step is as slow as its slowest stage, so
- * chunks are made equal in arithmetic: where the vocabulary is large, the last has fewer layers, or none. */
+ * chunks are made equal in arithmetic: where the vocabulary is large, the last has fewer layers, or none. Heads of multi-token
+ * prediction all read the trunk's output and share the unembedding: the last chunk has all of them. */
 #include "model/model.h"
 
 #include <stdlib.h>
@@ -13,14 +14,16 @@ status model_stages_check(const model_config *c, int n_stages, int n_virtual) {
                    "parallel.virtual_stages: found %d with parallel.pipeline 1, expected 1: one stage cannot "
                    "interleave",
                    n_virtual);
-    bool is_deep = n_virtual > 1 && c->n_layers >= n_stages; /* enough for fewer chunks */
-    if ((int64_t)n_stages * n_virtual > c->n_layers)
+    int64_t n_layers = model_main_layers(c);
+    bool is_deep = n_virtual > 1 && n_layers >= n_stages; /* enough for fewer chunks */
+    if ((int64_t)n_stages * n_virtual > n_layers)
         return ERR(
             ERR_INPUT,
-            "parallel.pipeline: model %s has %lld layers, too few for %d stages of %d; lower parallel.pipeline or "
+            "parallel.pipeline: model %s has %lld layers%s, too few for %d stages of %d; lower parallel.pipeline or "
             "parallel.virtual_stages, such as parallel.%s=%lld",
-            c->name, (long long)c->n_layers, n_stages, n_virtual, is_deep ? "virtual_stages" : "pipeline",
-            is_deep ? (long long)c->n_layers / n_stages : (long long)MAX(c->n_layers / n_virtual, (int64_t)1));
+            c->name, (long long)n_layers, c->mtp_heads > 1 ? " up to its first prediction head" : "", n_stages,
+            n_virtual, is_deep ? "virtual_stages" : "pipeline",
+            is_deep ? (long long)n_layers / n_stages : (long long)MAX(n_layers / n_virtual, (int64_t)1));
     return OK;
 }
 
@@ -32,15 +35,15 @@ static double layer_flops(const model_config *c, int64_t seq_len) {
 }
 
 static double chunk_flops(const model_config *c, int64_t seq_len, int64_t n_layers, bool with_head) {
-    double head = with_head ? 2.0 * (double)(c->vocab * c->hidden) : 0;
+    double head = with_head ? 2.0 * (double)(c->vocab * c->hidden) * model_loss_count(c) : 0;
     return (double)n_layers * layer_flops(c, seq_len) + head;
 }
 
 void model_stages_cut(const model_config *c, int64_t seq_len, int n_chunks, int64_t *first) {
     int64_t *n = first + 1; /* of layers, until they are added up */
     for (int k = 0; k < n_chunks - 1; k++) n[k] = 1;
-    n[n_chunks - 1] = 0; /* the head alone may be enough */
-    for (int64_t left = c->n_layers - (n_chunks - 1); left > 0; left--) {
+    n[n_chunks - 1] = c->n_layers - model_first_head(c); /* none: the unembedding alone may be enough */
+    for (int64_t left = model_first_head(c) - (n_chunks - 1); left > 0; left--) {
         int least = 0;
         double least_flops = 0;
         for (int k = 0; k < n_chunks; k++) {

@@ -20,59 +20,15 @@
  * Only values that lead back to a trained parameter get a gradient: a frozen weight has none, and below the first trained
  * parameter the backward ends.
  *
- * The loss op becomes loss-and-gradient in one pass over the logits; nothing in the forward is kept for it. */
-#include "pass/buckets.h"
+ * The loss op becomes loss-and-gradient in one pass over the logits; nothing in the forward is kept for it.
+ *
+ * Several losses (heads of multi-token prediction): the backward of a head follows its loss at once and ends at the trunk's
+ * output, where the gradients of the heads are added in their order; then comes one backward of the trunk. So one head's
+ * activations are alive at a time. What the heads share gets the sum, again in their order: the unembedding's gradient grows in
+ * place, those of the final norm are small temporaries that are added. */
+#include "pass/differ.h"
 
 #include <stdlib.h>
-
-typedef struct differ {
-    program *p;
-    const pass_options *options;
-    step_interface *step;
-    value_id *gradient; /* of each forward value; NO_VALUE where none yet */
-    bool *is_wanted;    /* ... its gradient: it is, or comes from, a trained parameter */
-    size_t *param;      /* of each forward value: which parameter it is; SIZE_MAX: none */
-    value_id *pending;  /* of each parameter: the temporary not yet accumulated */
-    value_id *parts;    /* ... and this rank's part of its gradient, where several ranks hold it */
-    flat_place *places; /* of each parameter */
-} differ;
-
-static value_id grad_value(differ *d, value_id of) {
-    const value *v = program_get(d->p, of);
-    char name[160];
-    snprintf(name, sizeof name, "d.%s", v->name);
-    value_id g = program_value(d->p, name, v->type, v->shape, ROLE_ACTIVATION, SECTION_MICRO);
-    d->p->values[g].layer = d->p->current_layer;
-    return g;
-}
-
-static op *emit(differ *d, op_kind k, const op *forward) {
-    op *o = program_emit(d->p, k, SECTION_MICRO);
-    o->attr = forward->attr;
-    o->layer = forward->layer;
-    return o;
-}
-
-/* The gradient collected at v so far; the caller takes it over. */
-static value_id take_gradient(differ *d, value_id v) {
-    value_id g = d->gradient[v];
-    d->gradient[v] = NO_VALUE;
-    return g;
-}
-
-/* Adds one more gradient of v; several are summed in the order of the backward. */
-static void add_gradient(differ *d, value_id v, value_id g, const op *forward) {
-    if (!d->is_wanted[v]) return;
-    if (d->gradient[v] == NO_VALUE) {
-        d->gradient[v] = g;
-        return;
-    }
-    value_id sum = grad_value(d, v);
-    op *o = emit(d, OP_ADD, forward);
-    op_in(o, ADD_A, d->gradient[v]), op_in(o, ADD_B, g);
-    op_out(o, ADD_Y, sum);
-    d->gradient[v] = sum;
-}
 
 static size_t *number_params(const model *m, size_t n_values) {
     size_t *param = mem_alloc(n_values * sizeof *param);
@@ -102,41 +58,8 @@ static void find_wanted(differ *d, const op *ops, size_t first, size_t end) {
     }
 }
 
-static value_id add_temporary(differ *d, const char *prefix, size_t i) {
-    const value *g = program_get(d->p, d->step->grads[i]);
-    char name[160];
-    snprintf(name, sizeof name, "%s.%.120s", prefix, g->name);
-    return program_value(d->p, name, g->type, g->shape, ROLE_WORK, SECTION_MICRO);
-}
-
-/* Where the whole gradient of parameter i is to be written in this micro-batch. */
-static value_id whole_target(differ *d, size_t i) {
-    if (d->options->n_micros == 1) return d->step->grads[i];
-    if (!d->pending[i]) d->pending[i] = add_temporary(d, "fresh", i);
-    return d->pending[i];
-}
-
-static bool is_shared(const model_param *p) { return p->shared_from < shape_count(&p->shape); }
-
-/* Where an op writes its part of the gradient of parameter v; NO_VALUE where v is frozen. */
-static value_id param_target(differ *d, value_id v) {
-    size_t i = d->param[v];
-    ASSERT(i != SIZE_MAX);
-    if (!d->is_wanted[v]) return NO_VALUE;
-    if (!is_shared(&d->options->model->params[i])) return whole_target(d, i);
-    if (!d->parts[i]) d->parts[i] = add_temporary(d, "part", i);
-    return d->parts[i];
-}
-
-static op *emit_message(differ *d, op_kind k, const op *forward) {
-    op *o = emit(d, k, forward);
-    o->attr.axis = AXIS_TENSOR;
-    o->attr.group_size = mesh_size(&d->options->mesh, AXIS_TENSOR);
-    return o;
-}
-
 static op *emit_between_stages(differ *d, op_kind k, const op *forward, int peer, int tag) {
-    op *o = emit(d, k, forward);
+    op *o = differ_emit(d, k, forward);
     o->attr.axis = AXIS_PIPELINE;
     o->attr.group_size = mesh_size(&d->options->mesh, AXIS_PIPELINE);
     o->attr.peer = peer;
@@ -144,172 +67,125 @@ static op *emit_between_stages(differ *d, op_kind k, const op *forward, int peer
     return o;
 }
 
-/* Sums the gradient over the ranks that hold the parameter. A group is all ranks of an axis: where fewer ranks hold the end
- * of a parameter, all ends are gathered and each rank adds its own. */
-static void sum_parts(differ *d, size_t i, const op *forward) {
-    const model_param *q = &d->options->model->params[i];
-    value_id part = d->parts[i], whole = whole_target(d, i);
-    int n_ranks = mesh_size(&d->options->mesh, AXIS_TENSOR);
-    if (q->n_holders == n_ranks && q->shared_from == 0) {
-        op *o = emit_message(d, OP_ALL_REDUCE, forward);
-        op_in(o, ALL_REDUCE_X, part);
-        op_out(o, ALL_REDUCE_Y, whole);
-        return;
-    }
-    char name[160];
-    dtype t = program_get(d->p, part)->type;
-    int64_t n = shape_count(&q->shape) - q->shared_from;
-    snprintf(name, sizeof name, "end.%.120s", program_get(d->p, part)->name);
-    value_id end = program_view(d->p, name, part, (size_t)q->shared_from * dtype_bytes(t), SHAPE(n));
-    snprintf(name, sizeof name, "ends.%.120s", program_get(d->p, part)->name);
-    value_id ends = program_value(d->p, name, t, SHAPE(n_ranks, n), ROLE_COMM, SECTION_MICRO);
-    op *o = emit_message(d, OP_ALL_GATHER, forward);
-    op_in(o, ALL_GATHER_X, end);
-    op_out(o, ALL_GATHER_Y, ends);
-    o = emit(d, OP_SUM_PARTS, forward);
-    o->attr.first_part = q->first_holder;
-    o->attr.n_parts = q->n_holders;
-    op_in(o, SUM_PARTS_X, part), op_in(o, SUM_PARTS_PARTS, ends);
-    op_out(o, SUM_PARTS_Y, whole);
-}
-
-/* The gradient of v is finished for this micro-batch: sums the parts of all ranks, and adds the result to the accumulator. */
-static void param_finish(differ *d, value_id v, const op *forward) {
-    size_t i = d->param[v];
-    if (!d->is_wanted[v]) return;
-    if (d->parts[i]) sum_parts(d, i, forward);
-    d->parts[i] = NO_VALUE;
-    if (d->options->n_micros == 1 || d->pending[i] == NO_VALUE) return;
-    op *o = emit(d, OP_ACCUMULATE, forward);
-    o->attr.noise_key = bucket_noise_key(d->places[i].unit);
-    o->attr.first_element = d->places[i].offset;
-    op_in(o, ACCUMULATE_X, d->pending[i]), op_in(o, ACCUMULATE_SCALARS, d->options->model->scalars);
-    op_out(o, ACCUMULATE_ACC, d->step->grads[i]);
-    d->pending[i] = NO_VALUE;
-}
-
 /* ---- one function per op ------------------------------------------------------------------------------------------ */
 
 static void backward_linear(differ *d, const op *f, value_id dy) {
     value_id x = f->in[LINEAR_X], w = f->in[LINEAR_W];
     /* dw first: it is the last reader of x, whose bytes are then free for dx. */
-    value_id dw = param_target(d, w);
+    value_id dw = differ_target(d, w);
     if (dw) {
-        op *o = emit(d, OP_LINEAR_DW, f);
+        op *o = differ_emit(d, OP_LINEAR_DW, f);
         op_in(o, LINEAR_DW_DY, dy), op_in(o, LINEAR_DW_X, x);
         op_out(o, LINEAR_DW_DW, dw);
-        param_finish(d, w, f);
+        differ_finish(d, w, f);
     }
     if (!d->is_wanted[x]) return;
-    value_id other = take_gradient(d, x), dx = grad_value(d, x); /* other: of an adapter beside this layer */
-    op *o = emit(d, OP_LINEAR_DX, f);
+    value_id other = differ_take(d, x), dx = differ_value(d, x); /* other: of an adapter beside this layer */
+    op *o = differ_emit(d, OP_LINEAR_DX, f);
     op_in(o, LINEAR_DX_DY, dy), op_in(o, LINEAR_DX_W, w), op_in(o, LINEAR_DX_ADD, other);
     op_out(o, LINEAR_DX_DX, dx);
     d->gradient[x] = dx;
 }
 
+/* Both matrices of an adapter are trained or neither, and xa comes from the other one. */
 static void backward_lora_up(differ *d, const op *f, value_id dy) {
-    value_id xa = f->in[LORA_UP_XA], b = f->in[LORA_UP_B], db = param_target(d, b);
+    value_id xa = f->in[LORA_UP_XA], b = f->in[LORA_UP_B], db = differ_target(d, b);
+    ASSERT(!db == !d->is_wanted[xa]);
     if (db) {
-        op *o = emit(d, OP_LORA_DB, f);
-        op_in(o, LORA_DB_DY, dy), op_in(o, LORA_DB_XA, xa);
-        op_out(o, LORA_DB_DB, db);
-        param_finish(d, b, f);
+        value_id dxa = differ_value(d, xa);
+        op *o = differ_emit(d, OP_LORA_BWD, f);
+        op_in(o, LORA_BWD_DY, dy), op_in(o, LORA_BWD_XA, xa), op_in(o, LORA_BWD_B, b);
+        op_out(o, LORA_BWD_DXA, dxa), op_out(o, LORA_BWD_DB, db);
+        differ_finish(d, b, f);
+        differ_add(d, xa, dxa, f);
     }
-    if (d->is_wanted[xa]) {
-        value_id dxa = grad_value(d, xa);
-        op *o = emit(d, OP_LORA_DXA, f);
-        op_in(o, LORA_DXA_DY, dy), op_in(o, LORA_DXA_B, b);
-        op_out(o, LORA_DXA_DXA, dxa);
-        add_gradient(d, xa, dxa, f);
-    }
-    add_gradient(d, f->in[LORA_UP_BASE], dy, f);
+    differ_add(d, f->in[LORA_UP_BASE], dy, f);
 }
 
 /* The mask follows from the step and the op's key: applied to dy it is the backward. */
 static void backward_dropout(differ *d, const op *f, value_id dy) {
     value_id x = f->in[DROPOUT_X];
     if (!d->is_wanted[x]) return;
-    value_id dx = grad_value(d, f->out[DROPOUT_Y]);
-    op *o = emit(d, OP_DROPOUT, f);
+    value_id dx = differ_value(d, f->out[DROPOUT_Y]);
+    op *o = differ_emit(d, OP_DROPOUT, f);
     op_in(o, DROPOUT_X, dy), op_in(o, DROPOUT_SCALARS, f->in[DROPOUT_SCALARS]);
     op_out(o, DROPOUT_Y, dx);
-    add_gradient(d, x, dx, f);
+    differ_add(d, x, dx, f);
 }
 
 static void backward_add_bias(differ *d, const op *f, value_id dy) {
-    value_id db = param_target(d, f->in[ADD_BIAS_B]);
+    value_id db = differ_target(d, f->in[ADD_BIAS_B]);
     if (db) {
-        op *o = emit(d, OP_BIAS_GRAD, f);
+        op *o = differ_emit(d, OP_BIAS_GRAD, f);
         op_in(o, BIAS_GRAD_DY, dy);
         op_out(o, BIAS_GRAD_DB, db);
-        param_finish(d, f->in[ADD_BIAS_B], f);
+        differ_finish(d, f->in[ADD_BIAS_B], f);
     }
-    add_gradient(d, f->in[ADD_BIAS_X], dy, f);
+    differ_add(d, f->in[ADD_BIAS_X], dy, f);
 }
 
 /* The same gradient flows both ways; nothing to compute. */
 static void backward_add(differ *d, const op *f, value_id dy) {
-    add_gradient(d, f->in[ADD_A], dy, f);
-    add_gradient(d, f->in[ADD_B], dy, f);
+    differ_add(d, f->in[ADD_A], dy, f);
+    differ_add(d, f->in[ADD_B], dy, f);
 }
 
 /* The kernel adds the residual gradient that was collected at x: one pass over the rows less. */
 static void backward_rmsnorm(differ *d, const op *f, value_id dy) {
     value_id x = f->in[RMSNORM_X], gamma = f->in[RMSNORM_GAMMA];
-    value_id residual = take_gradient(d, x), dx = grad_value(d, x), dgamma = param_target(d, gamma);
-    op *o = emit(d, OP_RMSNORM_BWD, f);
+    value_id residual = differ_take(d, x), dx = differ_value(d, x), dgamma = differ_target(d, gamma);
+    op *o = differ_emit(d, OP_RMSNORM_BWD, f);
     op_in(o, RMSNORM_BWD_X, x), op_in(o, RMSNORM_BWD_GAMMA, gamma), op_in(o, RMSNORM_BWD_RSTD, f->out[RMSNORM_RSTD]);
     op_in(o, RMSNORM_BWD_DY, dy), op_in(o, RMSNORM_BWD_DRES, residual);
     op_out(o, RMSNORM_BWD_DX, dx), op_out(o, RMSNORM_BWD_DGAMMA, dgamma);
-    param_finish(d, gamma, f);
-    add_gradient(d, x, dx, f);
+    differ_finish(d, gamma, f);
+    differ_add(d, x, dx, f);
 }
 
 static void backward_layernorm(differ *d, const op *f, value_id dy) {
     value_id x = f->in[LAYERNORM_X], gamma = f->in[LAYERNORM_GAMMA], beta = f->in[LAYERNORM_BETA];
-    value_id residual = take_gradient(d, x), dx = grad_value(d, x);
-    value_id dgamma = param_target(d, gamma), dbeta = param_target(d, beta);
-    op *o = emit(d, OP_LAYERNORM_BWD, f);
+    value_id residual = differ_take(d, x), dx = differ_value(d, x);
+    value_id dgamma = differ_target(d, gamma), dbeta = differ_target(d, beta);
+    op *o = differ_emit(d, OP_LAYERNORM_BWD, f);
     op_in(o, LAYERNORM_BWD_X, x), op_in(o, LAYERNORM_BWD_GAMMA, gamma);
     op_in(o, LAYERNORM_BWD_MEAN, f->out[LAYERNORM_MEAN]), op_in(o, LAYERNORM_BWD_RSTD, f->out[LAYERNORM_RSTD]);
     op_in(o, LAYERNORM_BWD_DY, dy), op_in(o, LAYERNORM_BWD_DRES, residual);
     op_out(o, LAYERNORM_BWD_DX, dx), op_out(o, LAYERNORM_BWD_DGAMMA, dgamma), op_out(o, LAYERNORM_BWD_DBETA, dbeta);
-    param_finish(d, gamma, f);
-    param_finish(d, beta, f);
-    add_gradient(d, x, dx, f);
+    differ_finish(d, gamma, f);
+    differ_finish(d, beta, f);
+    differ_add(d, x, dx, f);
 }
 
 static void backward_qk_norm(differ *d, const op *f, value_id dy) {
     value_id qkv = f->in[QK_NORM_QKV], gq = f->in[QK_NORM_GQ], gk = f->in[QK_NORM_GK];
-    value_id dqkv = grad_value(d, qkv), dgq = param_target(d, gq), dgk = param_target(d, gk);
-    op *o = emit(d, OP_QK_NORM_BWD, f);
+    value_id dqkv = differ_value(d, qkv), dgq = differ_target(d, gq), dgk = differ_target(d, gk);
+    op *o = differ_emit(d, OP_QK_NORM_BWD, f);
     op_in(o, QK_NORM_BWD_QKV, qkv), op_in(o, QK_NORM_BWD_GQ, gq), op_in(o, QK_NORM_BWD_GK, gk);
     op_in(o, QK_NORM_BWD_RSTD, f->out[QK_NORM_RSTD]), op_in(o, QK_NORM_BWD_DY, dy);
     op_out(o, QK_NORM_BWD_DQKV, dqkv), op_out(o, QK_NORM_BWD_DGQ, dgq), op_out(o, QK_NORM_BWD_DGK, dgk);
-    param_finish(d, gq, f);
-    param_finish(d, gk, f);
-    add_gradient(d, qkv, dqkv, f);
+    differ_finish(d, gq, f);
+    differ_finish(d, gk, f);
+    differ_add(d, qkv, dqkv, f);
 }
 
 /* The backward of a rotation is the inverse rotation. */
 static void backward_rope(differ *d, const op *f, value_id dy) {
-    value_id dx = grad_value(d, f->in[ROPE_QKV]);
-    op *o = emit(d, OP_ROPE, f);
+    value_id dx = differ_value(d, f->in[ROPE_QKV]);
+    op *o = differ_emit(d, OP_ROPE, f);
     o->attr.inverse = !f->attr.inverse;
     op_in(o, ROPE_QKV, dy), op_in(o, ROPE_TABLE, f->in[ROPE_TABLE]), op_in(o, ROPE_DOC_START, f->in[ROPE_DOC_START]);
     op_out(o, ROPE_Y, dx);
-    add_gradient(d, f->in[ROPE_QKV], dx, f);
+    differ_add(d, f->in[ROPE_QKV], dx, f);
 }
 
 static void backward_attention(differ *d, const op *f, value_id dy) {
-    value_id qkv = f->in[ATTENTION_QKV], dqkv = grad_value(d, qkv);
-    op *o = emit(d, OP_ATTENTION_BWD, f);
+    value_id qkv = f->in[ATTENTION_QKV], dqkv = differ_value(d, qkv);
+    op *o = differ_emit(d, OP_ATTENTION_BWD, f);
     op_in(o, ATTENTION_BWD_QKV, qkv), op_in(o, ATTENTION_BWD_DOC_START, f->in[ATTENTION_DOC_START]);
     op_in(o, ATTENTION_BWD_Y, f->out[ATTENTION_Y]), op_in(o, ATTENTION_BWD_LSE, f->out[ATTENTION_LSE]);
     op_in(o, ATTENTION_BWD_DY, dy);
     op_out(o, ATTENTION_BWD_DQKV, dqkv);
-    add_gradient(d, qkv, dqkv, f);
+    differ_add(d, qkv, dqkv, f);
 }
 
 static value_id add_ring_value(differ *d, const char *name, int step, value_id like, dtype t, int64_t width) {
@@ -323,7 +199,7 @@ static value_id add_ring_value(differ *d, const char *name, int step, value_id l
 static value_id emit_shift(differ *d, const op *f, const char *name, int step, value_id x) {
     const value v = *program_get(d->p, x);
     value_id y = add_ring_value(d, name, step, f->in[ATTENTION_RING_QKV], v.type, v.shape.dim[1]);
-    op *o = emit(d, OP_SHIFT, f);
+    op *o = differ_emit(d, OP_SHIFT, f);
     o->attr.axis = AXIS_SEQUENCE;
     o->attr.tag = TAG_BACKWARD;
     op_in(o, SHIFT_X, x);
@@ -341,13 +217,13 @@ static void backward_ring(differ *d, const op *f, value_id dy) {
     value_id kv = add_ring_value(d, "kv", 0, qkv, program_get(d->p, qkv)->type, kv_width);
     value_id dq = add_ring_value(d, "q", 0, qkv, DTYPE_F32, q_width);
     value_id dkv = add_ring_value(d, "dkv", 0, qkv, DTYPE_F32, kv_width);
-    op *o = emit(d, OP_KV_PART, f);
+    op *o = differ_emit(d, OP_KV_PART, f);
     o->attr.tag = TAG_BACKWARD;
     op_in(o, KV_PART_QKV, qkv);
     op_out(o, KV_PART_KV, kv);
     for (int step = 0; step < a->group_size; step++) {
         value_id next = step + 1 < a->group_size ? emit_shift(d, f, "kv", step + 1, kv) : NO_VALUE;
-        o = emit(d, OP_ATTENTION_RING_BWD, f);
+        o = differ_emit(d, OP_ATTENTION_RING_BWD, f);
         o->attr.peer = (a->index - step + a->group_size) % a->group_size;
         op_in(o, ATTENTION_RING_BWD_QKV, qkv), op_in(o, ATTENTION_RING_BWD_KV, kv);
         op_in(o, ATTENTION_RING_BWD_DOC_START, f->in[ATTENTION_RING_DOC_START]), op_in(o, ATTENTION_RING_BWD_DY, dy);
@@ -357,47 +233,47 @@ static void backward_ring(differ *d, const op *f, value_id dy) {
         dkv = emit_shift(d, f, "dkv", step + 1, dkv);
         kv = next;
     }
-    value_id dx = grad_value(d, qkv);
-    o = emit(d, OP_QKV_JOIN, f);
+    value_id dx = differ_value(d, qkv);
+    o = differ_emit(d, OP_QKV_JOIN, f);
     op_in(o, QKV_JOIN_Q, dq), op_in(o, QKV_JOIN_KV, dkv);
     op_out(o, QKV_JOIN_QKV, dx);
-    add_gradient(d, qkv, dx, f);
+    differ_add(d, qkv, dx, f);
 }
 
 /* The last step of a ring writes the backward of all its steps, and of the ops that extract and send keys and values. */
 static bool ends_ring(const op *f) { return f->attr.peer == (f->attr.index + 1) % f->attr.group_size; }
 
 static void backward_gelu(differ *d, const op *f, value_id dy) {
-    value_id x = f->in[GELU_X], dx = grad_value(d, x);
-    op *o = emit(d, OP_GELU_BWD, f);
+    value_id x = f->in[GELU_X], dx = differ_value(d, x);
+    op *o = differ_emit(d, OP_GELU_BWD, f);
     op_in(o, GELU_BWD_X, x), op_in(o, GELU_BWD_DY, dy);
     op_out(o, GELU_BWD_DX, dx);
-    add_gradient(d, x, dx, f);
+    differ_add(d, x, dx, f);
 }
 
 static void backward_swiglu(differ *d, const op *f, value_id dy) {
-    value_id gu = f->in[SWIGLU_GU], dgu = grad_value(d, gu);
-    op *o = emit(d, OP_SWIGLU_BWD, f);
+    value_id gu = f->in[SWIGLU_GU], dgu = differ_value(d, gu);
+    op *o = differ_emit(d, OP_SWIGLU_BWD, f);
     op_in(o, SWIGLU_BWD_GU, gu), op_in(o, SWIGLU_BWD_DY, dy);
     op_out(o, SWIGLU_BWD_DGU, dgu);
-    add_gradient(d, gu, dgu, f);
+    differ_add(d, gu, dgu, f);
 }
 
 static void backward_table(differ *d, const op *f, value_id table, value_id tokens, value_id dy) {
     bool tied = d->options->model->config.tied;
-    value_id dtable = param_target(d, table);
+    value_id dtable = differ_target(d, table);
     if (!dtable) return;
-    op *o = emit(d, tied ? OP_EMBED_BWD_ADD : OP_EMBED_BWD, f);
+    op *o = differ_emit(d, tied ? OP_EMBED_BWD_ADD : OP_EMBED_BWD, f);
     SAME_PLACE(EMBED_BWD_TOKENS, EMBED_BWD_ADD_TOKENS);
     SAME_PLACE(EMBED_BWD_DY, EMBED_BWD_ADD_DY);
     SAME_PLACE(EMBED_BWD_DTABLE, EMBED_BWD_ADD_DTABLE);
     op_in(o, EMBED_BWD_TOKENS, tokens), op_in(o, EMBED_BWD_DY, dy);
     op_out(o, EMBED_BWD_DTABLE, dtable);
-    param_finish(d, table, f);
+    differ_finish(d, table, f);
 }
 
 static void backward_positions(differ *d, const op *f, value_id dy) {
-    value_id dpositions = param_target(d, f->in[EMBED_POSITIONS]), doc_start = f->in[EMBED_DOC_START];
+    value_id dpositions = differ_target(d, f->in[EMBED_POSITIONS]), doc_start = f->in[EMBED_DOC_START];
     if (!dpositions) return;
     if (f->attr.n_tokens > 0) { /* those that this rank added */
         value v = *program_get(d->p, dy);
@@ -405,10 +281,10 @@ static void backward_positions(differ *d, const op *f, value_id dy) {
         dy = program_view(d->p, "d.embed.own", dy, first * row_bytes, SHAPE(f->attr.n_tokens, v.shape.dim[1]));
         doc_start = program_view(d->p, "doc_start.own", doc_start, first * sizeof(int32_t), SHAPE(f->attr.n_tokens));
     }
-    op *o = emit(d, OP_POSITION_BWD, f);
+    op *o = differ_emit(d, OP_POSITION_BWD, f);
     op_in(o, POSITION_BWD_DOC_START, doc_start), op_in(o, POSITION_BWD_DY, dy);
     op_out(o, POSITION_BWD_DTABLE, dpositions);
-    param_finish(d, f->in[EMBED_POSITIONS], f);
+    differ_finish(d, f->in[EMBED_POSITIONS], f);
 }
 
 static void backward_embed(differ *d, const op *f, value_id dy) {
@@ -433,10 +309,10 @@ static void receive_embed_gradient(differ *d, const op *loss) {
 
 /* Another stage continues from x, and sends the gradient of x back. */
 static void backward_send(differ *d, const op *f) {
-    value_id dx = grad_value(d, f->in[SEND_X]);
+    value_id dx = differ_value(d, f->in[SEND_X]);
     op *o = emit_between_stages(d, OP_RECV, f, f->attr.peer, TAG_BACKWARD);
     op_out(o, RECV_Y, dx);
-    add_gradient(d, f->in[SEND_X], dx, f);
+    differ_add(d, f->in[SEND_X], dx, f);
 }
 
 static void backward_receive(differ *d, const op *f, value_id dy) {
@@ -446,30 +322,43 @@ static void backward_receive(differ *d, const op *f, value_id dy) {
 
 /* The backward of an all-gather is a reduce-scatter and the other way round; an all-to-all is reversed. */
 static void backward_message(differ *d, const op *f, value_id dy) {
-    value_id dx = grad_value(d, f->in[MESSAGE_SENT]);
+    value_id dx = differ_value(d, f->in[MESSAGE_SENT]);
     op_kind k = f->kind == OP_ALL_GATHER ? OP_REDUCE_SCATTER : f->kind == OP_REDUCE_SCATTER ? OP_ALL_GATHER : f->kind;
-    op *o = emit(d, k, f);
+    op *o = differ_emit(d, k, f);
     op_in(o, MESSAGE_SENT, dy);
     op_out(o, MESSAGE_RECEIVED, dx);
-    add_gradient(d, f->in[MESSAGE_SENT], dx, f);
+    differ_add(d, f->in[MESSAGE_SENT], dx, f);
 }
 
 static void backward_parts(differ *d, const op *f, value_id dy) {
     SAME_PLACE(HEAD_PARTS_X, TOKEN_PARTS_X);
     SAME_PLACE(HEAD_PARTS_Y, TOKEN_PARTS_Y);
-    value_id dx = grad_value(d, f->in[HEAD_PARTS_X]);
-    op *o = emit(d, f->kind, f);
+    value_id dx = differ_value(d, f->in[HEAD_PARTS_X]);
+    op *o = differ_emit(d, f->kind, f);
     o->attr.inverse = !f->attr.inverse;
     op_in(o, HEAD_PARTS_X, dy);
     op_out(o, HEAD_PARTS_Y, dx);
-    add_gradient(d, f->in[HEAD_PARTS_X], dx, f);
+    differ_add(d, f->in[HEAD_PARTS_X], dx, f);
+}
+
+/* Where the loss at hand writes, or adds, its part of the unembedding's gradient; NO_VALUE where that is frozen. */
+static value_id unembed_target(differ *d, value_id w) {
+    ASSERT(d->param[w] != SIZE_MAX);
+    return d->is_wanted[w] ? differ_rank_target(d, d->param[w]) : NO_VALUE;
+}
+
+/* After the last loss. A tied table is finished by the embedding. */
+static void unembed_finish(differ *d, value_id w, const op *f) {
+    const model *m = d->options->model;
+    if (d->loss == m->n_losses - 1 && !m->config.tied) differ_finish(d, w, f);
 }
 
 static void reduce_loss(differ *d, const op *f, value_id losses, value_id targets) {
     const model *m = d->options->model;
-    op *o = emit(d, OP_LOSS_REDUCE, f);
+    op *o = differ_emit(d, OP_LOSS_REDUCE, f);
+    if (m->n_losses > 1) o->attr.loss = d->loss, o->attr.n_losses = m->n_losses;
     op_in(o, LOSS_REDUCE_LOSSES, losses), op_in(o, LOSS_REDUCE_TARGETS, targets);
-    op_in(o, LOSS_REDUCE_WEIGHTS, m->weights), op_in(o, LOSS_REDUCE_SCALARS, m->scalars);
+    op_in(o, LOSS_REDUCE_WEIGHTS, m->loss[d->loss].weights), op_in(o, LOSS_REDUCE_SCALARS, m->scalars);
     op_out(o, LOSS_REDUCE_SUMS, d->step->loss_sums);
 }
 
@@ -477,14 +366,15 @@ static void reduce_loss(differ *d, const op *f, value_id losses, value_id target
 static void loss_with_gradient(differ *d, const op *f) {
     const model *m = d->options->model;
     value_id h = f->in[UNEMBED_LOSS_H], w = f->in[UNEMBED_LOSS_W], targets = f->in[UNEMBED_LOSS_TARGETS];
-    value_id losses = f->out[UNEMBED_LOSS_LOSSES], dh = grad_value(d, h), dw = param_target(d, w);
-    op *o = emit(d, OP_UNEMBED_LOSS_GRAD, f);
+    value_id losses = f->out[UNEMBED_LOSS_LOSSES], dh = differ_value(d, h), dw = unembed_target(d, w);
+    op *o = differ_emit(d, OP_UNEMBED_LOSS_GRAD, f);
+    o->attr.adds = d->loss > 0;
     op_in(o, UNEMBED_LOSS_GRAD_H, h), op_in(o, UNEMBED_LOSS_GRAD_W, w), op_in(o, UNEMBED_LOSS_GRAD_TARGETS, targets);
-    op_in(o, UNEMBED_LOSS_GRAD_WEIGHTS, m->weights), op_in(o, UNEMBED_LOSS_GRAD_SCALARS, m->scalars);
+    op_in(o, UNEMBED_LOSS_GRAD_WEIGHTS, m->loss[d->loss].weights), op_in(o, UNEMBED_LOSS_GRAD_SCALARS, m->scalars);
     op_out(o, UNEMBED_LOSS_GRAD_LOSSES, losses);
     op_out(o, UNEMBED_LOSS_GRAD_DH, dh), op_out(o, UNEMBED_LOSS_GRAD_DW, dw);
-    add_gradient(d, h, dh, f);
-    if (!m->config.tied) param_finish(d, w, f);
+    differ_add(d, h, dh, f);
+    unembed_finish(d, w, f);
     reduce_loss(d, f, losses, targets);
 }
 
@@ -502,25 +392,26 @@ static op_kind last_of_loss(const model *m) {
  * them; so it does where `last`, the op that ends the loss, makes the weights of tokens from their losses. */
 static void gradient_of_shared_loss(differ *d, const op *stats, const op *join, const op *last) {
     const model *m = d->options->model;
-    value_id h = stats->in[UNEMBED_STATS_H], w = stats->in[UNEMBED_STATS_W], weights = m->weights;
+    value_id h = stats->in[UNEMBED_STATS_H], w = stats->in[UNEMBED_STATS_W], weights = m->loss[d->loss].weights;
     SAME_PLACE(PREFERENCE_WEIGHTS, POLICY_WEIGHTS);
     if (last->kind != OP_UNEMBED_JOIN) weights = last->out[PREFERENCE_WEIGHTS];
     else reduce_loss(d, join, join->out[UNEMBED_JOIN_LOSSES], join->in[UNEMBED_JOIN_TARGETS]);
-    value_id dh = grad_value(d, h), dw = param_target(d, w);
-    op *o = emit(d, OP_UNEMBED_GRAD, stats);
+    value_id dh = differ_value(d, h), dw = unembed_target(d, w);
+    op *o = differ_emit(d, OP_UNEMBED_GRAD, stats);
+    o->attr.adds = d->loss > 0;
     op_in(o, UNEMBED_GRAD_H, h), op_in(o, UNEMBED_GRAD_W, w);
     op_in(o, UNEMBED_GRAD_TARGETS, stats->in[UNEMBED_STATS_TARGETS]), op_in(o, UNEMBED_GRAD_WEIGHTS, weights);
     op_in(o, UNEMBED_GRAD_SCALARS, m->scalars), op_in(o, UNEMBED_GRAD_STATS, join->in[UNEMBED_JOIN_STATS]);
     op_out(o, UNEMBED_GRAD_DH, dh), op_out(o, UNEMBED_GRAD_DW, dw);
-    add_gradient(d, h, dh, stats);
-    if (!m->config.tied) param_finish(d, w, stats);
+    differ_add(d, h, dh, stats);
+    unembed_finish(d, w, stats);
 }
 
 /* ---- the backward of each op ------------------------------------------------------------------------------------------ */
 
 /* Writes the backward of f. The gradient of output `result` is complete: all its readers come after f. */
 static status write_backward(differ *d, const op *f, int result, void (*write)(differ *, const op *, value_id dy)) {
-    value_id dy = take_gradient(d, f->out[result]);
+    value_id dy = differ_take(d, f->out[result]);
     if (dy == NO_VALUE) return ERR(ERR_BUG, "autodiff: no gradient reaches '%s'", d->p->values[f->out[result]].name);
     write(d, f, dy);
     return OK;
@@ -536,7 +427,7 @@ static status write_backward(differ *d, const op *f, int result, void (*write)(d
     X(ATTENTION_RING_BWD) X(QKV_JOIN) X(UNEMBED_LOSS_GRAD) X(LOSS_REDUCE) X(UNEMBED_GRAD) X(LINEAR_DX) X(LINEAR_DW) \
     X(LINEAR_DW_ADD) X(BIAS_GRAD) X(RMSNORM_BWD) X(LAYERNORM_BWD) X(QK_NORM_BWD) X(QK_NORM_ROPE_BWD) X(ATTENTION_BWD) \
     X(SWIGLU_BWD) X(GELU_BWD) X(EMBED_BWD) X(EMBED_BWD_ADD) X(POSITION_BWD) X(ACCUMULATE) X(SUM_PARTS) X(ALL_REDUCE) \
-    X(LORA_DXA) X(LORA_DB)
+    X(LORA_BWD)
 #define UPDATE_OPS(X) X(GRAD_SUMSQ) X(NORM_SUM) X(CLIP) X(ADAMW)
 #define NONE(id) case OP_##id:
 /* clang-format on */
@@ -601,7 +492,57 @@ static void add_grad_values(program *p, const pass_options *options, step_interf
         p->values[m->params[i].value].gradient = step->grads[i];
     }
     step->loss_sums = m->loss_sums;
-    if (!step->loss_sums) step->loss_sums = program_persistent(p, "loss.sums", DTYPE_F64, SHAPE(SUM_COUNT), ROLE_WORK);
+    if (!step->loss_sums)
+        step->loss_sums = program_persistent(p, "loss.sums", DTYPE_F64, SHAPE(SUM_COUNT * m->n_losses), ROLE_WORK);
+}
+
+/* The backward of ops [begin, end), last to first. */
+static status walk_back(differ *d, const op *ops, size_t begin, size_t end) {
+    status rc = OK;
+    for (size_t k = end; k-- > begin && rc == OK;) {
+        d->p->current_layer = ops[k].layer;
+        rc = backward(d, &ops[k]);
+    }
+    d->p->current_layer = -1;
+    return rc;
+}
+
+/* Where the ops of the head at hand begin, whose loss is op `loss`: behind the loss before it, or behind the trunk. */
+static size_t head_begin(const differ *d, const op *ops, size_t first, size_t loss) {
+    int64_t layer = model_first_head(&d->options->model->config) + d->loss;
+    while (first < loss && ops[first].layer != layer) first++;
+    return first;
+}
+
+/* The forward with the gradient of every loss behind it, and of several losses the backward of each head. The backward of
+ * ops before *rest is not written yet. Returns in *loss the last of them; NULL: this stage has none. */
+static status write_losses(differ *d, const op *ops, size_t first, size_t end, size_t *rest, const op **loss) {
+    const model *m = d->options->model;
+    size_t at = SIZE_MAX,
+           join = SIZE_MAX; /* the first op of the loss, which writes its own gradient; where ranks meet */
+    *rest = end, *loss = NULL;
+    for (size_t i = first; i < end; i++) {
+        const op *o = &ops[i];
+        bool is_loss = o->kind == OP_UNEMBED_LOSS || o->kind == OP_UNEMBED_STATS, done = false;
+        if (is_loss && has_gradient(d, o)) at = i;
+        if (o->kind == OP_UNEMBED_LOSS && at == i) loss_with_gradient(d, o), done = true;
+        else program_append(d->p, o);
+        if (o->kind == OP_UNEMBED_JOIN && at != SIZE_MAX) join = i;
+        if (o->kind == last_of_loss(m) && join != SIZE_MAX)
+            gradient_of_shared_loss(d, &ops[at], &ops[join], o), done = true;
+        if (!done) continue;
+        *loss = &ops[at];
+        if (m->n_losses > 1) {
+            size_t begin = head_begin(d, ops, first, at);
+            TRY(walk_back(d, ops, begin, at));
+            if (d->loss == 0) *rest = begin;
+        } else {
+            *rest = at;
+        }
+        if (d->loss + 1 < m->n_losses) d->loss++;
+        at = join = SIZE_MAX;
+    }
+    return OK;
 }
 
 status pass_autodiff(program *p, const pass_options *options, step_interface *step) {
@@ -621,33 +562,22 @@ status pass_autodiff(program *p, const pass_options *options, step_interface *st
     d.parts = mem_alloc(options->model->n_params * sizeof *d.parts);
     int64_t n_blocks;
     d.places = bucket_places(options->model, &n_blocks);
-    size_t i = 0, first = 0, end = 0;
-    size_t loss = SIZE_MAX,
-           join = SIZE_MAX; /* the first op of the loss, which writes its own gradient; where ranks meet */
-    for (; i < n_ops && ops[i].section < SECTION_MICRO; i++) program_append(p, &ops[i]);
-    for (end = i; end < n_ops && ops[end].section == SECTION_MICRO;) end++;
-    find_wanted(&d, ops, i, end);
-    for (first = end = i; end < n_ops && ops[end].section == SECTION_MICRO; end++) {
-        op *o = &ops[end];
-        bool is_loss = o->kind == OP_UNEMBED_LOSS || o->kind == OP_UNEMBED_STATS;
-        if (is_loss && has_gradient(&d, o)) loss = end;
-        if (o->kind == OP_UNEMBED_LOSS && loss == end) loss_with_gradient(&d, o);
-        else program_append(p, o);
-        if (o->kind == OP_UNEMBED_JOIN && loss != SIZE_MAX) join = end;
-        if (o->kind == last_of_loss(options->model) && join != SIZE_MAX)
-            gradient_of_shared_loss(&d, &ops[loss], &ops[join], o);
-    }
-    for (size_t k = MIN(loss, end); k-- > first && rc == OK;) {
-        p->current_layer = ops[k].layer;
-        rc = backward(&d, &ops[k]);
-    }
-    p->current_layer = -1;
+    d.of_head = mem_alloc(options->model->n_params * sizeof *d.of_head);
+    d.of_heads = mem_alloc(options->model->n_params * sizeof *d.of_heads);
+    size_t first = 0, end, rest;
+    const op *loss;
+    for (; first < n_ops && ops[first].section < SECTION_MICRO; first++) program_append(p, &ops[first]);
+    for (end = first; end < n_ops && ops[end].section == SECTION_MICRO;) end++;
+    find_wanted(&d, ops, first, end);
+    rc = write_losses(&d, ops, first, end, &rest, &loss);
+    if (rc == OK) rc = walk_back(&d, ops, first, rest);
     bool has_embedding = options->mesh.index[AXIS_PIPELINE] == 0;
-    if (rc == OK && loss != SIZE_MAX && options->model->config.tied && !has_embedding &&
-        d.is_wanted[ops[loss].in[LOGITS_W]])
-        receive_embed_gradient(&d, &ops[loss]);
+    if (rc == OK && loss && options->model->config.tied && !has_embedding && d.is_wanted[loss->in[LOGITS_W]])
+        receive_embed_gradient(&d, loss);
     if (rc == OK) rc = check_taken(&d, n_before);
-    for (i = end; i < n_ops; i++) program_append(p, &ops[i]);
+    for (size_t i = end; i < n_ops; i++) program_append(p, &ops[i]);
+    free(d.of_head);
+    free(d.of_heads);
     free(d.gradient);
     free(d.is_wanted);
     free(d.param);

@@ -148,7 +148,8 @@ static bool may_leave(const program *p, const pass_options *options, value_id v,
     const offload_tiers *o = &options->choice.offload;
     if (a->persistent || a->view_of || !tier_is_device(a->tier) || a->section != SECTION_MICRO) return false;
     if (is_scale(a)) return false;
-    if (a->role == ROLE_ACTIVATION && a->layer >= options->model->config.n_layers - options->choice.keep_layers)
+    if (a->role == ROLE_ACTIVATION &&
+        a->layer >= model_first_head(&options->model->config) - options->choice.keep_layers)
         return false;
     /* ROLE_WORK that outlives a block: the gradient of a tied embedding between the loss and the embedding. */
     *to = a->role == ROLE_ACTIVATION ? o->activations : a->role == ROLE_WORK ? o->grads : TIER_DEVICE;

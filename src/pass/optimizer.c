@@ -131,7 +131,9 @@ status pass_optimizer(program *p, const pass_options *options, step_interface *s
     flat_place *places = bucket_places(m, &n_blocks); /* the order of the sum, on one rank as on many */
     step->norm_partials = program_value(p, "norm.partials", DTYPE_F64, SHAPE(n_blocks), ROLE_WORK, SECTION_UPDATE);
     if (m->n_params < m->n_all_params) p->values[step->norm_partials].persistent = true; /* others' places stay zero */
-    step->clip = program_persistent(p, "clip", DTYPE_F32, SHAPE(CLIP_COUNT), ROLE_WORK);
+    int64_t n_reported =
+        m->n_losses > 1 ? SUM_COUNT * m->n_losses : 0; /* a turn restarts the sums: tasks read them here */
+    step->clip = program_persistent(p, "clip", DTYPE_F32, SHAPE(CLIP_COUNT + n_reported), ROLE_WORK);
     if (mesh_size(&options->mesh, AXIS_SEQUENCE) > 1) sum_over_sequence(p, options, step);
     for (size_t i = 0; i < n; i++) {
         char name[160];
@@ -150,6 +152,7 @@ status pass_optimizer(program *p, const pass_options *options, step_interface *s
     op *o = program_emit(p, OP_CLIP, SECTION_UPDATE);
     o->attr.clip = options->optimizer.clip;
     o->attr.normalize_by_weights = options->optimizer.normalize_by_weights;
+    if (m->n_losses > 1) o->attr.n_losses = m->n_losses;
     op_in(o, CLIP_PARTIALS, squares), op_in(o, CLIP_SUMS, sums), op_in(o, CLIP_SCALARS, m->scalars);
     op_out(o, CLIP_CLIP, step->clip);
     for (size_t i = 0; i < n; i++) {

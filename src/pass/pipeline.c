@@ -76,24 +76,28 @@ static void widen_input(unroller *u, value_id v) {
 }
 
 static micro_inputs inputs_of_model(const model *m) {
-    return (micro_inputs){.tokens = m->tokens,
-                          .targets = m->targets,
-                          .doc_start = m->doc_start,
-                          .doc_start_all = m->doc_start_all,
-                          .weights = m->weights,
-                          .segments = m->segments,
-                          .reference = m->reference,
-                          .advantages = m->advantages,
-                          .old = m->old,
-                          .rollout = m->rollout,
-                          .scalars = m->scalars};
+    micro_inputs all = {.tokens = m->tokens,
+                        .targets = m->targets,
+                        .doc_start = m->doc_start,
+                        .doc_start_all = m->doc_start_all,
+                        .weights = m->weights,
+                        .segments = m->segments,
+                        .reference = m->reference,
+                        .advantages = m->advantages,
+                        .old = m->old,
+                        .rollout = m->rollout,
+                        .scalars = m->scalars};
+    memcpy(all.loss, m->loss, sizeof all.loss);
+    return all;
 }
 
 static void widen_inputs(unroller *u) {
     const micro_inputs one = inputs_of_model(u->options->model);
     const value_id list[] = {one.tokens, one.targets, one.doc_start, one.doc_start_all, one.weights, one.scalars};
+    int n_losses = u->options->model->n_losses;
     for (size_t i = 0; i < ARRAY_LENGTH(list); i++) widen_input(u, list[i]);
-    for (int64_t m = 0; m < u->shape.n_micros; m++)
+    for (int k = 1; k < n_losses; k++) widen_input(u, one.loss[k].targets), widen_input(u, one.loss[k].weights);
+    for (int64_t m = 0; m < u->shape.n_micros; m++) {
         u->step->inputs[m] =
             (micro_inputs){.tokens = copy_of(u, one.tokens, m),
                            .targets = copy_of(u, one.targets, m),
@@ -101,6 +105,10 @@ static void widen_inputs(unroller *u) {
                            .doc_start_all = copy_of(u, one.doc_start_all, m),
                            .weights = copy_of(u, one.weights, m),
                            .scalars = copy_of(u, one.scalars, m)};
+        for (int k = 0; k < n_losses; k++)
+            u->step->inputs[m].loss[k] =
+                (model_loss){copy_of(u, one.loss[k].targets, m), copy_of(u, one.loss[k].weights, m)};
+    }
 }
 
 /* Last, when no op uses the values of one micro-batch any more. */

@@ -24,6 +24,12 @@ static status check(const pass_options *options) {
         return ERR(ERR_INPUT,
                    "memory.overlap_update: found true with precision fp16, whose loss scale for the next step is known "
                    "only after the update; set memory.overlap_update to auto or false, or precision to bf16");
+    if (options->model->z)
+        return ERR(
+            ERR_INPUT,
+            "memory.overlap_update: found true with preference.loss kto over several micro-batches or data ranks, "
+            "whose z is computed between the update and the first micro-batch; set memory.overlap_update to auto "
+            "or false");
     if (is_pipeline(options))
         return ERR(ERR_INPUT,
                    "memory.overlap_update: found true with parallel.pipeline %d, expected 1: stages run all "

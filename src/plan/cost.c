@@ -195,12 +195,9 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const m
     case OP_LORA_UP: /* xa (N, G r), b (R, r) */
         x = shape_of(p, o->in[LORA_UP_BASE]), w = shape_of(p, o->in[LORA_UP_B]);
         return linear_seconds(p, o, h, t, x->dim[0], w->dim[0], w->dim[1]);
-    case OP_LORA_DXA: /* dy (N, out), b (R, r) */
-        dy = shape_of(p, o->in[LORA_DXA_DY]), w = shape_of(p, o->in[LORA_DXA_B]);
-        return linear_seconds(p, o, h, t, dy->dim[0], w->dim[1], w->dim[0]);
-    case OP_LORA_DB: /* dy (N, out), db (R, r) */
-        dy = shape_of(p, o->in[LORA_DB_DY]), w = shape_of(p, o->out[LORA_DB_DB]);
-        return linear_seconds(p, o, h, t, w->dim[0], w->dim[1], dy->dim[0]);
+    case OP_LORA_BWD: /* dy (N, out), b (R, r): two products, and dy is read once */
+        dy = shape_of(p, o->in[LORA_BWD_DY]), w = shape_of(p, o->in[LORA_BWD_B]);
+        return linear_seconds(p, o, h, t, dy->dim[0], 2 * w->dim[1], w->dim[0]);
     case OP_LINEAR8: /* x (N, in), w (out, in) */
         x = shape_of(p, o->in[LINEAR8_X]), w = shape_of(p, o->in[LINEAR8_W]);
         return linear_seconds(p, o, h, DTYPE_F8E4M3, x->dim[0], w->dim[0], w->dim[1]);

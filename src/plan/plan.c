@@ -111,12 +111,14 @@ static int64_t logits_chunk(const plan_request *r) {
 /* Micro-batches that were not compiled still have inputs on the device, from the start of the step. */
 static void add_inputs_left_out(plan *p) {
     const micro_inputs *one = &p->step.inputs[0];
-    const value_id inputs[] = {one->tokens,        one->targets, one->doc_start,
-                               one->doc_start_all, one->weights, one->segments,
-                               one->reference,     one->scalars};
+    const value_id inputs[] = {one->tokens,  one->targets,  one->doc_start, one->doc_start_all,
+                               one->weights, one->segments, one->reference, one->scalars};
     uint64_t n = 0;
     for (size_t i = 0; i < ARRAY_LENGTH(inputs); i++)
         if (inputs[i]) n += value_bytes(program_get(&p->program, inputs[i]));
+    for (int k = 1; k < p->model.n_losses; k++)
+        n += value_bytes(program_get(&p->program, one->loss[k].targets)) +
+             value_bytes(program_get(&p->program, one->loss[k].weights));
     n *= (uint64_t)(p->request.choice.accumulation - plan_built_micros(&p->request));
     p->planned[TIER_DEVICE] += n;
     p->by_role[ROLE_INPUT] += n;
@@ -133,7 +135,7 @@ static status build_program(plan *p) {
     model_build_options o = {.batch = r->choice.micro_batch,
                              .seq_len = r->seq_len,
                              .compute = precision_compute(r->choice.precision),
-                             .with_eval = r->with_eval,
+                             .with_eval = r->with_eval || plan_shares_z(r) || r->reference == REFERENCE_INPUT,
                              .no_training = r->no_training,
                              .virtual_stages = r->virtual_stages,
                              .mesh = r->mesh,
@@ -146,6 +148,7 @@ static status build_program(plan *p) {
                              .preference = r->preference,
                              .policy = r->policy,
                              .reference = r->reference,
+                             .z_input = plan_shares_z(r),
                              .logits_chunk_bytes = r->logits_chunk_bytes};
     TRY(model_build(&p->model, &p->program, &r->model, &o));
     const pass_options options = {.target = &r->target,
@@ -157,6 +160,15 @@ static status build_program(plan *p) {
                                   .mesh = r->mesh,
                                   .verify = r->verify};
     return pass_run(&p->program, &options, &p->step);
+}
+
+static void add_cost(plan *p) {
+    const plan_request *r = &p->request;
+    if (r->hardware) cost_program(&p->cost, &p->program, r->hardware, &r->mesh, plan_micro_runs(p));
+    p->cost.step_s += plan_waiting(r) * plan_micro_runs(p) * p->cost.micro_s;
+    if (r->hardware && plan_shares_z(r)) /* its rows are evaluated before the step */
+        p->cost.step_s += plan_micro_runs(p) * cost_section(&p->program, SECTION_EVAL, r->hardware, &r->mesh,
+                                                            p->cost.busy_s, &p->cost.missing);
 }
 
 status plan_build(plan *p, const plan_request *asked) {
@@ -174,10 +186,10 @@ status plan_build(plan *p, const plan_request *asked) {
     for (tier t = 0; t < TIER_COUNT; t++) p->planned[t] = p->program.arena_bytes[t];
     find_peak(p);
     count_work(p);
-    if (r->hardware) cost_program(&p->cost, &p->program, r->hardware, &r->mesh, plan_micro_runs(p));
-    p->cost.step_s += plan_waiting(r) * plan_micro_runs(p) * p->cost.micro_s;
+    add_cost(p);
     add_inputs_left_out(p);
-    p->planned[TIER_HOST] += r->generator_bytes + r->host_bytes + (uint64_t)r->choice.micro_batch * r->host_row_bytes + plan_staged_bytes(p);
+    p->planned[TIER_HOST] +=
+        r->generator_bytes + r->host_bytes + (uint64_t)r->choice.micro_batch * r->host_row_bytes + plan_staged_bytes(p);
     return OK;
 }
 

@@ -80,6 +80,8 @@ typedef struct plan_request {
 } plan_request;
 bool plan_generates(const plan_request *r); /* and does nothing else */
 bool plan_samples(const plan_request *r);   /* training and generation in one program */
+/* kto over several micro-batches or data ranks: SECTION_EVAL finds its z before the step. */
+bool plan_shares_z(const plan_request *r);
 
 /* What a plan needs beyond its limits. */
 typedef struct plan_excess {

@@ -90,7 +90,11 @@ static void print_reference(const plan *p, FILE *out) {
                 str_format_bytes(a, n));
     else if (p->request.reference == REFERENCE_BASE)
         fprintf(out, "reference: the base without adapters, no parameters and one more forward pass\n");
+    else if (p->request.reference == REFERENCE_INPUT)
+        fprintf(out, "reference: its log-probabilities, computed once before the first step and kept on disk\n");
     else fprintf(out, "no reference\n");
+    if (plan_shares_z(&p->request))
+        fprintf(out, "          z is over all examples of a step: they are evaluated before it, a forward pass more\n");
 }
 
 /* The loss over completions with advantages. */

@@ -4,6 +4,10 @@
 bool plan_generates(const plan_request *r) { return r->generation.slots > 0 && !r->generation.beside_training; }
 bool plan_samples(const plan_request *r) { return r->generation.slots > 0 && r->generation.beside_training; }
 
+bool plan_shares_z(const plan_request *r) {
+    return r->preference.kind == PREFERENCE_KTO && (r->choice.accumulation > 1 || mesh_size(&r->mesh, AXIS_DATA) > 1);
+}
+
 int plan_row_ranks(const plan_request *r) {
     return mesh_size(&r->mesh, AXIS_DATA) * mesh_size(&r->mesh, AXIS_SEQUENCE);
 }
@@ -29,6 +33,7 @@ plan_request plan_request_complete(const plan_request *r) {
         mesh_set_rank(&q.mesh, rank);
     }
     q.choice.sequence = mesh_size(&q.mesh, AXIS_SEQUENCE);
+    if (plan_shares_z(&q) && q.choice.overlap_update == OVERLAP_AUTO) q.choice.overlap_update = OVERLAP_FALSE;
     if (!q.choice.bucket_bytes) q.choice.bucket_bytes = offload_bucket(model_param_count(&r->model));
     return q;
 }

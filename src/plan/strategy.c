@@ -165,10 +165,10 @@ static uint64_t continue_bytes(uint64_t few, uint64_t more, int64_t layers) {
 static status estimate(const plan_request *r, plan_candidate *c) {
     plan_request q = plan_request_of(r, &c->choice);
     plan few, more;
-    int64_t layers = r->model.n_layers;
-    q.model.n_layers = FEW_LAYERS;
+    int64_t layers = model_first_head(&r->model), heads = r->model.n_layers - layers;
+    q.model.n_layers = FEW_LAYERS + heads;
     TRY(plan_build(&few, &q));
-    q.model.n_layers = MORE_LAYERS;
+    q.model.n_layers = MORE_LAYERS + heads;
     status rc = plan_build(&more, &q);
     if (rc == OK) {
         for (tier t = 0; t < TIER_COUNT; t++) c->planned[t] = continue_bytes(few.planned[t], more.planned[t], layers);

@@ -90,6 +90,8 @@ bool op_reads_output(const op *o, int i) {
         return false; /* the parameter is the rounded master */
     if (o->kind == OP_REDUCE_SCATTER && !o->in[REDUCE_SCATTER_SCALARS]) return false;    /* nothing to add to */
     if (o->kind == OP_ATTENTION_RING_BWD && o->attr.peer == o->attr.index) return false; /* the first step */
+    if (o->kind == OP_UNEMBED_LOSS_GRAD && i == UNEMBED_LOSS_GRAD_DW) return o->attr.adds;
+    if (o->kind == OP_UNEMBED_GRAD && i == UNEMBED_GRAD_DW) return o->attr.adds;
     return op_output_updates(o->kind, i);
 }
 bool op_in_place(op_kind k, int out, int in) { return in_place[k][out][in]; }

@@ -66,7 +66,7 @@ static uint64_t mix_adapter(uint64_t h, const op *o) {
     return h;
 }
 
-static bool is_adapter(op_kind k) { return k == OP_LORA_UP || k == OP_LORA_DXA || k == OP_LORA_DB || k == OP_DROPOUT; }
+static bool is_adapter(op_kind k) { return k == OP_LORA_UP || k == OP_LORA_BWD || k == OP_DROPOUT; }
 
 uint64_t program_hash(const program *p) {
     uint64_t h = p->n_ops;

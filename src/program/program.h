@@ -177,6 +177,10 @@ typedef struct op_attr {
     int64_t all_columns, first_column;
     float clip;                /* clip: largest global norm, 0 = never */
     bool normalize_by_weights; /* clip: divide by the sum of weights instead of valid tokens */
+    /* Several losses over one model: loss_reduce writes the sums of loss `loss` of n_losses, clip adds them up. 0: one. adds:
+     * the gradient of the unembedding is added to that of the losses before this one. */
+    int loss, n_losses;
+    bool adds;
     axis axis;                 /* communication: the group */
     int group_size;            /* ... and how many ranks it has */
     int peer, tag;             /* send, recv, attention_ring: rank in the group; which of several messages */

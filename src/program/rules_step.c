@@ -107,7 +107,10 @@ status verify_LOSS_REDUCE(const checker *c) {
     REQUIRE(has_type(c, losses, DTYPE_F32), "losses are fp32", losses);
     TRY(verify_tokens(c, IN(LOSS_REDUCE_TARGETS), sh(c, losses)->dim[0]));
     TRY(verify_scalars(c, IN(LOSS_REDUCE_SCALARS)));
-    REQUIRE(has_type(c, sums, DTYPE_F64) && is_shape1(c, sums, SUM_COUNT), "expected the loss sums", sums);
+    const op_attr *a = &c->o->attr;
+    REQUIRE(has_type(c, sums, DTYPE_F64) && is_shape1(c, sums, SUM_COUNT * MAX(a->n_losses, 1)) && a->loss >= 0 &&
+                a->loss < MAX(a->n_losses, 1),
+            "expected the loss sums", sums);
     return OK;
 }
 const op_cost cost_LOSS_REDUCE = {PER_INPUT(4, LOSS_REDUCE_LOSSES)};
@@ -124,6 +127,8 @@ status verify_PREFERENCE(const checker *c) {
     TRY(verify_tokens(c, IN(PREFERENCE_SEGMENTS), N));
     TRY(verify_scalars(c, IN(PREFERENCE_SCALARS)));
     TRY(verify_like(c, losses, OUT(PREFERENCE_WEIGHTS)));
+    value_id z = IN(PREFERENCE_Z);
+    REQUIRE(!z || (k == PREFERENCE_KTO && has_type(c, z, DTYPE_F64) && is_shape1(c, z, 1)), "z is fp64 (1), of kto", z);
     REQUIRE(has_type(c, sums, DTYPE_F64) && is_shape1(c, sums, PREFERENCE_SUM_COUNT), "expected the loss sums", sums);
     return OK;
 }
@@ -225,15 +230,19 @@ status verify_NORM_SUM(const checker *c) {
 const op_cost cost_NORM_SUM = {PER_INPUT(1, NORM_SUM_PARTIALS)};
 
 static status check_clip_value(const checker *c, value_id clip) {
-    REQUIRE(has_type(c, clip, DTYPE_F32) && is_shape1(c, clip, CLIP_COUNT), "expected the clip value", clip);
+    REQUIRE(has_type(c, clip, DTYPE_F32) && sh(c, clip)->rank == 1 && sh(c, clip)->dim[0] >= CLIP_COUNT,
+            "expected the clip value", clip);
     return OK;
 }
 
 status verify_CLIP(const checker *c) {
     value_id sums = IN(CLIP_SUMS);
-    REQUIRE(has_type(c, IN(CLIP_PARTIALS), DTYPE_F64) && has_type(c, sums, DTYPE_F64) && sh(c, sums)->rank == 1 && sh(c, sums)->dim[0] >= SUM_COUNT,
+    REQUIRE(has_type(c, IN(CLIP_PARTIALS), DTYPE_F64) && has_type(c, sums, DTYPE_F64) && sh(c, sums)->rank == 1 &&
+                sh(c, sums)->dim[0] >= SUM_COUNT * MAX(c->o->attr.n_losses, 1),
             "expected fp64 sums", sums);
     TRY(verify_scalars(c, IN(CLIP_SCALARS)));
+    REQUIRE(is_shape1(c, OUT(CLIP_CLIP), CLIP_COUNT + SUM_COUNT * c->o->attr.n_losses), "expected the clip value",
+            OUT(CLIP_CLIP));
     return check_clip_value(c, OUT(CLIP_CLIP));
 }
 const op_cost cost_CLIP = {PER_INPUT(2, CLIP_PARTIALS)};

@@ -3,20 +3,20 @@
  * N copies are kept running and get items one at a time, so that an answer belongs to the item that was sent last and to nothing
  * else; which copy an item goes to changes no score. Everything is one loop over poll with a deadline: no pipe that is full or
  * silent can stop it. A copy that is late, or that writes what is no answer, is killed and started again, because what it writes
- * next might be the answer to an earlier item. A copy that ends is started again and gets its item once more; an item with which two
+ * next might be the answer to an earlier item. One that writes more lines than it was asked for may have shifted its answers, so
+ * all scores that it gave in this call are taken back. A copy that ends is started again and gets its item once more; an item with which two
  * copies ended has no score. More restarts in a row than reward.retries end the run, whatever reward.on_error says: the program is
  * broken then, and nothing would be learned. */
 #include "reward/kind.h"
 #include "reward/reply.h"
+#include "reward/sigpipe.h"
 #include "reward/worker.h"
 
 #include <errno.h>
 #include <math.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { ATTEMPTS = 2, WORKERS_MOST = 1024 };
@@ -35,6 +35,7 @@ typedef struct slot {
     double deadline;
     strbuf answer;
     int64_t n_in_a_row; /* restarts without an answer in between */
+    uint64_t copy;      /* number of the copy that runs */
 } slot;
 
 typedef struct program {
@@ -47,6 +48,9 @@ typedef struct program {
     int life[2];
     scoring *s; /* of the call that runs */
     size_t n_next, n_done;
+    uint64_t n_copies;   /* started so far */
+    uint64_t *scored_by; /* per item of the call, the copy; 0: no score yet */
+    size_t capacity;
 } program;
 
 /* ---- open and close ---------------------------------------------------------------------------------------------- */
@@ -65,6 +69,7 @@ static void program_close(void *self) {
     }
     worker_life_close(p->life);
     free(p->slots);
+    free(p->scored_by);
     free(p->polled);
     free(p->command);
     free(p);
@@ -81,10 +86,15 @@ static status check(const reward_options *o) {
     return OK;
 }
 
+static status start(program *p, slot *t) {
+    t->copy = ++p->n_copies;
+    return worker_start(&t->w, p->command, p->life[0]);
+}
+
 static status start_all(program *p) {
     char why[96];
     double until = clock_s() + START_SECONDS;
-    for (size_t i = 0; i < p->n; i++) TRY(worker_start(&p->slots[i].w, p->command, p->life[0]));
+    for (size_t i = 0; i < p->n; i++) TRY(start(p, &p->slots[i]));
     for (size_t i = 0; i < p->n; i++)
         if (worker_ended(&p->slots[i].w, MAX(until - clock_s(), 0), why))
             return ERR(
@@ -130,7 +140,7 @@ static status restart(program *p, slot *t, const char *why) {
                    "it by hand: "
                    "it gets one JSON object per line and answers each with one number",
                    p->command, why, (long long)t->n_in_a_row - 1);
-    return worker_start(&t->w, p->command, p->life[0]);
+    return start(p, t);
 }
 
 static void send_again(program *p, slot *t) {
@@ -181,9 +191,25 @@ static bool has_said_more(slot *t) {
     return t->answer.length > 0 || read(t->w.out, &byte, 1) > 0;
 }
 
+static status take_back(program *p, const slot *t) {
+    for (size_t i = 0; i < p->s->n; i++) {
+        if (p->scored_by[i] != t->copy) continue;
+        p->scored_by[i] = 0;
+        TRY(scoring_fail(p->s, i, "the program wrote more than one line per item"));
+    }
+    return OK;
+}
+
+static status check_silence(program *p, slot *t) {
+    if (t->w.pid == 0 || !has_said_more(t)) return OK;
+    worker_stop(&t->w);
+    TRY(take_back(p, t));
+    return restart(p, t, "wrote a line that nobody asked for");
+}
+
 static status give(program *p, slot *t, size_t item) {
-    if (t->w.pid == 0) TRY(worker_start(&t->w, p->command, p->life[0])); /* an earlier call ended with an error */
-    if (has_said_more(t)) TRY(restart(p, t, "wrote a line that nobody asked for"));
+    if (t->w.pid == 0) TRY(start(p, t)); /* an earlier call ended with an error */
+    TRY(check_silence(p, t));
     json_t *v = item_json(&p->s->items[item]);
     free(t->line);
     t->line = json_dumps(v, JSON_COMPACT | JSON_ENSURE_ASCII);
@@ -210,6 +236,7 @@ static status take_answer(program *p, slot *t, size_t n_bytes) {
     char found[100];
     snprintf(found, sizeof found, "'%s'", r.found);
     bool early = t->n_sent < t->n_line;
+    if (t->answer.length > n_bytes + 1) TRY(take_back(p, t));
     if (early || t->answer.length > n_bytes + 1)
         return noise(p, t, early ? "before it had read the item" : "more than one line");
     if (r.kind == REPLY_NOISE) return noise(p, t, found);
@@ -218,6 +245,7 @@ static status take_answer(program *p, slot *t, size_t n_bytes) {
     finish(p, t);
     if (r.kind == REPLY_VALUE)
         return scoring_fail(p->s, t->item, "the program answered %s, expected a finite number or null", found);
+    p->scored_by[t->item] = t->copy;
     if (r.kind == REPLY_NUMBER) scoring_put(p->s, t->item, r.score);
     return OK;
 }
@@ -270,29 +298,24 @@ static status score_all(program *p) {
             if (!p->slots[i].busy) TRY(give(p, &p->slots[i], p->n_next++));
         TRY(turn(p));
     }
+    for (size_t i = 0; i < p->n; i++) TRY(check_silence(p, &p->slots[i]));
     return OK;
 }
 
-/* A write to a program that has ended raises SIGPIPE, whose handling is the host's: it is held back on this thread and taken away
- * again. */
 static status program_score(void *self, scoring *s) {
     program *p = self;
-    sigset_t pipes, before, pending;
-    sigemptyset(&pipes);
-    sigaddset(&pipes, SIGPIPE);
-    sigpending(&pending);
-    bool had_one = sigismember(&pending, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &pipes, &before);
+    sigpipe_hold hold = sigpipe_hold_begin();
     p->s = s;
     p->n_next = p->n_done = 0;
+    p->scored_by = array_grow(p->scored_by, &p->capacity, s->n, sizeof *p->scored_by);
+    if (s->n) memset(p->scored_by, 0, s->n * sizeof *p->scored_by);
     status rc = score_all(p);
     for (size_t i = 0; i < p->n; i++) { /* after an error: their answers will belong to nothing */
         if (p->slots[i].busy) worker_stop(&p->slots[i].w);
         p->slots[i].busy = false;
         p->slots[i].answer.length = 0;
     }
-    while (!had_one && sigtimedwait(&pipes, NULL, &(struct timespec){0}) > 0) {}
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    sigpipe_hold_end(&hold);
     return rc;
 }
 

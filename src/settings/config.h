@@ -25,6 +25,7 @@ typedef struct config {
         int init;           /* init_kind; -1: pretrained with a path, else random */
         int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_positions; /* 0: as the preset says */
         int tied;                                                                     /* -1: as the preset says */
+        int64_t mtp_heads;                                                            /* 0: no multi-token prediction */
         int64_t lora_rank;        /* 0: no adapters */
         double lora_alpha;        /* 0: twice the rank */
         double lora_dropout;

@@ -74,9 +74,19 @@ static status check_own_tokenizer(const config *c, const model_config *m) {
         c->model.path, (long long)m->vocab);
 }
 
+/* Weights of an ordinary model: its last layer is where every head begins. Without them, layers are as they are counted. */
+static status heads_from_config(const config *c, model_config *out) {
+    out->mtp_heads = c->model.mtp_heads;
+    if (out->mtp_heads > 1 && *c->model.path && c->model.init != INIT_RANDOM) out->n_layers += out->mtp_heads - 1;
+    return model_config_check(out);
+}
+
 status model_from_config(const config *c, model_config *out) {
     const char *name = config_preset(c);
-    if (!name) return model_of_directory(c, out);
+    if (!name) {
+        TRY(model_of_directory(c, out));
+        return heads_from_config(c, out);
+    }
     const model_config *preset = model_preset_find(name);
     if (!preset) {
         str_nearest nearest = {.wanted = name};
@@ -98,7 +108,7 @@ status model_from_config(const config *c, model_config *out) {
         if (overrides[i].given) *overrides[i].field = overrides[i].given;
     if (c->model.tied >= 0) out->tied = c->model.tied;
     if (c->model.max_positions) out->max_positions = c->model.max_positions;
-    return model_config_check(out);
+    return heads_from_config(c, out);
 }
 
 /* An adapter that is trained further says what it is; only dropout may be set anew. */

@@ -3,6 +3,7 @@
  * A rank's tokens of a row are two runs (sequence_token), so they are copied run by run. The program's value `doc_start`
  * gives positions: the index among the rank's own tokens minus doc_start is the position in the document. */
 #include "train/batch.h"
+#include "train/ahead.h"
 
 #include <math.h>
 
@@ -70,21 +71,42 @@ static void write_ones(exec *e, const rows *r, value_id v) {
         exec_write(e, v, (size_t)i * WIDTH, piece, (size_t)MIN(n - i, (int64_t)PIECE) * WIDTH);
 }
 
+/* Targets of head k, and the weights of their losses: a weight belongs to a target, whichever head predicts it. */
+static void write_head(exec *e, const rows *r, const model_loss *to, const batch_rows *from, int k) {
+    int32_t targets[PIECE];
+    float weights[PIECE];
+    for (int64_t b = 0; b < r->batch; b++)
+        for (int64_t i = 0; i < r->own; i += PIECE) {
+            int64_t n = MIN(r->own - i, (int64_t)PIECE), row = b * r->length;
+            size_t at = (size_t)(b * r->own + i) * WIDTH;
+            for (int64_t j = 0; j < n; j++) {
+                int64_t token = r->n_ranks == 1 ? i + j : sequence_token(i + j, r->rank, r->n_ranks, r->length);
+                targets[j] = ahead_target(from->targets + row, from->doc_start + row, r->length, token, k);
+                weights[j] = from->scales[k - 1];
+                if (from->weights && targets[j] >= 0) weights[j] *= from->weights[row + token + k - 1];
+            }
+            if (k > 1) exec_write(e, to->targets, at, targets, (size_t)n * WIDTH);
+            exec_write(e, to->weights, at, weights, (size_t)n * WIDTH);
+        }
+}
+
 status batch_write(exec *e, const plan *p, const micro_inputs *to, const batch_rows *from) {
     rows r = rows_of(p);
     size_t n = (size_t)(r.batch * r.length) * WIDTH;
     if (from->weights && !to->weights)
         return ERR(ERR_BUG, "token weights were given to a program that was planned without them");
     if (from->weights) TRY(check_weights(&r, from));
-    if (to->weights && !from->weights) write_ones(e, &r, to->weights);
+    bool several = p->model.n_losses > 1;
+    for (int k = 0; k < p->model.n_losses && several && from->scales; k++) write_head(e, &r, &to->loss[k], from, k + 1);
+    if (to->weights && !from->weights && !several) write_ones(e, &r, to->weights);
     if (r.n_ranks == 1) {
-        if (from->weights) exec_write(e, to->weights, 0, from->weights, n);
+        if (from->weights && !several) exec_write(e, to->weights, 0, from->weights, n);
         exec_write(e, to->tokens, 0, from->tokens, n);
         exec_write(e, to->targets, 0, from->targets, n);
         exec_write(e, to->doc_start, 0, from->doc_start, n);
         return OK;
     }
-    if (from->weights) write_own(e, &r, to->weights, from->weights);
+    if (from->weights && !several) write_own(e, &r, to->weights, from->weights);
     write_own(e, &r, to->tokens, from->tokens);
     write_own(e, &r, to->targets, from->targets);
     write_positions(e, &r, to->doc_start, from->doc_start);

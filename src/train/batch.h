@@ -9,6 +9,8 @@ typedef struct batch_rows {
     const int32_t *tokens, *targets, *doc_start;
     const float *weights; /* of each token's loss, 0 and negative ones too; NULL: 1 for every token */
     uint64_t first_row;   /* its number in the data, for messages */
+    const float
+        *scales; /* several losses: what each multiplies its weights by (ahead.h); NULL: evaluation, which has one */
 } batch_rows;
 /* Allocates nothing. A weight that is not finite is ERR_INPUT by its row and position, before anything is written; so is
  * ERR_BUG any weight for a program that was planned without token_weights. */

@@ -116,9 +116,11 @@ static const char *identity(trainer *t) {
     precision q = t->p->request.choice.precision;
     state_format states = state_format_of(q, t->p->request.choice.states);
     bool usual = states == state_format_of(q, STATES_AUTO);
+    const char *mtp =
+        c->mtp_heads > 1 ? arena_format(&t->memory, " with %lld prediction heads", (long long)c->mtp_heads) : "";
     return arena_format(
-        &t->memory, "%s: vocab %lld, hidden %lld, %lld layers, %lld/%lld heads of %lld, ffn %lld, %s, %s%s%s%s; %s",
-        model_family_traits(c->family)->name, (long long)c->vocab, (long long)c->hidden, (long long)c->n_layers,
+        &t->memory, "%s: vocab %lld, hidden %lld, %lld layers%s, %lld/%lld heads of %lld, ffn %lld, %s, %s%s%s%s; %s",
+        model_family_traits(c->family)->name, (long long)c->vocab, (long long)c->hidden, (long long)c->n_layers, mtp,
         (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim, (long long)c->ffn,
         c->tied ? "tied" : "untied", precision_name(q), usual ? "" : ", states ",
         usual ? "" : state_format_name(states), lora_identity(&t->memory, c, &t->p->request.lora, t->p->request.base),
@@ -230,7 +232,8 @@ static status open_parts(trainer *t) {
     t->tensors = params_checkpoint_tensors(t->p, &t->memory, &t->n_tensors);
     const char *id = identity(t);
     TRY(load_frozen(t));
-    TRY(export_describe(&r->plan.model, r->model_dir, &r->data, t->d, &t->description));
+    model_config exported = model_main_config(&r->plan.model);
+    TRY(export_describe(&exported, r->model_dir, &r->data, t->d, &t->description));
     TRY(lora_describe(t->p, &t->base, &t->description));
     if (r->train.sample_every)
         TRY(samples_open(&t->samples, &(samples_host){r, t->p, t->d, t->o, t->e, t->description}));

@@ -5,9 +5,12 @@
  * of their tokens. */
 #include "train/batch.h"
 #include "train/reference.h"
+#include "train/reference_file.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <unistd.h>
+#include <xxhash.h>
 
 _Static_assert((int)PART_CHOSEN == (int)PREFERENCE_CHOSEN && (int)PART_REJECTED == (int)PREFERENCE_REJECTED &&
                    (int)PART_MISMATCHED == (int)PREFERENCE_OTHER && (int)PART_STRIDE == (int)PREFERENCE_PARTS,
@@ -16,12 +19,16 @@ _Static_assert((int)PART_CHOSEN == (int)PREFERENCE_CHOSEN && (int)PART_REJECTED 
 typedef struct preference {
     task_host host;
     loader *rows;            /* NULL: not begun */
-    uint64_t reference_hash; /* of the frozen copy, where there is one */
+    uint64_t reference_hash; /* of the frozen copy, or of the model that the file is of; 0: there is neither */
+    reference_file *file;    /* preference.reference disk; NULL before the run begins */
     /* one micro-batch, for evaluation and for the search for a fault */
-    int32_t *tokens, *targets, *doc_start, *segments;
+    int32_t *tokens, *targets, *doc_start, *segments, *examples;
     float *losses, *reference;
     preference_part *parts; /* of every row */
     int64_t *n_examples;    /* of every row */
+    /* kto over several micro-batches or data ranks */
+    int64_t micro;               /* the next one of the step */
+    preference_gains *all_gains; /* of one micro-batch of every rank */
 } preference;
 
 enum {
@@ -61,7 +68,7 @@ static int64_t rows_of(const preference *t) { return t->host.plan->request.choic
 
 static uint64_t row_bytes(int64_t seq_len) {
     return (uint64_t)seq_len * (4 * sizeof(int32_t) + 2 * sizeof(float) + PREFERENCE_PARTS * sizeof(preference_part)) +
-           sizeof(int64_t);
+           (uint64_t)data_example_slots(seq_len) * sizeof(int32_t) + sizeof(int64_t);
 }
 
 static status choose_reference(const train_request *r, reference_kind *out) {
@@ -81,11 +88,6 @@ static status preference_shape(train_request *r) {
     bool single = r->preference.kind == PREFERENCE_KTO;
     p->preference = r->preference;
     TRY(choose_reference(r, &p->reference));
-    /* z is over the examples of a step, and a micro-batch does not see those of another. */
-    if (single && (p->choice.accumulation > 1 || p->open.micro_batch))
-        return ERR(ERR_INPUT,
-                   "preference.loss: found kto with several micro-batches in a step, expected one: its z is over all "
-                   "examples of the step; set train.accumulation=1 and train.micro_batch to the rows of a step");
     p->open.sequence = p->left_open.sequence = false; /* responses are whole on a rank */
     r->data.kind = single ? DATA_LABELLED : DATA_PAIRS;
     p->with_eval = r->train.eval_rows > 0;
@@ -97,15 +99,20 @@ static status preference_shape(train_request *r) {
 /* ---- open, close ----------------------------------------------------------------------------------------------- */
 
 static status preference_open(void **out, const task_host *h) {
+    if (h->plan->request.reference == REFERENCE_INPUT && !h->request->run_dir)
+        return ERR(ERR_INPUT, "preference.reference: found disk without a run directory, expected run.dir, where the "
+                              "log-probabilities of the reference are kept; set run.dir, or copy or auto");
     preference *t = mem_alloc(sizeof *t);
     *t = (preference){.host = *h};
     size_t n = (size_t)(rows_of(t) * length_of(t));
     int32_t **arrays[] = {&t->tokens, &t->targets, &t->doc_start, &t->segments};
     for (size_t i = 0; i < ARRAY_LENGTH(arrays); i++) *arrays[i] = mem_alloc(n * sizeof(int32_t));
+    t->examples = mem_alloc((size_t)(rows_of(t) * data_example_slots(length_of(t))) * sizeof *t->examples);
     t->losses = mem_alloc(n * sizeof *t->losses);
     t->reference = mem_alloc(n * sizeof *t->reference);
     t->parts = mem_alloc(n * PREFERENCE_PARTS * sizeof *t->parts);
     t->n_examples = mem_alloc((size_t)rows_of(t) * sizeof *t->n_examples);
+    if (h->request->comm) t->all_gains = mem_alloc((size_t)comm_size(h->request->comm) * sizeof *t->all_gains);
     *out = t;
     return OK;
 }
@@ -117,10 +124,13 @@ static void preference_close(void *self) {
     free(t->targets);
     free(t->doc_start);
     free(t->segments);
+    free(t->examples);
+    reference_file_close(t->file);
     free(t->losses);
     free(t->reference);
     free(t->parts);
     free(t->n_examples);
+    free(t->all_gains);
     free(t);
 }
 
@@ -138,13 +148,196 @@ static const char *preference_identity(void *self, arena *memory) {
         (unsigned long long)dataset_fingerprint(t->host.data));
 }
 
+/* ---- rows ------------------------------------------------------------------------------------------------------ */
+
+static int64_t slots_of(const preference *t) { return data_example_slots(length_of(t)); }
+
+/* A micro-batch of a split; with a reference on disk also what it says of it, through t->reference. */
+static status write_rows(preference *t, split s, const micro_inputs *to, const batch *b) {
+    int64_t T = length_of(t), n = rows_of(t) * T;
+    TRY(batch_write(t->host.exec, t->host.plan, to,
+                    &(batch_rows){b->tokens, b->targets, b->doc_start, .first_row = b->first_row}));
+    exec_write(t->host.exec, to->segments, 0, b->segments, (size_t)n * sizeof *b->segments);
+    if (!t->file) return OK;
+    for (int64_t r = 0; r < rows_of(t); r++)
+        TRY(reference_file_read(t->file, s, b->segments + r * T, b->examples + r * slots_of(t), T,
+                                t->reference + r * T));
+    exec_write(t->host.exec, to->reference, 0, t->reference, (size_t)n * sizeof *t->reference);
+    return OK;
+}
+
+/* Rows of a split from `first` on, in the buffers; those from `end` on are filled up with the last one. */
+static batch read_rows(const preference *t, split s, uint64_t first, uint64_t end) {
+    for (int64_t b = 0; b < rows_of(t); b++) {
+        int64_t at = b * length_of(t);
+        dataset_row_get(t->host.data, s, MIN(first + (uint64_t)b, end - 1),
+                        &(data_row){t->tokens + at, t->targets + at, t->doc_start + at, t->segments + at,
+                                    t->examples + b * slots_of(t)});
+    }
+    return (batch){.tokens = t->tokens,
+                   .targets = t->targets,
+                   .doc_start = t->doc_start,
+                   .segments = t->segments,
+                   .examples = t->examples,
+                   .first_row = first};
+}
+
+/* The loss of every token of these rows, in t->losses, and that of the reference in t->reference. */
+static status evaluate_rows(preference *t, split s, uint64_t first, uint64_t end) {
+    const model *m = &t->host.plan->model;
+    batch b = read_rows(t, s, first, end);
+    TRY(write_rows(t, s, &t->host.plan->step.inputs[0], &b));
+    TRY(exec_run(t->host.exec, SECTION_EVAL));
+    TRY(exec_check(t->host.exec));
+    batch_read(t->host.exec, t->host.plan, m->eval_losses, t->losses);
+    if (m->eval_reference) batch_read(t->host.exec, t->host.plan, m->eval_reference, t->reference);
+    return OK;
+}
+
+/* The same, summed over the responses of the rows before `end`: into parts, n_examples, and to gains what z is made of. */
+static status measure_rows(preference *t, split s, uint64_t first, uint64_t end, preference_gains *gains) {
+    TRY(evaluate_rows(t, s, first, end));
+    int64_t T = length_of(t), n = (int64_t)MIN((uint64_t)rows_of(t), end - first);
+    for (int64_t b = 0; b < n; b++) {
+        t->n_examples[b] =
+            preference_add_row(parts_of(t, b), T, t->segments + b * T, t->losses + b * T, t->reference + b * T);
+        preference_add_gains(gains, parts_of(t, b), t->n_examples[b]);
+    }
+    return OK;
+}
+
+/* ---- a reference on disk --------------------------------------------------------------------------------------- */
+
+static bool is_on_disk(const preference *t) { return t->host.plan->request.reference == REFERENCE_INPUT; }
+
+static const char *file_path(const preference *t, arena *memory) {
+    return arena_format(memory, "%s/reference.losses", t->host.request->run_dir);
+}
+
+static reference_identity file_identity(const preference *t, arena *memory, uint64_t model) {
+    const char *text = preference_identity((void *)t, memory);
+    return (reference_identity){
+        .data = XXH3_64bits(text, strlen(text)),
+        .model = model,
+        .n_examples = {dataset_n_examples(t->host.data, SPLIT_TRAIN), dataset_n_examples(t->host.data, SPLIT_EVAL)}};
+}
+
+static uint64_t n_rows_of(const preference *t, split s) {
+    data_report report;
+    dataset_report(t->host.data, s, &report);
+    return report.rows_per_epoch;
+}
+
+/* A batch for each data rank at a time; each learns from the others what their batches gave, and the first rank writes. */
+static status compute_split(preference *t, reference_writer *w, split s) {
+    comm *ranks = t->host.request->comm;
+    const mesh *m = &t->host.plan->request.mesh;
+    int n_data = mesh_size(m, AXIS_DATA);
+    int64_t T = length_of(t);
+    uint64_t each = (uint64_t)rows_of(t), end = n_rows_of(t, s);
+    for (uint64_t first = 0; first < end; first += each * (uint64_t)n_data) {
+        uint64_t own = MIN(first + (uint64_t)m->index[AXIS_DATA] * each, end - 1);
+        TRY(t->host.pause(t->host.pause_context, "row", (int64_t)first, (int64_t)end));
+        TRY(evaluate_rows(t, s, own, end));
+        for (int i = 0; i < n_data; i++) {
+            uint64_t at = MIN(first + (uint64_t)i * each, end - 1);
+            float *losses = i == m->index[AXIS_DATA] ? t->losses : t->reference; /* which is not in use yet */
+            if (ranks && n_data > 1)
+                TRY(comm_broadcast(ranks, losses, (size_t)(rows_of(t) * T) * sizeof *losses,
+                                   comm_rank_at(ranks, AXIS_DATA, i)));
+            read_rows(t, s, at, end);
+            for (int64_t b = 0; w && b < rows_of(t); b++)
+                TRY(reference_file_add(w, s, t->segments + b * T, t->examples + b * slots_of(t), T, losses + b * T));
+        }
+    }
+    return OK;
+}
+
+static void count_split(preference *t, reference_writer *w, split s) {
+    uint64_t end = n_rows_of(t, s);
+    for (uint64_t first = 0; first < end; first += (uint64_t)rows_of(t)) {
+        read_rows(t, s, first, end);
+        for (int64_t b = 0; b < rows_of(t); b++)
+            reference_file_count(w, s, t->segments + b * length_of(t), t->examples + b * slots_of(t), length_of(t));
+    }
+}
+
+/* writes: is this the rank that does? */
+static status compute_file(preference *t, const char *path, const reference_identity *id, bool writes) {
+    status rc = OK;
+    reference_writer *w = NULL;
+    double begin = clock_s();
+    uint64_t n_bytes;
+    char size[32];
+    if (writes) {
+        TRY(reference_file_create(&w, path, id->n_examples));
+        for (split s = SPLIT_TRAIN; s <= SPLIT_EVAL; s++) count_split(t, w, s);
+        TRY_GOTO(rc, reference_file_lay_out(w), done);
+    }
+    for (split s = SPLIT_TRAIN; s <= SPLIT_EVAL; s++) TRY_GOTO(rc, compute_split(t, w, s), done);
+    if (!writes) goto done;
+    TRY_GOTO(rc, reference_file_commit(w, id, &n_bytes), done);
+    train_say(t->host.observer, "reference: log-probabilities of %llu examples computed in %.1f s, %s in %s",
+              (unsigned long long)(id->n_examples[0] + id->n_examples[1]), clock_s() - begin,
+              str_format_bytes(size, n_bytes), path);
+done:
+    reference_writer_close(w);
+    return rc;
+}
+
+/* The parameters are those that the run begins with. A file that an earlier start of the same run left serves again. */
+static status begin_on_disk(preference *t) {
+    status rc;
+    arena memory;
+    comm *ranks = t->host.request->comm;
+    bool first = !ranks || comm_rank(ranks) == 0, is_there = false;
+    arena_init(&memory);
+    t->reference_hash = params_hash(t->host.exec, t->host.plan, ranks);
+    const char *path = file_path(t, &memory);
+    reference_identity id = file_identity(t, &memory, t->reference_hash);
+    if (first && access(path, F_OK) == 0) {
+        reference_file *found;
+        is_there = reference_file_open(&found, path, &id) == OK;
+        if (is_there) reference_file_close(found);
+        else error_clear(); /* of another run, or damaged: it is written again */
+    }
+    rc = ranks ? comm_broadcast(ranks, &is_there, sizeof is_there, 0) : OK;
+    if (rc == OK && !is_there) rc = compute_file(t, path, &id, first);
+    if (rc == OK && ranks) rc = comm_barrier(ranks);
+    if (rc == OK) rc = reference_file_open(&t->file, path, &id);
+    arena_fini(&memory);
+    return rc;
+}
+
+/* No parameters of the reference are left: a resumed run has the file, or nothing to compare with. */
+static status resume_on_disk(preference *t, uint64_t model, const char *where) {
+    arena memory;
+    arena_init(&memory);
+    const char *path = file_path(t, &memory);
+    reference_identity id = file_identity(t, &memory, model);
+    status rc = OK;
+    if (access(path, F_OK) != 0)
+        rc = ERR(ERR_INPUT,
+                 "%s: the run compares with log-probabilities that were kept in reference.losses of its run "
+                 "directory; found no %s: copy it there, or start a new run",
+                 where, path);
+    if (rc == OK) rc = reference_file_open(&t->file, path, &id);
+    t->reference_hash = model;
+    arena_fini(&memory);
+    return rc;
+}
+
 /* ---- the reference of a resumed run ---------------------------------------------------------------------------- */
 
 static json_t *preference_save(void *self) { return reference_save(((preference *)self)->reference_hash); }
 
+/* A copy is loaded already; losses on a disk are looked up. */
 static status preference_load(void *self, const json_t *state, const char *where) {
-    const preference *t = self;
-    return reference_check(&t->host, state, where, "model.path, its init or preference.reference");
+    preference *t = self;
+    uint64_t then;
+    if (!is_on_disk(t)) return reference_check(&t->host, state, where, "model.path, its init or preference.reference");
+    TRY(reference_read(state, where, &then));
+    return resume_on_disk(t, then, where);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------------------------- */
@@ -152,38 +345,65 @@ static status preference_load(void *self, const json_t *state, const char *where
 static status preference_begin(void *self, uint64_t position) {
     preference *t = self;
     const plan_request *q = &t->host.plan->request;
-    t->reference_hash = reference_hash(&t->host);
+    if (is_on_disk(t) && !t->file) TRY(begin_on_disk(t));
+    if (!is_on_disk(t)) t->reference_hash = reference_hash(&t->host);
     return loader_open(&t->rows, t->host.data, SPLIT_TRAIN, rows_of(t), position, q->mesh.index[AXIS_DATA],
                        mesh_size(&q->mesh, AXIS_DATA));
 }
 
-static status write_rows(const preference *t, const micro_inputs *to, const batch_rows *rows, const int32_t *segments) {
-    TRY(batch_write(t->host.exec, t->host.plan, to, rows));
-    exec_write(t->host.exec, to->segments, 0, segments, (size_t)(rows_of(t) * length_of(t)) * sizeof *segments);
+/* ---- z of kto over several micro-batches ----------------------------------------------------------------------- */
+
+/* Where micro-batch `micro` of this rank begins, in a step that begins at `position`. */
+static uint64_t first_row_of(const preference *t, uint64_t position, int64_t micro) {
+    const mesh *m = &t->host.plan->request.mesh;
+    uint64_t number = (uint64_t)(micro * mesh_size(m, AXIS_DATA) + m->index[AXIS_DATA]);
+    return position + number * (uint64_t)rows_of(t);
+}
+
+/* Adds the gains of one micro-batch of every data rank in the order in which one rank would have them, so that z has the same bits
+ * however a step is shared. */
+static status add_gains_of_ranks(preference *t, const preference_gains *mine, preference_gains *sum) {
+    comm *ranks = t->host.request->comm;
+    if (!ranks) {
+        sum->sum += mine->sum, sum->n += mine->n;
+        return OK;
+    }
+    TRY(comm_all_gather_bytes(ranks, mine, sizeof *mine, t->all_gains));
+    for (int i = 0; i < mesh_size(&t->host.plan->request.mesh, AXIS_DATA); i++) {
+        const preference_gains *g = &t->all_gains[comm_rank_at(ranks, AXIS_DATA, i)];
+        sum->sum += g->sum, sum->n += g->n;
+    }
     return OK;
 }
 
-static status preference_next(void *self, const micro_inputs *to) {
-    preference *t = self;
-    const batch *b = loader_next(t->rows);
-    return write_rows(t, to, &(batch_rows){b->tokens, b->targets, b->doc_start, .first_row = b->first_row},
-                      b->segments);
+/* The examples of the step with the parameters as they are before it. Its dropout is off, as in every evaluation. */
+static status find_z(preference *t) {
+    preference_gains sum = {0, 0};
+    uint64_t position = loader_position(t->rows);
+    for (int64_t micro = 0; micro < t->host.plan->request.choice.accumulation; micro++) {
+        preference_gains mine = {0, 0};
+        uint64_t first = first_row_of(t, position, micro);
+        TRY(measure_rows(t, SPLIT_TRAIN, first, first + (uint64_t)rows_of(t), &mine));
+        TRY(add_gains_of_ranks(t, &mine, &sum));
+    }
+    double z = preference_z(options_of(t), sum);
+    exec_write(t->host.exec, t->host.plan->model.z, 0, &z, sizeof z);
+    return OK;
 }
 
-/* Row `row` of a split to place b of the buffers. */
-static void read_row(const preference *t, split s, uint64_t row, int64_t b) {
-    int64_t at = b * length_of(t);
-    dataset_row_get(t->host.data, s, row,
-                    &(data_row){t->tokens + at, t->targets + at, t->doc_start + at, t->segments + at, NULL});
+/* z is found here and not in step_source.before, which would keep every loss from overlapping its update. */
+static status preference_next(void *self, const micro_inputs *to) {
+    preference *t = self;
+    if (t->micro == 0 && t->host.plan->model.z) TRY(find_z(t));
+    t->micro = (t->micro + 1) % t->host.plan->request.choice.accumulation;
+    return write_rows(t, SPLIT_TRAIN, to, loader_next(t->rows));
 }
 
 static status preference_again(void *self, uint64_t position, int64_t micro, const micro_inputs *to) {
     preference *t = self;
-    const mesh *m = &t->host.plan->request.mesh;
-    uint64_t number = (uint64_t)(micro * mesh_size(m, AXIS_DATA) + m->index[AXIS_DATA]);
-    uint64_t first = position + number * (uint64_t)rows_of(t);
-    for (int64_t b = 0; b < rows_of(t); b++) read_row(t, SPLIT_TRAIN, first + (uint64_t)b, b);
-    return write_rows(t, to, &(batch_rows){t->tokens, t->targets, t->doc_start, .first_row = first}, t->segments);
+    uint64_t first = first_row_of(t, position, micro);
+    batch b = read_rows(t, SPLIT_TRAIN, first, first + (uint64_t)rows_of(t));
+    return write_rows(t, SPLIT_TRAIN, to, &b);
 }
 
 static uint64_t preference_position(const void *self) { return loader_position(((const preference *)self)->rows); }
@@ -223,22 +443,10 @@ static uint64_t preference_host_bytes(const void *self) {
 
 /* One batch of held-out rows; those from n_rows on are not counted. */
 static status evaluate_batch(preference *t, int64_t first, int64_t n_rows, double *sums) {
-    const model *m = &t->host.plan->model;
-    for (int64_t b = 0; b < rows_of(t); b++) read_row(t, SPLIT_EVAL, (uint64_t)MIN(first + b, n_rows - 1), b);
-    TRY(t->host.pause(t->host.pause_context, "row", first, n_rows));
-    TRY(write_rows(t, &t->host.plan->step.inputs[0],
-                   &(batch_rows){t->tokens, t->targets, t->doc_start, .first_row = (uint64_t)first}, t->segments));
-    TRY(exec_run(t->host.exec, SECTION_EVAL));
-    TRY(exec_check(t->host.exec));
-    batch_read(t->host.exec, t->host.plan, m->eval_losses, t->losses);
-    if (m->eval_reference) batch_read(t->host.exec, t->host.plan, m->eval_reference, t->reference);
     preference_gains gains = {0, 0};
-    int64_t T = length_of(t), n = MIN(rows_of(t), n_rows - first);
-    for (int64_t b = 0; b < n; b++) {
-        t->n_examples[b] =
-            preference_add_row(parts_of(t, b), T, t->segments + b * T, t->losses + b * T, t->reference + b * T);
-        preference_add_gains(&gains, parts_of(t, b), t->n_examples[b]);
-    }
+    int64_t n = MIN(rows_of(t), n_rows - first);
+    TRY(t->host.pause(t->host.pause_context, "row", first, n_rows));
+    TRY(measure_rows(t, SPLIT_EVAL, (uint64_t)first, (uint64_t)n_rows, &gains));
     double z = preference_z(options_of(t), gains);
     for (int64_t b = 0; b < n; b++) preference_judge(options_of(t), parts_of(t, b), t->n_examples[b], z, sums);
     return OK;

@@ -1,121 +1,28 @@
-/* task_sft.c - next-token prediction: rows of the data set in order; loss of held-out rows and exact match of held-out
- * problems. Its only state is the position in the data. */
-#include "train/batch.h"
-#include "train/evaluate.h"
-
-#include <stdlib.h>
-
-#define EXAMPLES 4 /* shown at most */
-
-typedef struct sft {
-    task_host host;
-    evaluator eval;
-    loader *rows; /* NULL: not begun */
-} sft;
-
-static status sft_shape(train_request *r) {
-    plan_request *p = &r->plan;
-    p->with_eval = r->train.eval_rows > 0 || (r->train.problems > 0 && data_source_has_problems(r->data.source));
-    p->host_row_bytes = loader_host_bytes(1, p->seq_len) + evaluator_row_bytes(p);
-    return OK;
-}
+/* task_sft.c - next-token prediction on the rows of the data set. */
+#include "train/row_task.h"
 
 static status sft_open(void **out, const task_host *h) {
-    sft *t = mem_alloc(sizeof *t);
-    *t = (sft){.host = *h};
-    evaluator_init(&t->eval, h);
+    row_task *t = mem_alloc(sizeof *t);
+    row_task_init(t, h);
     *out = t;
     return OK;
 }
 
-static void sft_close(void *self) {
-    sft *t = self;
-    loader_close(t->rows);
-    evaluator_fini(&t->eval);
-    free(t);
-}
+static status sft_next(void *self, const micro_inputs *to) { return row_task_write(self, to, NULL); }
 
-/* Other columns, formats and files give other tokens: the fingerprint covers them all, and edited files too. The
- * options before it tell the reader what differs. */
-static const char *sft_identity(void *self, arena *memory) {
-    const sft *t = self;
-    const data_options *d = &t->host.request->data;
-    return arena_format(
-        memory,
-        "data %s as %s, rows of %lld, %s, %g for evaluation, difficulty %lld, loss on %s, chat %s, tokens "
-        "%016llx",
-        d->source, d->tokenizer ? d->tokenizer : "byte", (long long)d->seq_len,
-        d->pack ? "packed" : "one document each", d->eval_fraction, (long long)d->difficulty,
-        d->train_on == TRAIN_ON_ALL ? "all" : "responses", chat_format_name(d->chat),
-        (unsigned long long)dataset_fingerprint(t->host.data));
-}
-
-/* ---- steps ----------------------------------------------------------------------------------------------------- */
-
-static status sft_begin(void *self, uint64_t position) {
-    sft *t = self;
-    const plan_request *q = &t->host.plan->request;
-    return loader_open(&t->rows, t->host.data, SPLIT_TRAIN, q->choice.micro_batch, position, q->mesh.index[AXIS_DATA],
-                       mesh_size(&q->mesh, AXIS_DATA));
-}
-
-static status sft_next(void *self, const micro_inputs *to) {
-    sft *t = self;
-    const batch *b = loader_next(t->rows);
-    return batch_write(t->host.exec, t->host.plan, to,
-                       &(batch_rows){b->tokens, b->targets, b->doc_start, .first_row = b->first_row});
-}
-
-/* The buffers of the evaluator are free between evaluations. */
 static status sft_again(void *self, uint64_t position, int64_t micro, const micro_inputs *to) {
-    sft *t = self;
-    const plan_request *q = &t->host.plan->request;
-    evaluator *v = &t->eval;
-    int64_t T = q->seq_len, B = q->choice.micro_batch;
-    uint64_t number = (uint64_t)(micro * mesh_size(&q->mesh, AXIS_DATA) + q->mesh.index[AXIS_DATA]);
-    uint64_t first = position + number * (uint64_t)B;
-    for (int64_t b = 0; b < B; b++)
-        dataset_row(t->host.data, SPLIT_TRAIN, first + (uint64_t)b, v->tokens + b * T, v->targets + b * T,
-                    v->doc_start + b * T);
-    return batch_write(t->host.exec, t->host.plan, to,
-                       &(batch_rows){v->tokens, v->targets, v->doc_start, .first_row = first});
-}
-
-static uint64_t sft_position(const void *self) { return loader_position(((const sft *)self)->rows); }
-
-static uint64_t sft_host_bytes(const void *self) {
-    const plan_request *q = &((const sft *)self)->host.plan->request;
-    int64_t B = q->choice.micro_batch;
-    return loader_host_bytes(B, q->seq_len) + (uint64_t)B * evaluator_row_bytes(q);
-}
-
-/* ---- evaluation ------------------------------------------------------------------------------------------------ */
-
-static status sft_evaluate(void *self, train_eval_report *out) {
-    sft *t = self;
-    const train_options *o = &t->host.request->train;
-    out->n_rows = o->eval_rows;
-    TRY(evaluator_loss(&t->eval, o->eval_rows, &out->loss));
-    return evaluator_exact_match(&t->eval, o->problems, &out->n_problems, &out->exact_match);
-}
-
-static status sft_examples(void *self) {
-    sft *t = self;
-    const train_request *r = t->host.request;
-    /* Also on ranks that print nothing: evaluation may gather parameters, and that needs all ranks. */
-    if ((!t->host.observer->on_example && !r->comm) || r->train.problems == 0) return OK;
-    return evaluator_examples(&t->eval, MIN(r->train.problems, (int64_t)EXAMPLES), t->host.observer);
+    return row_task_write_again(self, position, micro, to, NULL);
 }
 
 const task task_SFT = {
     .name = task_name_SFT,
-    .shape = sft_shape,
+    .shape = row_task_shape,
     .open = sft_open,
-    .close = sft_close,
-    .identity = sft_identity,
-    .begin = sft_begin,
-    .step = {.next = sft_next, .again = sft_again, .position = sft_position},
-    .evaluate = sft_evaluate,
-    .examples = sft_examples,
-    .host_bytes = sft_host_bytes,
+    .close = row_task_close,
+    .identity = row_task_identity,
+    .begin = row_task_begin,
+    .step = {.next = sft_next, .again = sft_again, .position = row_task_position},
+    .evaluate = row_task_evaluate,
+    .examples = row_task_examples,
+    .host_bytes = row_task_host_bytes,
 };

@@ -2,6 +2,8 @@
 #include "train/samples.h"
 #include "train/task.h"
 
+#include <string.h>
+
 /* "|sft|...": the setting takes it from its second character. One text for each, because settings are a constant table. */
 const char train_task_names[] = ""
 #define TASK(id, name, help) "|" name
@@ -31,6 +33,9 @@ const char *task_name(const task *t) { return t->name; }
 
 status task_shape(const task *t, train_request *r) {
     r->task = t;
+    if (r->plan.model.mtp_heads > 1 && strcmp(t->name, task_name_MTP) != 0)
+        return ERR(ERR_INPUT, "train.task: found %s with model.mtp.heads %lld, expected mtp, which trains all heads",
+                   t->name, (long long)r->plan.model.mtp_heads);
     TRY(samples_shape(r));
     return t->shape(r);
 }

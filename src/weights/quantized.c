@@ -8,7 +8,10 @@
 
 #include <stdlib.h>
 
-enum { TASK_ROWS = NF4_BLOCK, BLOCK_MOST = 1 << 21 }; /* BLOCK_MOST: elements, where 64 rows have no more */
+enum {
+    TASK_ROWS = NF4_BLOCK,
+    BLOCK_MOST = 1 << 23
+}; /* BLOCK_MOST: elements, where 64 rows have no more: tasks for 16 threads at 8,192 columns */
 
 typedef struct job {
     exec *e;
@@ -136,7 +139,7 @@ done:
 status quantized_write(exec *e, const plan *p, size_t i, quantized_rows *read, void *context, base_hash *hash) {
     const model_param *q = &p->model.params[i];
     status rc = OK;
-    if (q->of_reference || shard_counted(&p->step, &p->model, &p->request.mesh, i).n == 0)
+    if (q->of_reference || q->of_other_head || shard_counted(&p->step, &p->model, &p->request.mesh, i).n == 0)
         hash = NULL; /* a copy, which only training has, or another rank counts it */
     job j = {.e = e, .param = q, .read = read, .context = context, .columns = q->shape.dim[1], .hash = hash};
     j.block_rows =

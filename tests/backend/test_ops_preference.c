@@ -39,6 +39,7 @@ typedef struct batch_case {
     const response *of;
     size_t n;
     double losses[N], reference[N];
+    const double *z; /* as an input; NULL: none */
 } batch_case;
 
 /* Losses of a model that is nearer (closer > 0) or farther than the reference from all responses; rounded as the op reads them. */
@@ -67,6 +68,7 @@ static op_case *run_case(const batch_case *c, uint32_t micro, const double *sums
     if (preference_compares(c->kind)) op_case_floats(o, PREFERENCE_REFERENCE, DTYPE_F32, SHAPE(N), c->reference);
     op_case_ints(o, PREFERENCE_SEGMENTS, SHAPE(N), segments);
     op_case_bytes(o, PREFERENCE_SCALARS, SHAPE((int64_t)sizeof(step_scalars)), &(step_scalars){.micro = micro});
+    if (c->z) op_case_floats(o, PREFERENCE_Z, DTYPE_F64, SHAPE(1), c->z);
     op_case_output(o, PREFERENCE_WEIGHTS, DTYPE_F32, SHAPE(N));
     op_case_output_floats(o, PREFERENCE_SUMS, DTYPE_F64, SHAPE(PREFERENCE_SUM_COUNT), sums);
     op_case_run(o, 2);
@@ -203,6 +205,20 @@ static void z_is_never_negative(void **state) {
     op_case_close(b);
 }
 
+/* A z that is given counts instead of that of the rows. */
+static void z_may_be_given(void **state) {
+    batch_case c = make_case(PREFERENCE_KTO, mixed, ARRAY_LENGTH(mixed), 0.3);
+    double own = kto_z(&c), zs[] = {own, own + 2, 0};
+    for (size_t i = 0; i < ARRAY_LENGTH(zs); i++) {
+        double n, want = step_loss(&c, zs[i], &n);
+        c.z = &zs[i];
+        op_case *o = run_case(&c, 0, poisoned);
+        const double *sums = op_case_values(o, PREFERENCE_SUMS);
+        assert_true(fabs(sums[SUM_LOSS] - want) < 1e-12 && fabs(sums[SUM_KL] - n * zs[i]) < 1e-12); /* fp64 */
+        op_case_close(o);
+    }
+}
+
 /* The mean of no response is for the reader of the sums: the op has no division by their number. */
 static void kto_of_one_kind_of_response_alone(void **state) {
     batch_case c = make_case(PREFERENCE_KTO, all_good, ARRAY_LENGTH(all_good), 0.1);
@@ -262,6 +278,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(losses_and_weights_are_those_of_the_definitions),
         cmocka_unit_test(z_is_never_negative),
+        cmocka_unit_test(z_may_be_given),
         cmocka_unit_test(kto_of_one_kind_of_response_alone),
         cmocka_unit_test(rows_without_examples_have_no_part),
         cmocka_unit_test(the_first_micro_batch_restarts_the_sums),

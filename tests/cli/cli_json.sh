@@ -36,6 +36,8 @@ echo '{"messages": [{"role": "tool", "content": "x"}, {"role": "assistant", "con
 collect show show --set data.source=refused.jsonl --set data.on_error=skip
 echo '{"prompt": "1+1", "chosen": "2", "rejected": "3"}' >pairs.jsonl
 collect show show --set data.source=pairs.jsonl --set train.task=preference
+echo '{"prompt": "1+1", "completion": "2", "answer": 2}' >completions.jsonl
+collect reward reward --data completions.jsonl --list numeric
 collect generate generate --model run --prompt a --chat none --max-new 2
 collect "generate plan" generate --model run --plan --timeline drawn.svg
 collect "eval text" eval --model run --data text.txt

@@ -317,6 +317,27 @@ static void wrong_requests_are_refused(void **state) {
     tokenizer_close(t);
 }
 
+/* RALO_GSM8K: a directory with train.jsonl and test.jsonl. */
+static void all_of_gsm8k(void **state) {
+    const char *directory = getenv("RALO_GSM8K");
+    if (!directory) skip();
+    char source[1024];
+    snprintf(source, sizeof source, "%s/train.jsonl, %s/test.jsonl", directory, directory);
+    data_options d = {.eval_fraction = 0.05};
+    prompt_options o = options_of(&d, source);
+    o.longest = 4096;
+    prompt_set *s = open_set(bytes, &o);
+    prompts_report r = report_of(s);
+    assert_int_equal(r.n[SPLIT_TRAIN] + r.n[SPLIT_EVAL], 7473 + 1319);
+    assert_int_equal(r.n[SPLIT_EVAL], 373 + 65);
+    for (int which = 0; which < 2; which++)
+        for (uint64_t i = 0; i < r.n[which]; i++)
+            assert_non_null(
+                strstr(json_string_value(json_object_get(prompts_get(s, which, i).columns, "answer")), "#### "));
+    print_message("longest prompt %zu bytes, %.1f MB held\n", r.longest, (double)r.bytes * 1e-6);
+    prompts_close(s);
+}
+
 static int open_all(void **state) {
     static char path[128];
     if (chat_fixtures_open(state) != 0 || tokenizer_open(&bytes, "byte") != OK) return -1;
@@ -343,6 +364,7 @@ int main(void) {
         cmocka_unit_test(a_prompt_is_never_cut),
         cmocka_unit_test(bad_lines_are_named_or_counted),
         cmocka_unit_test(wrong_requests_are_refused),
+        cmocka_unit_test(all_of_gsm8k),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

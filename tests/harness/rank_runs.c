@@ -47,7 +47,7 @@ static void micro_open(micro *m, const training *t, bool weighted) {
     }
     float *weights = mem_alloc((size_t)n * sizeof *weights);
     for (int64_t i = 0; i < n; i++) weights[i] = some[i % 5];
-    batch_rows from = {rows[0], rows[1], rows[2], weighted ? weights : NULL, 0};
+    batch_rows from = {rows[0], rows[1], rows[2], weighted ? weights : NULL, .first_row = 0};
     must(batch_write(m->e, &m->p, &m->p.step.inputs[0], &from));
     free(weights);
     for (int k = 0; k < 3; k++) free(rows[k]);

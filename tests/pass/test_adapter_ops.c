@@ -136,8 +136,7 @@ static void the_hash_sees_the_constants_of_adapters(void **state) {
     drops[0].rate = 0.25f, drops[1].noise_key = 2, drops[2].all_columns = 64;
     for (int i = 0; i < 4; i++) {
         assert_true(hash_of(OP_LORA_UP, &a) != hash_of(OP_LORA_UP, &other[i]));
-        assert_true(hash_of(OP_LORA_DXA, &a) != hash_of(OP_LORA_DXA, &other[i]));
-        assert_true(hash_of(OP_LORA_DB, &a) != hash_of(OP_LORA_DB, &other[i]));
+        assert_true(hash_of(OP_LORA_BWD, &a) != hash_of(OP_LORA_BWD, &other[i]));
     }
     for (int i = 0; i < 3; i++) assert_true(hash_of(OP_DROPOUT, &a) != hash_of(OP_DROPOUT, &drops[i]));
     assert_true(hash_of(OP_LORA_UP, &a) == hash_of(OP_LORA_UP, &a));

@@ -26,11 +26,20 @@ same() { # EXPECTED ARGUMENTS
 full=(--set preference.reference=copy --set precision=bf16)
 expected=$(train 1 "${full[@]}" --set train.accumulation=2)
 for zero in 0 1 2 3; do same "$expected" "${full[@]}" --set parallel.zero=$zero; done
+disk=("${full[@]}" --set preference.reference=disk)
+for zero in 0 3; do same "$expected" "${disk[@]}" --set parallel.zero=$zero; done
 same "$expected" "${full[@]}" --set parallel.zero=3 --set memory.recompute=full --set memory.offload.params=host \
     --set memory.offload.states=host
 lora=(--set preference.reference=base --set model.lora.rank=4)
 expected=$(train 1 "${lora[@]}" --set train.accumulation=2)
 for zero in 0 3; do same "$expected" "${lora[@]}" --set parallel.zero=$zero; done
+
+# kto: its z is over the examples of all ranks and micro-batches.
+kto=(--set preference.loss=kto --set preference.reference=copy)
+expected=$(train 1 "${kto[@]}" --set train.accumulation=2)
+for zero in 0 3; do same "$expected" "${kto[@]}" --set parallel.zero=$zero; done
+expected=$(train 1 "${kto[@]}" --set train.accumulation=4)
+same "$expected" "${kto[@]}" --set train.accumulation=2
 
 # Sums over ranks in another order: fp32 to rounding.
 for way in "loss=dpo reference=copy none" "loss=kto reference=base 4"; do
@@ -51,5 +60,4 @@ refused() { # WORDS ARGUMENTS
 }
 refused 'train.task: found preference with parallel.pipeline 2' --set parallel.pipeline=2
 refused 'train.task: found preference with parallel.sequence 2' --set parallel.sequence=2
-refused 'found kto with parallel.data 2' --set preference.loss=kto
 finish "preferences on 2 ranks: as on one"

@@ -142,8 +142,7 @@ static void values_that_are_no_numbers_are_counted(void **state) {
 /* ---- programs that break ----------------------------------------------------------------------------------------- */
 
 static void what_is_no_answer_is_counted_and_the_program_starts_again(void **state) {
-    static const char *const bad[] = {
-        "echo hello", "echo", "printf '1\\n2\\n'", "echo 1 2", "echo '{\"score\":'", "printf '\\033[31m\\n'"};
+    static const char *const bad[] = {"echo hello", "echo", "echo 1 2", "echo '{\"score\":'", "printf '\\033[31m\\n'"};
     for (size_t i = 0; i < ARRAY_LENGTH(bad); i++) {
         char program[256];
         snprintf(program, sizeof program, EACH "if [ $id = 5 ]; then %s; else echo $id; fi; done", bad[i]);
@@ -154,6 +153,27 @@ static void what_is_no_answer_is_counted_and_the_program_starts_again(void **sta
         assert_int_equal(report.n_restarts, 1);
         expect_failure("expected a number or null on one line");
         for (const char *c = report.first_failure; *c; c++) assert_true((unsigned char)*c >= 0x20);
+        rewards_close(r);
+    }
+}
+
+/* What it says too much may be taken for the answer to its next item. All that it said is taken back when that is seen: no wrong score
+ * is left. */
+static void answers_that_may_be_shifted_are_taken_back(void **state) {
+    reward_options o = options_of(EACH "if [ $id = 5 ]; then printf '5\\n99\\n'; else echo $id; fi; done");
+    for (int64_t workers = 1; workers <= 3; workers++) {
+        o.workers = workers;
+        rewards *r = open_rewards(o);
+        score(r, 12);
+        size_t n_missing = 0;
+        for (int k = 0; k < 12; k++) {
+            assert_true(isnan(scores[k]) || scores[k] == k);
+            n_missing += isnan(scores[k]);
+        }
+        assert_true(isnan(scores[5]));
+        if (workers == 1) assert_int_equal(n_missing, 6);
+        expect_counts(n_missing, n_missing);
+        expect_failure("more than one line");
         rewards_close(r);
     }
 }
@@ -387,6 +407,7 @@ int main(void) {
         cmocka_unit_test(null_and_objects_are_answers),
         cmocka_unit_test(values_that_are_no_numbers_are_counted),
         cmocka_unit_test(what_is_no_answer_is_counted_and_the_program_starts_again),
+        cmocka_unit_test(answers_that_may_be_shifted_are_taken_back),
         cmocka_unit_test(a_program_that_ends_after_some_lines_loses_nothing),
         cmocka_unit_test(an_item_that_kills_the_program_has_no_score),
         cmocka_unit_test(a_late_answer_is_of_nobody),

@@ -317,7 +317,7 @@ static void test_unknown_keys_name_the_nearest(void **state) {
     REFUSED("precison: fp32\n", "did you mean 'precision'?");
     REFUSED("per_device_train_batch_size: 4\n", "did you mean 'train.micro_batch'?");
     REFUSED("max_length: 4\n", "did you mean 'data.seq_len'?");
-    static const char *const far[] = {"model.mtp=2", "model.experts=8", "train.dtyp=1", "data.shuffle=1"};
+    static const char *const far[] = {"model.moe=2", "model.experts=8", "train.dtyp=1", "data.shuffle=1"};
     for (size_t i = 0; i < ARRAY_LENGTH(far); i++) {
         refused_set(far[i]);
         SAYS("unknown setting", "ralo help settings");

@@ -13,9 +13,9 @@ enum { SEQ_LEN = 64 };
 typedef struct way {
     const char *loss, *reference, *lora;
 } way;
-static const way ways[] = {{"dpo", "copy", "none"}, {"dpo", "base", "4"}, {"kto", "copy", "none"},
-                           {"kto", "base", "4"},    {"ipo", "copy", "4"}, {"orpo", "auto", "none"},
-                           {"simpo", "auto", "4"}};
+static const way ways[] = {{"dpo", "copy", "none"}, {"dpo", "base", "4"},    {"kto", "copy", "none"},
+                           {"kto", "base", "4"},    {"ipo", "copy", "4"},    {"orpo", "auto", "none"},
+                           {"simpo", "auto", "4"},  {"dpo", "disk", "none"}, {"kto", "disk", "4"}};
 
 static training way_training(arena *memory, const way *w, precision q, const char *const *more) {
     const char **all = arena_array(memory, const char *, SETTINGS_MOST);
@@ -25,8 +25,14 @@ static training way_training(arena *memory, const way *w, precision q, const cha
                            arena_format(memory, "preference.reference=%s", w->reference),
                            arena_format(memory, "model.lora.rank=%s", w->lora)),
                   more);
-    return (training){
-        .preset = "test-qwen3", .source = "builtin:preferences", .precision = q, .seq_len = SEQ_LEN, .more = all};
+    static int n_dirs; /* a reference on disk needs a directory, and each run one of its own */
+    bool disk = strcmp(w->reference, "disk") == 0;
+    return (training){.preset = "test-qwen3",
+                      .source = "builtin:preferences",
+                      .precision = q,
+                      .seq_len = SEQ_LEN,
+                      .dir = disk ? arena_format(memory, "%s/disk-%d", test_dir, n_dirs++) : NULL,
+                      .more = all};
 }
 
 /* ---- the same bits --------------------------------------------------------------------------------------------- */
@@ -80,6 +86,139 @@ static void base_and_copy_are_one_reference(void **state) {
     assert_true(fabs(base.first_loss - log(2)) < 1e-6 && copy.first_loss == base.first_loss);
     assert_true(base.last_loss == copy.last_loss && base.last_loss != base.first_loss);
     assert_int_equal(base.param_hash, copy.param_hash); /* of the model alone */
+    arena_fini(&memory);
+}
+
+/* Pairs of different sizes, so that rows hold different numbers of them. */
+static const char *write_pairs(arena *memory, bool labelled) {
+    const char *path = arena_format(memory, "%s/%s.jsonl", test_dir, labelled ? "labelled" : "pairs");
+    strbuf text;
+    strbuf_init(&text);
+    for (int i = 0; i < 23; i++) {
+        strbuf_printf(&text, "{\"prompt\": \"%.*s=\", ", 2 + i % 7, "abcdefghij");
+        if (labelled)
+            strbuf_printf(&text, "\"completion\": \"%.*s\", \"label\": %s}\n", 1 + i % 5, "vwxyz",
+                          i % 3 ? "true" : "false");
+        else
+            strbuf_printf(&text, "\"chosen\": \"%.*s\", \"rejected\": \"%.*s\"}\n", 1 + i % 5, "vwxyz", 1 + i % 3,
+                          "klm");
+    }
+    write_text(path, text.text);
+    strbuf_fini(&text);
+    return path;
+}
+
+/* What was computed once is what a copy of the model would say in every epoch; and no second set of parameters is there. */
+static void a_reference_on_disk_has_the_bits_of_a_copy(void **state) {
+    static const char *const losses[] = {"dpo", "ipo", "kto"}, *const loras[] = {"none", "4"};
+    for (size_t l = 0; l < ARRAY_LENGTH(losses); l++)
+        for (precision q = PRECISION_FP32; q <= PRECISION_BF16; q++)
+            for (size_t a = 0; a < ARRAY_LENGTH(loras); a++) {
+                arena memory;
+                train_result copy, disk;
+                arena_init(&memory);
+                const char *const *more = SETTINGS("data.eval_fraction=0.2", "train.eval_rows=8", "data.difficulty=2");
+                training t = way_training(&memory, &(way){losses[l], "copy", loras[a]}, q, more);
+                t.source = write_pairs(&memory, strcmp(losses[l], "kto") == 0);
+                t.steps = 12, t.micro_batch = 1, t.accumulation = 2; /* more than two epochs */
+                must(training_run(&t, &copy));
+                const char *source = t.source;
+                t = way_training(&memory, &(way){losses[l], "disk", loras[a]}, q, more);
+                t.source = source, t.steps = 12, t.micro_batch = 1, t.accumulation = 2;
+                must(training_run(&t, &disk));
+                if (copy.param_hash != disk.param_hash || copy.last_loss != disk.last_loss ||
+                    copy.eval.loss != disk.eval.loss)
+                    fail_msg("%s, lora %s: loss %.9g, held out %.9g; with a copy %.9g, %.9g", losses[l], loras[a],
+                             disk.last_loss, disk.eval.loss, copy.last_loss, copy.eval.loss);
+                assert_true(isfinite(disk.eval.loss));
+                training_as_planned(&disk, "disk");
+                assert_true(disk.memory.planned[TIER_DEVICE] < copy.memory.planned[TIER_DEVICE]);
+                arena_fini(&memory);
+            }
+}
+
+static void a_reference_on_disk_must_be_that_of_the_run(void **state) {
+    arena memory;
+    train_result r;
+    char *bytes;
+    size_t n;
+    arena_init(&memory);
+    training t = way_training(&memory, &(way){"dpo", "disk", "none"}, PRECISION_FP32, NULL);
+    must(training_run(&t, &r));
+    const char *file = arena_format(&memory, "%s/reference.losses", t.dir);
+    must(file_read_all(file, 1 << 24, &bytes, &n));
+    t.resume = "auto", t.steps = 6;
+    must(training_run(&t, &r));
+    bytes[n - 1] ^= 1;
+    write_bytes(file, bytes, n);
+    t.steps = 8;
+    must_refuse(training_run(&t, &r), WORDS("reference.losses", "checksum"));
+    bytes[n - 1] ^= 1;
+    write_bytes(file, bytes, n - 4);
+    must_refuse(training_run(&t, &r), WORDS("reference.losses", "size"));
+    must(dir_remove_all(file));
+    must_refuse(training_run(&t, &r), WORDS("reference.losses", "start a new run"));
+    write_bytes(file, bytes, n);
+    must(training_run(&t, &r));
+    t.dir = NULL, t.resume = NULL;
+    must_refuse(training_run(&t, &r), WORDS("preference.reference", "run.dir"));
+    free(bytes);
+    arena_fini(&memory);
+}
+
+typedef struct kto_steps {
+    step_losses losses;
+    double most_kl;
+} kto_steps;
+static void keep_kto_step(void *context, const train_step_report *r) {
+    kto_steps *k = context;
+    keep_step_loss(&k->losses, r);
+    for (int i = 0; i < r->metrics.n; i++)
+        if (strcmp(r->metrics.list[i].row->name, "kl") == 0) k->most_kl = fmax(k->most_kl, r->metrics.list[i].value);
+}
+
+/* kto's z is over all examples of a step: however they are split into micro-batches, the losses are the same but for the order in
+ * which fp32 gradients are added, and for z's own losses, which another op computes in another order: 1e-6 of losses near 1 in the
+ * first step, and some steps of AdamW behind that. */
+static void z_is_over_all_examples_of_a_step(void **state) {
+    static const struct { int64_t micro_batch, accumulation; } splits[] = {{4, 1}, {2, 2}, {1, 4}};
+    static const char *const loras[] = {"none", "4"};
+    for (size_t l = 0; l < ARRAY_LENGTH(loras); l++) {
+        kto_steps steps[ARRAY_LENGTH(splits)] = {0};
+        for (size_t i = 0; i < ARRAY_LENGTH(splits); i++) {
+            arena memory;
+            train_result r;
+            arena_init(&memory);
+            train_observer o = {.context = &steps[i], .on_step = keep_kto_step};
+            training t =
+                way_training(&memory, &(way){"kto", "auto", loras[l]}, PRECISION_FP32, SETTINGS("preference.beta=0.5"));
+            t.micro_batch = splits[i].micro_batch, t.accumulation = splits[i].accumulation, t.steps = 6;
+            t.observer = &o;
+            must(training_run(&t, &r));
+            training_as_planned(&r, "kto");
+            arena_fini(&memory);
+        }
+        for (size_t i = 1; i < ARRAY_LENGTH(splits); i++)
+            for (int s = 0; s < steps[0].losses.n; s++)
+                assert_true(fabs(steps[i].losses.of[s] - steps[0].losses.of[s]) < (s ? 2e-5 : 1e-6));
+        assert_true(steps[0].most_kl > 0.01);
+    }
+}
+
+static void techniques_keep_the_bits_of_kto_in_parts(void **state) {
+    arena memory;
+    train_result plain, r;
+    arena_init(&memory);
+    training t = way_training(&memory, &(way){"kto", "copy", "none"}, PRECISION_BF16, NULL);
+    t.accumulation = 2;
+    must(training_run(&t, &plain));
+    for (size_t k = 0; k + 1 < ARRAY_LENGTH(techniques); k++) { /* the last one overlaps the update */
+        t = way_training(&memory, &(way){"kto", "copy", "none"}, PRECISION_BF16, techniques[k]);
+        t.accumulation = 2;
+        must(training_run(&t, &r));
+        if (r.param_hash != plain.param_hash || r.last_loss != plain.last_loss) fail_msg("technique %zu", k);
+        training_as_planned(&r, "kto");
+    }
     arena_fini(&memory);
 }
 
@@ -179,7 +318,8 @@ static void refused(const char *source, const char *const *more, const char *con
 static void what_cannot_be_is_refused_by_name(void **state) {
     const char *pairs = "builtin:preferences";
     refused(pairs, SETTINGS("preference.reference=base"), WORDS("preference.reference: found base", "model.lora.rank"));
-    refused(pairs, SETTINGS("preference.loss=kto", "train.accumulation=2"), WORDS("kto", "train.accumulation=1"));
+    refused(pairs, SETTINGS("preference.loss=kto", "train.accumulation=2", "memory.overlap_update=true"),
+            WORDS("memory.overlap_update", "kto"));
     refused("builtin:arithmetic", NULL, WORDS("data.source", "preference"));
     refused("builtin:grammar", NULL, WORDS("data.source", "preference"));
 
@@ -202,9 +342,16 @@ static void what_cannot_be_is_refused_by_name(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(techniques_of_memory_keep_the_bits),  cmocka_unit_test(base_and_copy_are_one_reference),
-        cmocka_unit_test(resumed_runs_end_with_the_same_bits), cmocka_unit_test(another_loss_is_another_run),
-        cmocka_unit_test(another_reference_is_refused),        cmocka_unit_test(what_cannot_be_is_refused_by_name),
+        cmocka_unit_test(a_reference_on_disk_has_the_bits_of_a_copy),
+        cmocka_unit_test(a_reference_on_disk_must_be_that_of_the_run),
+        cmocka_unit_test(z_is_over_all_examples_of_a_step),
+        cmocka_unit_test(techniques_keep_the_bits_of_kto_in_parts),
+        cmocka_unit_test(techniques_of_memory_keep_the_bits),
+        cmocka_unit_test(base_and_copy_are_one_reference),
+        cmocka_unit_test(resumed_runs_end_with_the_same_bits),
+        cmocka_unit_test(another_loss_is_another_run),
+        cmocka_unit_test(another_reference_is_refused),
+        cmocka_unit_test(what_cannot_be_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, test_dir_open, test_dir_close);
 }

@@ -109,7 +109,7 @@ static double *machine_gradient(machine *m, size_t *n) {
 }
 
 static batch_rows rows_of(const rows *r, const float *weights) {
-    return (batch_rows){r->tokens, r->targets, r->doc_start, weights, 40};
+    return (batch_rows){r->tokens, r->targets, r->doc_start, weights, .first_row = 40};
 }
 
 /* The gradient of a weighted loss is the weighted sum of the gradients of single tokens, which a program without weights gives
@@ -288,7 +288,7 @@ static status counting_next(void *self, const micro_inputs *to) {
     if (t->step == seen.bad_step) t->weights[3] = NAN;
     seen.n_next++;
     return batch_write(t->host.exec, t->host.plan, to,
-                       &(batch_rows){b->tokens, b->targets, b->doc_start, t->weights, b->first_row});
+                       &(batch_rows){b->tokens, b->targets, b->doc_start, t->weights, .first_row = b->first_row});
 }
 
 static status counting_again(void *self, uint64_t position, int64_t micro, const micro_inputs *to) {

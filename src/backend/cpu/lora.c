@@ -8,25 +8,26 @@
 
 enum { COPY_ROWS = 64 };
 
+typedef enum lora_product { PRODUCT_UP, PRODUCT_DXA, PRODUCT_DB } lora_product;
+
 /* m, n, k of part i, operands without their data. y: (N, out), the wide rows; r: of b (R, r). */
-static gemm_call part_call(const op *o, const value *y, int64_t r, int i) {
+static gemm_call part_call(const op *o, lora_product which, const value *y, int64_t r, int i) {
     int64_t N = y->shape.dim[0], out = y->shape.dim[1], columns = o->attr.part_columns[i], wide = o->attr.n_parts * r;
     gemm_call g = {.a = {.type = y->type}, .b = {.type = y->type}, .scale = &o->attr.scale};
-    switch (o->kind) {
-    case OP_LORA_UP: /* xa (N, r), b (columns, r) */
+    switch (which) {
+    case PRODUCT_UP: /* xa (N, r), b (columns, r) */
         g.m = N, g.n = columns, g.k = r;
         g.a.row_stride = wide, g.a.col_stride = 1;
         g.b.row_stride = 1, g.b.col_stride = r;
         g.ldc = g.ld_add = out;
         break;
-    case OP_LORA_DXA: /* dy (N, columns), b (columns, r) */
+    case PRODUCT_DXA: /* dy (N, columns), b (columns, r) */
         g.m = N, g.n = r, g.k = columns;
         g.a.row_stride = out, g.a.col_stride = 1;
         g.b.row_stride = r, g.b.col_stride = 1;
         g.ldc = wide;
         break;
-    default: /* dy (N, columns), xa (N, r) */
-        ASSERT(o->kind == OP_LORA_DB);
+    case PRODUCT_DB: /* dy (N, columns), xa (N, r) */
         g.m = columns, g.n = r, g.k = N;
         g.a.row_stride = 1, g.a.col_stride = out;
         g.b.row_stride = wide, g.b.col_stride = 1;
@@ -35,25 +36,28 @@ static gemm_call part_call(const op *o, const value *y, int64_t r, int i) {
     return g;
 }
 
-SAME_PLACE(LORA_UP_BASE, LORA_DXA_DY, LORA_DB_DY);
-
-static size_t lora_work_bytes(const program *p, const op *o, int n_threads) {
-    const value *y = program_get(p, o->in[LORA_UP_BASE]);
-    value_id b = o->kind == OP_LORA_UP    ? o->in[LORA_UP_B]
-                 : o->kind == OP_LORA_DXA ? o->in[LORA_DXA_B]
-                                          : o->out[LORA_DB_DB];
+static size_t product_work_bytes(const op *o, lora_product which, const value *y, const value *b, int n_threads) {
     size_t most = 0;
     for (int i = 0; i < o->attr.n_parts; i++) {
-        gemm_call g = part_call(o, y, program_get(p, b)->shape.dim[1], i);
+        gemm_call g = part_call(o, which, y, b->shape.dim[1], i);
         most = MAX(most, o->rows ? gemm_rows_work_bytes(g.m, g.n, g.k, y->type, n_threads)
                                  : gemm_work_bytes(g.m, g.n, g.k, y->type, y->type, n_threads));
     }
     return most;
 }
 
-const cpu_work_fn cpu_work_LORA_UP = lora_work_bytes;
-const cpu_work_fn cpu_work_LORA_DXA = lora_work_bytes;
-const cpu_work_fn cpu_work_LORA_DB = lora_work_bytes;
+static size_t up_work_bytes(const program *p, const op *o, int n_threads) {
+    return product_work_bytes(o, PRODUCT_UP, program_get(p, o->in[LORA_UP_BASE]), program_get(p, o->in[LORA_UP_B]),
+                              n_threads);
+}
+static size_t bwd_work_bytes(const program *p, const op *o, int n_threads) {
+    const value *dy = program_get(p, o->in[LORA_BWD_DY]), *b = program_get(p, o->in[LORA_BWD_B]);
+    return MAX(product_work_bytes(o, PRODUCT_DXA, dy, b, n_threads),
+               product_work_bytes(o, PRODUCT_DB, dy, b, n_threads));
+}
+
+const cpu_work_fn cpu_work_LORA_UP = up_work_bytes;
+const cpu_work_fn cpu_work_LORA_BWD = bwd_work_bytes;
 
 typedef struct copy_job {
     const op_attr *attr;
@@ -96,7 +100,7 @@ void cpu_kernel_LORA_UP(backend_context *c, const kernel_call *k) { /* y = */
         pool_run(c->threads, copy_task, &j, divide_up(n_rows, COPY_ROWS));
     }
     for (int i = 0; i < k->op->attr.n_parts; i++) {
-        gemm_call g = part_call(k->op, y, r, i);
+        gemm_call g = part_call(k->op, PRODUCT_UP, y, r, i);
         lora_part p = op_lora_part(k->op, r, i);
         g.m = n_rows;
         g.a.data = element_at(k->in[LORA_UP_XA], y->type, p.small);
@@ -109,30 +113,20 @@ void cpu_kernel_LORA_UP(backend_context *c, const kernel_call *k) { /* y = */
     }
 }
 
-void cpu_kernel_LORA_DXA(backend_context *c, const kernel_call *k) { /* dxa = */
-    const value *dy = call_in(k, LORA_DXA_DY);
-    int64_t r = call_in(k, LORA_DXA_B)->shape.dim[1];
-    for (int i = 0; i < k->op->attr.n_parts; i++) {
-        gemm_call g = part_call(k->op, dy, r, i);
-        lora_part p = op_lora_part(k->op, r, i);
-        g.a.data = element_at(k->in[LORA_DXA_DY], dy->type, p.first);
-        g.b.data = element_at(k->in[LORA_DXA_B], dy->type, p.row * r);
-        g.c = element_at(k->out[LORA_DXA_DXA], dy->type, p.small);
-        g.c_type = dy->type;
-        gemm_run(c, &g, k->work);
-    }
-}
-
-void cpu_kernel_LORA_DB(backend_context *c, const kernel_call *k) { /* db = */
-    const value *dy = call_in(k, LORA_DB_DY), *db = call_out(k, LORA_DB_DB);
+void cpu_kernel_LORA_BWD(backend_context *c, const kernel_call *k) { /* dxa =, db = */
+    const value *dy = call_in(k, LORA_BWD_DY), *db = call_out(k, LORA_BWD_DB);
     int64_t r = db->shape.dim[1];
     for (int i = 0; i < k->op->attr.n_parts; i++) {
-        gemm_call g = part_call(k->op, dy, r, i);
         lora_part p = op_lora_part(k->op, r, i);
-        g.a.data = element_at(k->in[LORA_DB_DY], dy->type, p.first);
-        g.b.data = element_at(k->in[LORA_DB_XA], dy->type, p.small);
-        g.c = element_at(k->out[LORA_DB_DB], db->type, p.row * r);
-        g.c_type = db->type;
-        gemm_run(c, &g, k->work);
+        gemm_call to_xa = part_call(k->op, PRODUCT_DXA, dy, r, i), to_b = part_call(k->op, PRODUCT_DB, dy, r, i);
+        to_xa.a.data = to_b.a.data = element_at(k->in[LORA_BWD_DY], dy->type, p.first);
+        to_xa.b.data = element_at(k->in[LORA_BWD_B], dy->type, p.row * r);
+        to_xa.c = element_at(k->out[LORA_BWD_DXA], dy->type, p.small);
+        to_xa.c_type = dy->type;
+        to_b.b.data = element_at(k->in[LORA_BWD_XA], dy->type, p.small);
+        to_b.c = element_at(k->out[LORA_BWD_DB], db->type, p.row * r);
+        to_b.c_type = db->type;
+        gemm_run(c, &to_xa, k->work);
+        gemm_run(c, &to_b, k->work);
     }
 }

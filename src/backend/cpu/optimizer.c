@@ -345,16 +345,19 @@ void cpu_kernel_CLIP(backend_context *c, const kernel_call *k) {
     float *clip = k->out[CLIP_CLIP];
     int64_t n = shape_count(&call_in(k, CLIP_PARTIALS)->shape);
     double lane[CLIP_LANES] = {0}, divisor = sums[k->op->attr.normalize_by_weights ? SUM_WEIGHTS : SUM_VALID];
+    double loss = sums[SUM_WEIGHTED_LOSS]; /* those after the first are scaled to its divisor by their weights */
+    for (int i = 1; i < k->op->attr.n_losses; i++) loss += sums[i * SUM_COUNT + SUM_WEIGHTED_LOSS];
     for (int64_t i = 0; i < n; i++) lane[i % CLIP_LANES] += partials[i];
     for (int half = CLIP_LANES / 2; half > 0; half /= 2)
         for (int i = 0; i < half; i++) lane[i] += lane[i + half];
     if (divisor == 0) divisor = 1; /* no token was valid: the gradient is zero, and stays zero */
     double factor = s->grad_unscale / divisor, norm = sqrt(lane[0]) * factor;
     if (k->op->attr.clip > 0) factor *= fmin(1, k->op->attr.clip / (norm + 1e-6));
-    bool skip = !isfinite(norm) || !isfinite(sums[SUM_WEIGHTED_LOSS]);
+    bool skip = !isfinite(norm) || !isfinite(loss);
     memset(clip, 0, CLIP_COUNT * sizeof *clip);
     clip[CLIP_NORM] = (float)norm;
     clip[CLIP_FACTOR] = skip ? 0 : (float)factor;
     clip[CLIP_SKIP] = skip;
-    clip[CLIP_LOSS] = (float)(sums[SUM_WEIGHTED_LOSS] / divisor);
+    clip[CLIP_LOSS] = (float)(loss / divisor);
+    for (int i = 0; i < k->op->attr.n_losses * SUM_COUNT; i++) clip[CLIP_COUNT + i] = (float)sums[i];
 }

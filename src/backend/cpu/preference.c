@@ -22,13 +22,14 @@ void cpu_kernel_PREFERENCE(backend_context *c, const kernel_call *k) {
     float *weights = k->out[PREFERENCE_WEIGHTS];
     double *sums = k->out[PREFERENCE_SUMS], part[PREFERENCE_SUM_COUNT] = {0};
     preference_part *parts = k->work; /* of a row */
+    const double *given_z = k->in[PREFERENCE_Z];
     preference_gains gains = {0, 0};
     int64_t T = a->seq_len;
-    for (int64_t at = 0; at < a->batch * T && o->kind == PREFERENCE_KTO; at += T) {
+    for (int64_t at = 0; at < a->batch * T && o->kind == PREFERENCE_KTO && !given_z; at += T) {
         int64_t n = preference_add_row(parts, T, segments + at, losses + at, reference + at);
         preference_add_gains(&gains, parts, n);
     }
-    double z = preference_z(o, gains);
+    double z = given_z ? *given_z : preference_z(o, gains);
     for (int64_t at = 0; at < a->batch * T; at += T) {
         int64_t n = preference_add_row(parts, T, segments + at, losses + at, reference ? reference + at : NULL);
         preference_judge(o, parts, n, z, part);

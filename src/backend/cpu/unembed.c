@@ -355,7 +355,9 @@ static void run_dw(backend_context *c, const unembed_run *r, const void *h, void
                    .c = (char *)dw + (size_t)(r->first_column * u->C) * dtype_bytes(dw_type),
                    .c_type = dw_type,
                    .ldc = u->C,
-                   .accumulate = accumulate};
+                   .accumulate = accumulate && dw_type == DTYPE_F32};
+    if (accumulate && dw_type != DTYPE_F32)
+        g.add = g.c, g.ld_add = g.ldc; /* of losses before this one: rounded once more */
     gemm_run(c, &g, work);
 }
 
@@ -440,7 +442,7 @@ void cpu_kernel_UNEMBED_JOIN(backend_context *c, const kernel_call *k) {
     }
 }
 
-/* dh =, dw = where it is asked for, and losses = unless ranks share them: then the numbers of each token are known before. */
+/* dh =, dw = or += where it is asked for, and losses = unless ranks share them: then the numbers of each token are known before. */
 static void run_loss_gradient(backend_context *c, const kernel_call *k, unembed_run *r, void *dh, dtype dh_type,
                               void *dw, dtype dw_type) {
     const unembed_plan *u = r->plan;
@@ -450,7 +452,7 @@ static void run_loss_gradient(backend_context *c, const kernel_call *k, unembed_
     r->weights = k->in[UNEMBED_LOSS_GRAD_WEIGHTS];
     r->seed = scalars->seed;
 
-    bool any = false; /* something was trained on, so dw has been started */
+    bool adds = k->op->attr.adds, any = false; /* something was trained on, so dw has been started */
     for (int64_t i = 0; i < u->n_chunks; i++) {
         if (!run_chunk(r, i)) {
             if (r->losses) memset(r->losses + r->first_row, 0, (size_t)r->n_rows * sizeof(float));
@@ -468,10 +470,10 @@ static void run_loss_gradient(backend_context *c, const kernel_call *k, unembed_
         }
         run_gradient(c, r);
         run_dh(c, r, w, dh, dh_type, gemm_work);
-        if (u->has_dw && !u->v_block) run_dw(c, r, h, dw, dw_type, any, gemm_work);
+        if (u->has_dw && !u->v_block) run_dw(c, r, h, dw, dw_type, adds || any, gemm_work);
         any = true;
     }
-    if (!any && dw) memset(dw, 0, (size_t)(u->V * u->C) * dtype_bytes(dw_type));
+    if (!any && dw && !adds) memset(dw, 0, (size_t)(u->V * u->C) * dtype_bytes(dw_type));
     if (!any || !u->v_block) return;
 
     r->first_row = r->state_row = 0;
@@ -480,7 +482,7 @@ static void run_loss_gradient(backend_context *c, const kernel_call *k, unembed_
         r->n_columns = MIN(u->v_block, u->V - r->first_column);
         run_logits(c, r, h, w, gemm_work);
         run_gradient(c, r);
-        run_dw(c, r, h, dw, dw_type, false, gemm_work);
+        run_dw(c, r, h, dw, dw_type, adds, gemm_work);
     }
 }
 
@@ -517,7 +519,7 @@ void cpu_kernel_LOSS_REDUCE(backend_context *c, const kernel_call *k) {
     const float *losses = k->in[LOSS_REDUCE_LOSSES], *weights = k->in[LOSS_REDUCE_WEIGHTS];
     const int32_t *targets = k->in[LOSS_REDUCE_TARGETS];
     const step_scalars *scalars = k->in[LOSS_REDUCE_SCALARS];
-    double *sums = k->out[LOSS_REDUCE_SUMS], part[SUM_COUNT] = {0};
+    double *sums = (double *)k->out[LOSS_REDUCE_SUMS] + k->op->attr.loss * SUM_COUNT, part[SUM_COUNT] = {0};
     int64_t N = shape_count(&call_in(k, LOSS_REDUCE_LOSSES)->shape);
     for (int64_t i = 0; i < N; i++) {
         if (targets[i] < 0) continue;

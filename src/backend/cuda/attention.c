@@ -4,6 +4,7 @@
  * machine wherever it stands in a program. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/launch_attention.h"
+#include "backend/cuda/tensor_map.h"
 
 SAME_PLACE(ATTENTION_QKV, ATTENTION_BWD_QKV);
 SAME_PLACE(ATTENTION_DOC_START, ATTENTION_BWD_DOC_START);
@@ -33,20 +34,15 @@ static attention_kernels kernels_for(const backend_context *c, const launch_atte
     return a->D == 64 || a->D == 80 || a->D == 96 || a->D == 128 ? KERNELS_MMA : KERNELS_PLAIN;
 }
 
-/* Rows of a packed tensor as the TMA unit is told of them. The third dimension is the sequence: a tile that ends behind
- * one is filled with zeros and not with the next one's tokens. */
+/* The third dimension is the sequence: a tile that ends behind one is filled with zeros and not with the next one's tokens. */
 static CUtensorMap map_of(const launch_attention *a, const void *rows, int64_t width) {
-    CUtensorMap map;
-    cuuint64_t dims[] = {(cuuint64_t)width, (cuuint64_t)a->T, (cuuint64_t)a->B};
-    cuuint64_t strides[] = {(cuuint64_t)width * 2, (cuuint64_t)(width * a->T) * 2}; /* bytes, of all but the first */
-    cuuint32_t box[] = {ATTENTION_BOX_COLUMNS, ATTENTION_BOX_ROWS, 1}, step[] = {1, 1, 1};
-    CUtensorMapDataType type =
-        a->type == LAUNCH_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-    CUresult rc = cuTensorMapEncodeTiled(&map, type, 3, (void *)rows, dims, strides, box, step,
-                                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    ASSERT(rc == CUDA_SUCCESS);
-    return map;
+    return tensor_map_make(&(tensor_box){.data = rows,
+                                         .columns = width,
+                                         .rows = a->T,
+                                         .sequences = a->B,
+                                         .box_columns = ATTENTION_BOX_COLUMNS,
+                                         .box_rows = ATTENTION_BOX_ROWS,
+                                         .type = a->type});
 }
 
 void cuda_kernel_ATTENTION(backend_context *c, const kernel_call *k) {

@@ -6,7 +6,7 @@ enum {
     ATTENTION_HEAD_DIM_MOST = 256,
     ATTENTION_BOX_ROWS = 64, /* of a tile, as the TMA unit fetches it */
     ATTENTION_BOX_COLUMNS = 64,
-    PAGED_SPLIT = 256,     /* positions that are summed before they join the rest */
+    PAGED_SPLIT = 64,      /* positions that are summed before they join the rest: one tile of keys */
     PAGED_SPLIT_ROWS = 128 /* up to so many tokens in a step the splits of one token run side by side */
 };
 

@@ -65,6 +65,14 @@ __device__ inline void copy_bulk(uint32_t to, const void *from, uint32_t n_bytes
                  : "memory");
 }
 
+/* Copies out of shared memory go in groups of a thread. What threads stored there is seen by them after fence_bulk. */
+__device__ inline void fence_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ inline void copy_bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/* Until at most PENDING of this thread's groups are still to be read from shared memory. */
+template <int PENDING> __device__ inline void copy_bulk_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+
 /* ---- clusters --------------------------------------------------------------------------------------------------- */
 
 __device__ inline uint32_t cluster_rank() {

@@ -62,13 +62,6 @@ static cudaDataType_t data_type(dtype t) {
 
 static bool uses_tf32(const backend_context *c, dtype t) { return c->tf32 && t == DTYPE_F32; }
 
-/* For vectors cuBLASLt has kernels that round a product before they add it to what C holds (seen for 1 x 1 x 1 in bf16); a sum is
- * rounded once, so that the plain kernel does such small ones. */
-enum { ADDING_LEAST = 16 };
-static bool is_vector_that_adds(const product *q) {
-    return q->add && (q->m < ADDING_LEAST || q->n < ADDING_LEAST || q->k < ADDING_LEAST);
-}
-
 /* Do operands start at a multiple of ALIGNMENT wherever the product stands? Otherwise the algorithm would have to follow the
  * address: cuBLASLt can be told of less, names algorithms for it, and refuses them at some of the addresses. */
 static bool is_aligned(const product *q) {
@@ -180,7 +173,7 @@ static int candidates_find(const backend_context *c, gemm_plan *p, candidate out
     int n_found = 0, n = 0;
     /* An address that is aligned as far as is promised and no further: the answer must not depend on the real one. */
     const void *any = (const void *)(uintptr_t)ALIGNMENT;
-    if (is_vector_that_adds(&p->q) || !is_aligned(&p->q) || !describe(c, p) || !prefer(&preference, &p->q)) return 0;
+    if (!is_aligned(&p->q) || !describe(c, p) || !prefer(&preference, &p->q)) return 0;
     if (!point(p, any, any, any)) return 0;
     if (cublasLtMatmulAlgoGetHeuristic(c->blas, &p->op, &p->b, &p->a, &p->c, &p->c, &preference, CANDIDATES_MOST, found,
                                        &n_found) != CUBLAS_STATUS_SUCCESS)

@@ -49,6 +49,7 @@ typedef struct launch_clip_args {
     int n_clip;
     float limit; /* of the norm; 0: none */
     bool by_weights;
+    int n_losses; /* whose sums lie one behind the other; 0: one */
 } launch_clip_args;
 enum { LAUNCH_SUM_WEIGHTED_LOSS, LAUNCH_SUM_VALID, LAUNCH_SUM_WEIGHTS, LAUNCH_SUM_LOSS, LAUNCH_SUM_COUNT };
 enum { LAUNCH_CLIP_NORM, LAUNCH_CLIP_FACTOR, LAUNCH_CLIP_SKIP, LAUNCH_CLIP_LOSS };

@@ -12,6 +12,7 @@ typedef struct launch_preference {
     const float *losses, *reference; /* (batch, seq_len); reference: NULL where the loss has none */
     const int32_t *segments;
     const uint32_t *micro; /* of step_scalars, in device memory */
+    const double *z;       /* kto's, in device memory; NULL: that of these rows */
     float *weights;
     double *sums; /* PREFERENCE_SUM_COUNT */
     int64_t batch, seq_len;

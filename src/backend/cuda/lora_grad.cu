@@ -16,10 +16,6 @@ template <typename E> static __device__ E zero_of() {
     *(uint16_t *)&e = 0;
     return e;
 }
-static __device__ void round_to(float *y, float x) { *y = x; }
-static __device__ void round_to(__nv_bfloat16 *y, float x) { *y = __float2bfloat16_rn(x); }
-static __device__ void round_to(__half *y, float x) { *y = __float2half_rn(x); }
-
 /* What a block works on. */
 template <typename E> struct job {
     const E *dy;         /* its first column */

@@ -52,6 +52,10 @@ template <> __device__ inline uint32_t pack<__half>(float low, float high) {
     return word;
 }
 
+__device__ inline void round_to(float *y, float x) { *y = x; }
+__device__ inline void round_to(__nv_bfloat16 *y, float x) { *y = __float2bfloat16_rn(x); }
+__device__ inline void round_to(__half *y, float x) { *y = __float2half_rn(x); }
+
 /* 2^x to 2 units in the last place, tiny results 0; exp2f would scale those. */
 __device__ inline float power_of_2(float x) {
     float y;
@@ -69,4 +73,8 @@ __device__ inline uint4 load_shared_16(uint32_t from) {
                  : "r"(from)
                  : "memory");
     return v;
+}
+__device__ inline void store_shared_16(uint32_t to, uint4 v) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
 }

@@ -77,14 +77,15 @@ void cuda_kernel_CLIP(backend_context *c, const kernel_call *k) {
                           .n_partials = shape_count(&call_in(k, CLIP_PARTIALS)->shape),
                           .n_clip = CLIP_COUNT,
                           .limit = k->op->attr.clip,
-                          .by_weights = k->op->attr.normalize_by_weights};
+                          .by_weights = k->op->attr.normalize_by_weights,
+                          .n_losses = k->op->attr.n_losses};
     launch_clip(c->stream, &a);
 }
 
 void cuda_kernel_LOSS_REDUCE(backend_context *c, const kernel_call *k) {
-    launch_loss_reduce(c->stream, k->out[LOSS_REDUCE_SUMS], k->in[LOSS_REDUCE_LOSSES], k->in[LOSS_REDUCE_TARGETS],
-                       k->in[LOSS_REDUCE_WEIGHTS], k->in[LOSS_REDUCE_SCALARS],
-                       shape_count(&call_in(k, LOSS_REDUCE_LOSSES)->shape));
+    launch_loss_reduce(c->stream, (double *)k->out[LOSS_REDUCE_SUMS] + k->op->attr.loss * SUM_COUNT,
+                       k->in[LOSS_REDUCE_LOSSES], k->in[LOSS_REDUCE_TARGETS], k->in[LOSS_REDUCE_WEIGHTS],
+                       k->in[LOSS_REDUCE_SCALARS], shape_count(&call_in(k, LOSS_REDUCE_LOSSES)->shape));
 }
 
 void cuda_kernel_ADAMW(backend_context *c, const kernel_call *k) {

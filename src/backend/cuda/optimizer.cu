@@ -190,6 +190,7 @@ static __global__ void __launch_bounds__(CLIP_THREADS) clip_kernel(launch_clip_a
     if (divisor == 0) divisor = 1; /* no token was valid: the gradient is zero, and stays zero */
     double factor = a.scalars->grad_unscale / divisor, norm = sqrt(lane[0]) * factor;
     double loss = a.sums[LAUNCH_SUM_WEIGHTED_LOSS];
+    for (int i = 1; i < a.n_losses; i++) loss += a.sums[i * LAUNCH_SUM_COUNT + LAUNCH_SUM_WEIGHTED_LOSS];
     if (a.limit > 0) factor *= fmin(1.0, a.limit / (norm + 1e-6));
     bool skip = !isfinite(norm) || !isfinite(loss);
     for (int i = 0; i < a.n_clip; i++) a.clip[i] = 0;
@@ -197,6 +198,7 @@ static __global__ void __launch_bounds__(CLIP_THREADS) clip_kernel(launch_clip_a
     a.clip[LAUNCH_CLIP_FACTOR] = skip ? 0.0f : (float)factor;
     a.clip[LAUNCH_CLIP_SKIP] = skip;
     a.clip[LAUNCH_CLIP_LOSS] = (float)(loss / divisor);
+    for (int i = 0; i < a.n_losses * LAUNCH_SUM_COUNT; i++) a.clip[a.n_clip + i] = (float)a.sums[i];
 }
 
 void launch_clip(cudaStream_t s, const launch_clip_args *a) { launch(clip_kernel, dim3(1), dim3(CLIP_THREADS), s, *a); }

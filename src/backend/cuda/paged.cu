@@ -125,13 +125,20 @@ __global__ void __launch_bounds__(THREADS) paged_join(const __grid_constant__ la
     softmax_state total = {-INFINITY, 0};
     const bool there = a.slots[token] >= 0;
     const int n = there ? position_of(a, token) / PAGED_SPLIT + 1 : 0;
-    for (int split = 0; split < n; split++) {
-        const int64_t partial = partial_of(a, token, head, split, n_splits);
-        const float *values = partial_values(a, partial);
-        join_factors f = join(total, *partial_state(a, partial, n_splits));
+    const int64_t first = partial_of(a, token, head, 0, n_splits);
+    for (int some = 0; some < n; some += WARP) { /* a lane fetches a state, so that they come all at once */
+        const softmax_state mine =
+            some + lane < n ? *partial_state(a, first + some + lane, n_splits) : softmax_state{-INFINITY, 0};
+#pragma unroll 4
+        for (int split = 0; split < min(WARP, n - some); split++) {
+            const float *values = partial_values(a, first + some + split);
+            const softmax_state state = {__shfl_sync(0xffffffff, mine.max, split),
+                                         __shfl_sync(0xffffffff, mine.sum, split)};
+            const join_factors f = join(total, state);
 #pragma unroll
-        for (int i = 0; i < COLUMNS; i++)
-            if (lane + WARP * i < a.D) sum[i] = fmaf(sum[i], f.total, values[lane + WARP * i] * f.part);
+            for (int i = 0; i < COLUMNS; i++)
+                if (lane + WARP * i < a.D) sum[i] = fmaf(sum[i], f.total, values[lane + WARP * i] * f.part);
+        }
     }
     store_row((E *)a.y + task * a.D, a.D, sum, there ? total.sum : 1.0f);
 }

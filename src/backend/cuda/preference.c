@@ -11,6 +11,7 @@ void cuda_kernel_PREFERENCE(backend_context *c, const kernel_call *k) {
         .reference = k->in[PREFERENCE_REFERENCE],
         .segments = k->in[PREFERENCE_SEGMENTS],
         .micro = (const uint32_t *)((const char *)k->in[PREFERENCE_SCALARS] + offsetof(step_scalars, micro)),
+        .z = k->in[PREFERENCE_Z],
         .weights = k->out[PREFERENCE_WEIGHTS],
         .sums = k->out[PREFERENCE_SUMS],
         .batch = a->batch,

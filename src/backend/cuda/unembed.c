@@ -28,6 +28,7 @@ typedef struct unembed_run {
     const void *h, *w;
     char *work;
     float scale;      /* of the logits; 0: 1 */
+    bool adds;        /* dw += */
     unembed_rows all; /* of all tokens; logits and gradient are set where they are used */
 } unembed_run;
 
@@ -46,7 +47,8 @@ static unembed_run run_make(backend_context *c, const kernel_call *k) {
                      .h = k->in[UNEMBED_LOSS_H],
                      .w = k->in[UNEMBED_LOSS_W],
                      .work = k->work,
-                     .scale = k->op->attr.logits_scale};
+                     .scale = k->op->attr.logits_scale,
+                     .adds = k->op->attr.adds};
     ASSERT(u.plan.vocab <= INT32_MAX - 65536); /* columns are counted in 32 bits, with room for a step past the end */
     u.all = (unembed_rows){.n_rows = u.plan.N,
                            .n_columns = (int32_t)u.plan.V,
@@ -138,7 +140,7 @@ static void run_stored(const unembed_run *u, void *dh, void *dw) {
     all.gradient = stored;
     all.gradient_ld = p->ld;
     run_dh(u, &all, 0, dh);
-    if (p->has_dw) run_dw(u, &all, 0, dw, false);
+    if (p->has_dw) run_dw(u, &all, 0, dw, u->adds);
 }
 
 static void run_chunks(const unembed_run *u, void *dh, void *dw) {
@@ -149,7 +151,7 @@ static void run_chunks(const unembed_run *u, void *dh, void *dw) {
         run_logits(u, &r, first);
         chunk_gradient(u, &r);
         run_dh(u, &r, first, dh);
-        if (p->has_dw && p->v_block == 0) run_dw(u, &r, first, dw, first > 0);
+        if (p->has_dw && p->v_block == 0) run_dw(u, &r, first, dw, u->adds || first > 0);
     }
     if (p->v_block == 0) return;
 
@@ -161,7 +163,7 @@ static void run_chunks(const unembed_run *u, void *dh, void *dw) {
         r.n_columns = (int32_t)MIN(p->v_block, p->V - column);
         run_logits(u, &r, 0);
         launch_unembed_grad(u->c->stream, &r);
-        run_dw(u, &r, 0, dw, false);
+        run_dw(u, &r, 0, dw, u->adds);
     }
 }
 
@@ -181,7 +183,7 @@ static void run_gradient(const unembed_run *u, void *dh, void *dw) {
     else run_chunks(u, dh, dw);
 }
 
-/* losses =, dh =, dw = where it is asked for */
+/* losses =, dh =, dw = or += where it is asked for */
 void cuda_kernel_UNEMBED_LOSS_GRAD(backend_context *c, const kernel_call *k) {
     unembed_run u = gradient_make(c, k);
     u.all.losses = k->out[UNEMBED_LOSS_GRAD_LOSSES];

@@ -27,6 +27,13 @@ __device__ inline void fetch_box(uint32_t to, const CUtensorMap *map, int column
                  : "memory");
 }
 
+/* The way back; what lies outside of the tensor is left out. In groups of a thread, as copy_bulk_commit says. */
+__device__ inline void store_box(const CUtensorMap *map, int column, int row, int sequence, uint32_t from) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map),
+                 "r"(column), "r"(row), "r"(sequence), "r"(from)
+                 : "memory");
+}
+
 /* ---- products --------------------------------------------------------------------------------------------------- */
 
 /* Registers given to wgmma are ready (before the first of a batch). */

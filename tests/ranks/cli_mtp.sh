@@ -1,0 +1,58 @@
+#!/bin/bash
+# cli_mtp.sh - multi-token prediction on many ranks: the bits of one rank with as many micro-batches, in every stage of ZeRO, with
+# recompute, offload and pipelines; tensor and sequence parallelism within a bound. RALO names the program.
+. "$(dirname "$0")/../harness/check.sh"
+need_ranks
+need python3
+common=(--preset test-qwen3 --set train.task=mtp --set model.layers=5 --set model.mtp.heads=3 --set data.source=builtin:grammar
+    --set data.seq_len=32 --set train.micro_batch=2 --set train.steps=3 --set train.lr=0.01 --set train.warmup=0
+    --set train.eval_rows=4 --set train.problems=0 --set run.threads=1 --set run.bind=false --set run.device=cpu --json)
+train() { # RANKS ARGUMENTS: hash, loss, and the loss of every head in the last step
+    local n=$1
+    shift
+    rm -rf run
+    run 0 train --ranks "$n" "${common[@]}" --set run.dir=run --set run.save_last=false "$@"
+    python3 - <<'P'
+import json
+r = json.loads(open('out').read().splitlines()[-1])
+m = [json.loads(line) for line in open('run/metrics.jsonl')]
+last = [x for x in m if 'train/head1_ce_loss' in x][-1]
+print(r['param_hash'], r['loss']['last'], *(last[f'train/head{k}_ce_loss'] for k in (1, 2, 3)), r['eval']['loss'])
+P
+}
+same() { # EXPECTED RANKS ARGUMENTS
+    local expected=$1 n=$2 got
+    shift 2
+    got=$(train "$n" "$@")
+    [ "$got" = "$expected" ] || fail "$n ranks, $*: $got, one rank: $expected"
+}
+host=(--set memory.offload.params=host --set memory.offload.grads=host --set memory.offload.states=host
+    --set memory.offload.activations=host)
+
+# Three ranks, ZeRO 3 and full recompute against one rank with three micro-batches and no recompute; then the other stages.
+for precision in fp32 bf16; do
+    sets=(--set precision=$precision)
+    one=$(train 1 "${sets[@]}" --set train.accumulation=3 --set memory.recompute=none)
+    same "$one" 3 "${sets[@]}" --set parallel.zero=3 --set memory.recompute=full
+    same "$one" 1 "${sets[@]}" --set train.accumulation=3 --set memory.recompute=full "${host[@]}"
+done
+for zero in 0 1 2; do same "$one" 3 "${sets[@]}" --set parallel.zero=$zero; done
+same "$one" 3 "${sets[@]}" --set parallel.zero=3 --set memory.recompute=selective "${host[@]}"
+same "$one" 3 "${sets[@]}" --set train.accumulation=3 --set parallel.pipeline=3
+same "$one" 2 "${sets[@]}" --set train.accumulation=3 --set parallel.pipeline=2 --set memory.recompute=full
+sets=(--set precision=bf16 --set model.lora.rank=4)
+one=$(train 1 "${sets[@]}" --set train.accumulation=2)
+same "$one" 2 "${sets[@]}" --set parallel.zero=3 --set memory.recompute=full
+
+# Sums over ranks in another order: fp32 to rounding.
+sets=(--set precision=fp32)
+one=$(train 1 "${sets[@]}")
+for way in "tensor=2 attention=heads" "sequence=2 attention=heads" "sequence=2 attention=ring"; do
+    set -- $way
+    two=$(train 2 "${sets[@]}" --set "parallel.$1" --set "parallel.$2")
+    python3 -c "
+import sys
+a, b = ([float(x) for x in s.split()[1:]] for s in ('$one', '$two'))
+sys.exit(not all(abs(x - y) < 2e-5 for x, y in zip(a, b)))" || fail "$way: $two, one rank: $one"
+done
+finish "multi-token prediction on 2 and 3 ranks: as on one"

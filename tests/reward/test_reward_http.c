@@ -1,0 +1,281 @@
+/* test_reward_http.c - scores from a server that answers, is slow, breaks off, is wrong or never ends. The server is a thread of this
+ * test. */
+#define _GNU_SOURCE 1 /* strcasestr, POLLRDHUP */
+#include "reward/reward.h"
+#include "files.h"
+#include "must.h"
+
+#include <arpa/inet.h>
+#include <math.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* ---- the server -------------------------------------------------------------------------------------------------- */
+
+typedef enum mode {
+    RIGHT,
+    SILENT,
+    FAILS_TWICE,
+    NOT_FOUND,
+    GARBAGE,
+    ONE_SHORT,
+    STRANGE_SCORES,
+    ENDLESS,
+    BREAKS_OFF,
+    MOVED
+} mode;
+
+static atomic_int server_mode, n_requests;
+static int listener, bell[2]; /* a byte in the bell ends the server */
+static pthread_t thread;
+static char url[64];
+
+static bool should_end(void) { return poll(&(struct pollfd){.fd = bell[0], .events = POLLIN}, 1, 0) > 0; }
+
+/* The whole request; its body begins at *body. */
+static bool read_request(int fd, strbuf *in, size_t *body) {
+    char buffer[65536];
+    in->length = 0;
+    for (size_t wanted = SIZE_MAX; in->length < wanted;) {
+        struct pollfd ready[] = {{.fd = fd, .events = POLLIN}, {.fd = bell[0], .events = POLLIN}};
+        if (poll(ready, 2, -1) < 0 || ready[1].revents) return false;
+        ssize_t n = recv(fd, buffer, sizeof buffer, 0);
+        if (n <= 0) return false;
+        strbuf_add_bytes(in, buffer, (size_t)n);
+        const char *end = wanted == SIZE_MAX ? strstr(in->text, "\r\n\r\n") : NULL;
+        if (!end) continue;
+        const char *length = strcasestr(in->text, "content-length:");
+        if (!length || !strstr(in->text, "application/json") || !str_starts_with(in->text, "POST /score "))
+            return false;
+        *body = (size_t)(end + 4 - in->text);
+        wanted = *body + (size_t)atoll(length + 15);
+    }
+    return true;
+}
+
+static bool say(int fd, const char *status, const char *headers, const char *body) {
+    strbuf out;
+    strbuf_init(&out);
+    strbuf_printf(&out, "HTTP/1.1 %s\r\n%sContent-Length: %zu\r\n\r\n%s", status, headers, strlen(body), body);
+    bool sent = send(fd, out.text, out.length, MSG_NOSIGNAL) == (ssize_t)out.length;
+    strbuf_fini(&out);
+    return sent;
+}
+
+/* Each item's score is its column "id" and a half. */
+static bool say_scores(int fd, const char *body, size_t n_bytes, size_t missing) {
+    json_t *root = json_loadb(body, n_bytes, 0, NULL), *scores = json_array();
+    const json_t *items = json_object_get(root, "items");
+    for (size_t i = 0; i + missing < json_array_size(items); i++) {
+        double id = json_number_value(json_object_get(json_array_get(items, i), "id"));
+        json_array_append_new(scores, json_real(id + 0.5));
+    }
+    json_t *out = json_pack("{s:o}", "scores", scores);
+    char *text = json_dumps(out, 0);
+    bool sent = say(fd, "200 OK", "", text);
+    free(text);
+    json_decref(out);
+    json_decref(root);
+    return sent;
+}
+
+static bool say_without_end(int fd) {
+    static char zeros[65536];
+    static const char head[] = "HTTP/1.1 200 OK\r\n\r\n";
+    send(fd, head, sizeof head - 1, MSG_NOSIGNAL);
+    while (!should_end() && send(fd, zeros, sizeof zeros, MSG_NOSIGNAL) > 0) {}
+    return false;
+}
+
+static void wait_for_hangup(int fd) {
+    struct pollfd ready[] = {{.fd = fd, .events = POLLRDHUP}, {.fd = bell[0], .events = POLLIN}};
+    poll(ready, 2, -1);
+}
+
+/* False: the connection is over. */
+static bool serve(int fd, strbuf *in) {
+    size_t body;
+    if (!read_request(fd, in, &body)) return false;
+    int n = atomic_fetch_add(&n_requests, 1);
+    switch ((mode)atomic_load(&server_mode)) {
+    case RIGHT: return say_scores(fd, in->text + body, in->length - body, 0);
+    case SILENT: wait_for_hangup(fd); return false;
+    case FAILS_TWICE:
+        if (n < 2) return say(fd, n ? "503 Busy" : "500 Broken", "", "{\"scores\": [9, 9]}");
+        return say_scores(fd, in->text + body, in->length - body, 0);
+    case NOT_FOUND: return say(fd, "404 Not Found", "", "{}");
+    case GARBAGE: return say(fd, "200 OK", "", "<html>\033[31mno\377</html>");
+    case ONE_SHORT: return say_scores(fd, in->text + body, in->length - body, 1);
+    case STRANGE_SCORES: return say(fd, "200 OK", "", "{\"scores\": [1, null, \"2\", {\"score\": 3}, true]}");
+    case ENDLESS: return say_without_end(fd);
+    case BREAKS_OFF: return send(fd, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", 40, MSG_NOSIGNAL) < 0;
+    case MOVED: return say(fd, "302 Found", "Location: file:///etc/passwd\r\n", "");
+    }
+    return false;
+}
+
+static void *run_server(void *ignored) {
+    strbuf in;
+    strbuf_init(&in);
+    for (;;) {
+        struct pollfd ready[] = {{.fd = listener, .events = POLLIN}, {.fd = bell[0], .events = POLLIN}};
+        if (poll(ready, 2, -1) < 0 || ready[1].revents) break;
+        int fd = accept(listener, NULL, NULL);
+        while (fd >= 0 && serve(fd, &in)) {}
+        if (fd >= 0) close(fd);
+    }
+    strbuf_fini(&in);
+    return NULL;
+}
+
+static int server_open(void **state) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof at;
+    rewards *r;
+    reward_options probe = {.list = "http", .url = "http://127.0.0.1:1/", .timeout = 1};
+    if (rewards_open(&r, &probe) != OK) {
+        print_message("%s\n", error_message());
+        exit(77); /* skipped: no libcurl here */
+    }
+    rewards_close(r);
+    setenv("no_proxy", "127.0.0.1", 1);
+    listener = socket(AF_INET, SOCK_STREAM, 0);
+    if (listener < 0 || bind(listener, (struct sockaddr *)&at, sizeof at) || listen(listener, 16) || pipe(bell))
+        return -1;
+    if (getsockname(listener, (struct sockaddr *)&at, &n)) return -1;
+    snprintf(url, sizeof url, "http://127.0.0.1:%d/score", ntohs(at.sin_port));
+    return pthread_create(&thread, NULL, run_server, NULL);
+}
+
+static int server_close(void **state) {
+    if (write(bell[1], "", 1) != 1) return -1;
+    pthread_join(thread, NULL);
+    close(listener);
+    close(bell[0]);
+    close(bell[1]);
+    return 0;
+}
+
+/* ---- the client -------------------------------------------------------------------------------------------------- */
+
+enum { MOST = 150 };
+static json_t *columns[MOST];
+static reward_item items[MOST];
+static double scores[MOST];
+static reward_report report;
+
+static reward_options options_of(mode m) {
+    atomic_store(&server_mode, m);
+    atomic_store(&n_requests, 0);
+    return (reward_options){.list = "http", .url = url, .timeout = 20, .retries = 2};
+}
+
+static status score(const reward_options *o, size_t n) {
+    rewards *r;
+    must(rewards_open(&r, o));
+    for (size_t i = 0; i < n; i++) {
+        columns[i] = json_pack("{s:i}", "id", (int)i);
+        items[i] = (reward_item){.prompt = {"p", 1}, .completion = {"c\xff", 2}, .columns = columns[i]};
+    }
+    status rc = rewards_score(r, items, n, scores, &report);
+    for (size_t i = 0; i < n; i++) json_decref(columns[i]);
+    rewards_close(r);
+    return rc;
+}
+
+static void expect_none(size_t n, const char *words) {
+    for (size_t i = 0; i < n; i++) assert_true(isnan(scores[i]));
+    assert_int_equal(report.n_failed, n);
+    assert_int_equal(report.n_unscorable, n);
+    if (!strstr(report.first_failure, words)) fail_msg("'%s' is not in: %s", words, report.first_failure);
+    for (const char *c = report.first_failure; *c; c++) assert_true((unsigned char)*c >= 0x20);
+}
+
+static void scores_come_back_in_order(void **state) {
+    reward_options o = options_of(RIGHT);
+    must(score(&o, MOST));
+    for (int i = 0; i < MOST; i++) assert_true(scores[i] == i + 0.5);
+    assert_int_equal(atomic_load(&n_requests), 3); /* batches of 64 */
+    assert_int_equal(report.n_failed, 0);
+    must(score(&o, 0));
+}
+
+static void an_error_that_may_pass_is_tried_again(void **state) {
+    reward_options o = options_of(FAILS_TWICE);
+    must(score(&o, 2));
+    assert_true(scores[0] == 0.5 && scores[1] == 1.5);
+    assert_int_equal(atomic_load(&n_requests), 3);
+    o = options_of(FAILS_TWICE);
+    o.retries = 1;
+    must(score(&o, 2));
+    expect_none(2, "http: the server gave status 503");
+    assert_int_equal(atomic_load(&n_requests), 2);
+}
+
+static void a_silent_server_costs_its_time(void **state) {
+    reward_options o = options_of(SILENT);
+    o.timeout = 0.2;
+    o.retries = 1;
+    must(score(&o, 3));
+    expect_none(3, "http: the server gave no answer: ");
+    o = options_of(SILENT);
+    o.timeout = 0.2;
+    o.retries = 0;
+    o.on_error = REWARD_STOP;
+    expect_error(score(&o, 3), ERR_RUN, "reward http: the server gave no answer|reward.on_error=stop");
+}
+
+static void wrong_answers_are_counted(void **state) {
+    static const struct {
+        mode m;
+        const char *words;
+        int n_requests;
+    } cases[] = {{NOT_FOUND, "status 404, expected 200", 1},    {MOVED, "status 302", 1},
+                 {GARBAGE, "expected {\"scores\": [...]}", 1},  {ONE_SHORT, "4 scores, expected 5", 1},
+                 {ENDLESS, "an answer of more than 16 MiB", 1}, {BREAKS_OFF, "no answer: ", 3}};
+    for (size_t i = 0; i < ARRAY_LENGTH(cases); i++) {
+        reward_options o = options_of(cases[i].m);
+        must(score(&o, 5));
+        expect_none(5, cases[i].words);
+        assert_int_equal(atomic_load(&n_requests), cases[i].n_requests);
+    }
+}
+
+static void single_scores_may_be_missing_or_wrong(void **state) {
+    reward_options o = options_of(STRANGE_SCORES);
+    must(score(&o, 5));
+    assert_true(scores[0] == 1 && isnan(scores[1]) && isnan(scores[2]) && scores[3] == 3 && isnan(scores[4]));
+    assert_int_equal(report.n_unscorable, 3);
+    assert_int_equal(report.n_failed, 2);
+    assert_non_null(strstr(report.first_failure, "the server gave the score '2'"));
+}
+
+static void wrong_requests_are_refused(void **state) {
+    rewards *r;
+    static const char *const bad[] = {NULL, "", "ftp://x/", "file:///etc/passwd", "127.0.0.1:80"};
+    for (size_t i = 0; i < ARRAY_LENGTH(bad); i++)
+        expect_error(rewards_open(&r, &(reward_options){.list = "http", .url = bad[i], .timeout = 1}), ERR_INPUT,
+                     "reward.url: found");
+    expect_error(rewards_open(&r, &(reward_options){.list = "http", .url = url}), ERR_INPUT, "reward.timeout: found 0");
+    reward_options o = options_of(RIGHT);
+    o.url = "http://127.0.0.1:1/score"; /* nobody listens */
+    o.retries = 0;
+    must(score(&o, 2));
+    expect_none(2, "no answer: ");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(scores_come_back_in_order),
+        cmocka_unit_test(an_error_that_may_pass_is_tried_again),
+        cmocka_unit_test(a_silent_server_costs_its_time),
+        cmocka_unit_test(wrong_answers_are_counted),
+        cmocka_unit_test(single_scores_may_be_missing_or_wrong),
+        cmocka_unit_test(wrong_requests_are_refused),
+    };
+    return cmocka_run_group_tests(tests, server_open, server_close);
+}
