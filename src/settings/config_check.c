@@ -96,10 +96,11 @@ static void config_warn_no_effect(const config *c) {
     warn_if_given(c, "train.fp16.min_loss_scale", dynamic, "there is no dynamic loss scale");
     warn_if_given(c, "train.decay_share", c->train.schedule == SCHEDULE_WSD, "train.schedule is not wsd");
     warn_if_given(c, "train.nonfinite", !fp16, "precision fp16 always skips such steps");
-    bool has_problems = data_source_has_problems(c->data.source), asks = has_problems && c->task == TASK_SFT;
+    bool has_problems = data_source_has_problems(c->data.source);
+    bool asks = has_problems && c->task != TASK_PREFERENCE && c->task != TASK_RLOO;
     bool keeps_back = builtin || c->data.eval_fraction > 0;
     warn_if_given(c, "train.problems", asks || c->train.problems == 0,
-                  has_problems ? "only train.task sft asks problems" : "data.source has no problems");
+                  has_problems ? "train.task preference and rloo ask no problems" : "data.source has no problems");
     warn_if_given(c, "train.eval_rows", keeps_back || c->train.eval_rows == 0, "data.eval_fraction is 0");
     warn_if_given(c, "train.eval_every", (c->train.eval_rows > 0 && keeps_back) || (c->train.problems > 0 && asks),
                   "nothing is evaluated");

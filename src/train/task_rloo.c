@@ -72,6 +72,11 @@ static status check_shape(const train_request *r) {
             "train.steps: found %lld, expected a multiple of rl.updates (%lld), so that the run ends with a whole "
             "rollout",
             (long long)r->train.steps, (long long)o->updates);
+    if (r->train.sample_every && !(r->train.sample_prompts && *r->train.sample_prompts))
+        return ERR(
+            ERR_INPUT,
+            "train.sample_prompts: found none with train.sample_every and train.task rloo, expected a file: its data "
+            "has no rows to take beginnings from; completions.jsonl has what is trained on");
     if (r->plan.choice.overlap_update == OVERLAP_TRUE)
         return ERR(ERR_INPUT,
                    "memory.overlap_update: found true with train.task rloo, expected auto or false: completions are "

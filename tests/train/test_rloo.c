@@ -268,6 +268,14 @@ static void what_cannot_be_is_refused_by_name(void **state) {
     must_refuse(training_run(&t, &r), WORDS("tokens", "rl.max_completion", "data.seq_len", "rl.skip_long"));
     t = rl_training(&memory, "rloo", SETTINGS("memory.overlap_update=true"));
     must_refuse(training_run(&t, &r), WORDS("memory.overlap_update", "rloo"));
+    t = rl_training(&memory, "rloo", SETTINGS("train.sample_every=1"));
+    must_refuse(training_run(&t, &r), WORDS("train.sample_prompts", "rloo"));
+    write_text(path_of("prompts.txt"), "1+1=\n");
+    t = rl_training(
+        &memory, "rloo",
+        SETTINGS("train.sample_every=1", arena_format(&memory, "train.sample_prompts=%s", path_of("prompts.txt"))));
+    must(training_run(&t, &r));
+    training_as_planned(&r, "samples beside a rollout");
     t = rl_training(&memory, "rloo", SETTINGS("reward.list=guess"));
     must_refuse(training_run(&t, &r), WORDS("reward.list", "guess"));
     t = rl_training(&memory, "rloo", NULL);
