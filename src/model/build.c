@@ -257,7 +257,7 @@ static void write_training(builder *b, const outer_params *w, const outer_params
 
 static void write_evaluation(builder *b, const outer_params *w, const outer_params *reference) {
     b->where = SECTION_EVAL, b->prefix = "eval.";
-    if (has_reference_model(b) && b->o->preference.kind)
+    if (has_reference_model(b) && !b->m->selection.kind)
         b->m->eval_reference = write_answer(b, "eval.reference.losses.all", DTYPE_F32,
                                             write_reference(b, reference, "eval." REFERENCE_PREFIX));
     if (b->m->eval_reference)

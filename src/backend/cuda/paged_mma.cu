@@ -15,7 +15,7 @@ using namespace attention_mma;
 namespace {
 
 enum { KEYS = 64 };
-static_assert(PAGED_SPLIT % KEYS == 0, "a split is whole tiles");
+static_assert((int)PAGED_SPLIT == (int)KEYS, "a split is one tile: a block of one split needs one stage");
 
 /* How rows are dealt out: `heads` query heads of a group, `parts` times, for `tokens` neighbours. */
 struct row_shape {
@@ -31,7 +31,8 @@ __host__ __device__ inline row_shape row_shape_of(const launch_paged &a, int n_r
 }
 
 template <int D> constexpr size_t shared_bytes(int n_warps) {
-    return tile_bytes<D>(n_warps * MMA_ROWS) + 4 * tile_bytes<D>(KEYS);
+    const int n_stages = n_warps == 1 ? 1 : 2;
+    return tile_bytes<D>(n_warps * MMA_ROWS) + n_stages * 2 * tile_bytes<D>(KEYS);
 }
 
 /* The block of token `first` serves it and its neighbours of the same slot up to the next multiple of shape.tokens; blocks
