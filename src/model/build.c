@@ -177,6 +177,24 @@ static void write_preference(builder *b, const outer_params *w, const outer_para
     op_out(o, PREFERENCE_WEIGHTS, weights), op_out(o, PREFERENCE_SUMS, m->loss_sums);
 }
 
+/* The heads one after the other, each up to its loss: autodiff writes the backward of each behind it, so that the activations
+ * of one head and one chunk of logits are alive at a time. */
+static void write_heads(builder *b, const outer_params *w) {
+    int64_t first = model_first_head(b->c);
+    value_id trunk = write_layers(b, w, first);
+    for (int k = 0; k < b->m->n_losses && trunk; k++) {
+        char prefix[32];
+        value_id x = builder_layers(b, w, first + k, first + k + 1, trunk);
+        snprintf(prefix, sizeof prefix, "head.%d.", k + 1);
+        b->prefix = prefix, b->targets = b->m->loss[k].targets;
+        value_id h = write_final_norm(b, w, x), losses = builder_value(b, "losses", DTYPE_F32, SHAPE(n_tokens(b)));
+        write_loss(b, w, h, losses, NO_VALUE);
+        if (k == 0) b->m->losses = losses;
+        b->prefix = "";
+    }
+    b->targets = b->m->targets;
+}
+
 /* The same for completions with advantages. The losses outlive the section: the first update of a rollout gives the
  * log-probabilities that later ones compare with. */
 static void write_policy(builder *b, const outer_params *w, const outer_params *reference) {
@@ -194,24 +212,6 @@ static void write_policy(builder *b, const outer_params *w, const outer_params *
     op_in(o, POLICY_ADVANTAGES, m->advantages), op_in(o, POLICY_SEGMENTS, m->segments);
     op_in(o, POLICY_ROLLOUT, m->rollout), op_in(o, POLICY_SCALARS, m->scalars);
     op_out(o, POLICY_WEIGHTS, weights), op_out(o, POLICY_SUMS, m->loss_sums);
-}
-
-/* The heads one after the other, each up to its loss: autodiff writes the backward of each behind it, so that the activations
- * of one head and one chunk of logits are alive at a time. */
-static void write_heads(builder *b, const outer_params *w) {
-    int64_t first = model_first_head(b->c);
-    value_id trunk = write_layers(b, w, first);
-    for (int k = 0; k < b->m->n_losses && trunk; k++) {
-        char prefix[32];
-        value_id x = builder_layers(b, w, first + k, first + k + 1, trunk);
-        snprintf(prefix, sizeof prefix, "head.%d.", k + 1);
-        b->prefix = prefix, b->targets = b->m->loss[k].targets;
-        value_id h = write_final_norm(b, w, x), losses = builder_value(b, "losses", DTYPE_F32, SHAPE(n_tokens(b)));
-        write_loss(b, w, h, losses, NO_VALUE);
-        if (k == 0) b->m->losses = losses;
-        b->prefix = "";
-    }
-    b->targets = b->m->targets;
 }
 
 static void write_training(builder *b, const outer_params *w, const outer_params *reference) {
@@ -458,6 +458,11 @@ static status check_base(const model_build_options *o) {
         return ERR(ERR_INPUT,
                    "model.base: found %s, which needs model.lora.rank: only frozen weights are stored in fewer bits; set "
                    "model.lora.rank=16, or model.base=bf16 to train all parameters",
+                   name);
+    if (o->lora.pissa)
+        return ERR(ERR_INPUT,
+                   "model.base: found %s with model.lora.init pissa, expected bf16: the principal part is taken out of "
+                   "weights that are stored as numbers; set model.base=bf16, or model.lora.init=default",
                    name);
     if (mesh_size(&o->mesh, AXIS_TENSOR) > 1)
         return ERR(ERR_INPUT,

@@ -10,6 +10,15 @@ float lora_scale(const lora_options *o) {
     return (float)(o->alpha / (o->rslora ? sqrt((double)o->rank) : (double)o->rank));
 }
 
+lora_options lora_exported(const lora_options *o) {
+    lora_options out = *o;
+    if (!o->pissa) return out;
+    out.rank = 2 * o->rank;
+    out.alpha = o->alpha * (o->rslora ? sqrt(2.0) : 2.0); /* the same scale */
+    out.pissa = false;
+    return out;
+}
+
 /* "transformer.h.%d.attn.c_proj" */
 static const char *module_format(const tensor_names *n, lora_module m) {
     if (m < LORA_MODULE_OUT) return n->qkv[m - LORA_MODULE_QKV];

@@ -129,8 +129,10 @@ typedef struct lora_options {
     double alpha, dropout;
     bool rslora;      /* scale = alpha / sqrt(rank) instead of alpha / rank */
     uint32_t modules; /* those that are adapted */
+    bool pissa; /* adapters begin as the principal part of the weights, and the base is without it (weights/pissa.h) */
 } lora_options;
 float lora_scale(const lora_options *o);
+lora_options lora_exported(const lora_options *o); /* what an export has: with pissa an adapter of twice the rank */
 /* "all-linear", or modules separated by commas: the last parts of their names in weight files (q_proj, mlp.c_proj), or q, k, v,
  * o, gate, up, down. ERR_INPUT names those that the model has; `where` is the setting or the file and key. */
 status lora_modules_parse(const model_config *c, const char *text, const char *where, uint32_t *modules);

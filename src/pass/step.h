@@ -27,8 +27,8 @@ typedef struct param_share {
 /* Inputs of one micro-batch in a run of SECTION_MICRO. */
 typedef struct micro_inputs {
     value_id tokens, targets, doc_start, doc_start_all, weights, segments, reference, scalars;
-    value_id advantages, old, rollout; /* of a policy */
     model_loss loss[MTP_HEADS_MAX]; /* of several losses; the first has targets and weights from above */
+    value_id advantages, old, rollout; /* of a policy */
 } micro_inputs;
 
 typedef struct step_interface {

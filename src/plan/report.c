@@ -69,7 +69,8 @@ static void print_adapters(const plan *p, FILE *out) {
     char a[32];
     if (!o->rank) return;
     double n = (double)lora_param_count(c, o);
-    fprintf(out, "lora      rank %lld, alpha %g%s, on", (long long)o->rank, o->alpha, o->rslora ? " (rslora)" : "");
+    fprintf(out, "lora      rank %lld, alpha %g%s%s, on", (long long)o->rank, o->alpha, o->rslora ? " (rslora)" : "",
+            o->pissa ? ", first values by pissa" : "");
     for (lora_module m = 0, first = true; m < LORA_MODULE_COUNT; m++)
         if (o->modules & 1u << m) fprintf(out, "%s %s", first ? "" : ",", lora_module_name(c, m)), first = false;
     bool trains = !plan_generates(&p->request) && !p->request.no_training;

@@ -31,6 +31,7 @@ typedef struct config {
         double lora_dropout;
         const char *lora_targets; /* as lora_modules_parse reads them */
         bool lora_rslora;
+        int lora_pissa;      /* model.lora.init */
         int base;            /* base_format */
         const char *adapter; /* "": new adapters; or a directory to begin from */
     } model;

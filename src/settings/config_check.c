@@ -116,6 +116,7 @@ static void config_warn_no_effect(const config *c) {
     warn_if_given(c, "model.lora.targets", lora, "model.lora.rank is none");
     warn_if_given(c, "model.lora.dropout", lora || *c->model.adapter, "model.lora.rank is none");
     warn_if_given(c, "model.lora.rslora", lora, "model.lora.rank is none");
+    warn_if_given(c, "model.lora.init", lora || *c->model.adapter, "model.lora.rank is none");
     warn_if_given(c, "parallel.attention", c->parallel.size[AXIS_SEQUENCE] != 1, "parallel.sequence is 1");
     warn_if_given(c, "run.keep", c->run.save_last || c->train.save_every > 0, "no checkpoint is written");
     warn_if_given(c, "run.gpu", c->run.device != DEVICE_CPU, "run.device is cpu");

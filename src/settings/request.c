@@ -117,6 +117,9 @@ static status lora_from_adapter(const config *c, const model_config *m, lora_opt
     if (!adapter_is_dir(c->model.adapter)) return adapter_not_found(c->model.adapter);
     TRY(adapter_config_read(&a, m, c->model.adapter));
     *out = a.lora;
+    if (c->model.lora_pissa)
+        return ERR(ERR_INPUT,
+                   "model.lora.init: found pissa beside model.adapter, whose adapter has its values; leave one out");
     if (c->model.lora_dropout > 0) out->dropout = c->model.lora_dropout;
     if (c->model.lora_rank && c->model.lora_rank != out->rank)
         return ERR(ERR_INPUT, "model.lora.rank: found %lld beside model.adapter, expected the %lld of %s; leave it out",
@@ -132,8 +135,15 @@ static status lora_from_config(const config *c, const model_config *m, lora_opti
     *out = (lora_options){.rank = c->model.lora_rank,
                           .alpha = c->model.lora_alpha > 0 ? c->model.lora_alpha : 2.0 * (double)c->model.lora_rank,
                           .dropout = c->model.lora_dropout,
-                          .rslora = c->model.lora_rslora};
+                          .rslora = c->model.lora_rslora,
+                          .pissa = c->model.lora_pissa};
     if (!out->rank) return OK;
+    if (out->pissa && out->rank > LORA_RANK_MOST / 2)
+        return ERR(
+            ERR_INPUT,
+            "model.lora.init: found pissa with model.lora.rank %lld, expected at most %d: its export has twice the "
+            "rank",
+            (long long)out->rank, LORA_RANK_MOST / 2);
     return lora_modules_parse(m, c->model.lora_targets, "model.lora.targets", &out->modules);
 }
 

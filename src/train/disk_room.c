@@ -23,7 +23,9 @@ static uint64_t export_bytes(const train_request *r, const plan *p) {
     if (!r->export_dir) return 0;
     bool masters = p->request.lora.rank && precision_master(p->request.choice.precision);
     dtype type = masters ? DTYPE_F32 : precision_compute(p->request.choice.precision);
-    return plan_trained_params(&p->request) * dtype_bytes(type) + tokenizer_files_bytes(r->data.tokenizer);
+    plan_request exported = p->request;
+    exported.lora = lora_exported(&p->request.lora);
+    return plan_trained_params(&exported) * dtype_bytes(type) + tokenizer_files_bytes(r->data.tokenizer);
 }
 
 /* Each keeps its own copy of the tokenizer. */

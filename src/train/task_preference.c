@@ -75,11 +75,18 @@ static status choose_reference(const train_request *r, reference_kind *out) {
     preference_kind k = r->preference.kind;
     *out = REFERENCE_NONE;
     if (!preference_compares(k)) return OK;
-    *out = r->reference != REFERENCE_NONE ? r->reference : r->plan.lora.rank ? REFERENCE_BASE : REFERENCE_COPY;
+    *out = r->reference != REFERENCE_NONE             ? r->reference
+           : r->plan.lora.rank && !r->plan.lora.pissa ? REFERENCE_BASE
+                                                      : REFERENCE_COPY;
     if (*out == REFERENCE_BASE && !r->plan.lora.rank)
         return ERR(ERR_INPUT,
                    "preference.reference: found base, which needs model.lora.rank: without adapters the model has no "
                    "frozen base; set copy or auto");
+    if (*out == REFERENCE_BASE && r->plan.lora.pissa)
+        return ERR(
+            ERR_INPUT,
+            "preference.reference: found base with model.lora.init pissa, whose base is not the model that the run "
+            "begins with; set copy, disk or auto");
     return OK;
 }
 
@@ -331,10 +338,10 @@ static status resume_on_disk(preference *t, uint64_t model, const char *where) {
 
 static json_t *preference_save(void *self) { return reference_save(((preference *)self)->reference_hash); }
 
-/* A copy is loaded already; losses on a disk are looked up. */
+/* What is on disk was computed from a copy that is gone, and has its own check. */
 static status preference_load(void *self, const json_t *state, const char *where) {
     preference *t = self;
-    uint64_t then;
+    uint64_t then = 0;
     if (!is_on_disk(t)) return reference_check(&t->host, state, where, "model.path, its init or preference.reference");
     TRY(reference_read(state, where, &then));
     return resume_on_disk(t, then, where);

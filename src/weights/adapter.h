@@ -18,6 +18,8 @@ bool adapter_is_dir(const char *dir); /* does it hold an adapter_config.json? */
 /* dir/adapter_config.json; target modules are those of this model. */
 status adapter_config_read(adapter_config *out, const model_config *c, const char *dir);
 status adapter_config_from_json(adapter_config *out, const model_config *c, const json_t *root, const char *path);
+/* The same of a checkpoint of ours, which says which base its adapters are for: pissa is accepted. */
+status adapter_config_of_run(adapter_config *out, const model_config *c, const json_t *root, const char *path);
 /* As PEFT writes it. base: NULL where there is no name. The caller takes it. */
 json_t *adapter_config_to_json(const model_config *c, const lora_options *o, const char *base);
 /* base_model_name_or_path alone, to find the model; ERR_INPUT unless it is a directory here. */

@@ -8,6 +8,9 @@
 #include <unistd.h>
 
 enum { JSON_MOST_BYTES = 4 << 20 };
+#define OTHER_INIT                                                                                                 \
+    "true, false, \"gaussian\", \"orthogonal\" or \"eva\": others change the base model too; save it with PEFT's " \
+    "path_initial_model_for_weight_conversion"
 
 /* "found X, expected Y" for any value. */
 static status refuse(const char *path, const char *key, const json_t *found, const char *expected) {
@@ -72,8 +75,8 @@ static status check_keys(const json_t *root, const char *path) {
     TRY(check_word(root, path, "bias", (const char *const[]){"none", NULL}, "\"none\": biases are not trained"));
     TRY(check_word(root, path, "task_type", (const char *const[]){"CAUSAL_LM", NULL}, "\"CAUSAL_LM\" or null"));
     if (!json_is_boolean(init)) /* pissa, olora, corda and loftq also change the base */
-        TRY(check_word(root, path, "init_lora_weights", (const char *const[]){"gaussian", "orthogonal", "eva", NULL},
-                       "true, false, \"gaussian\", \"orthogonal\" or \"eva\": others change the base model too"));
+        TRY(check_word(root, path, "init_lora_weights",
+                       (const char *const[]){"gaussian", "orthogonal", "eva", "pissa", NULL}, OTHER_INIT));
     json_object_foreach((json_t *)root, key, v) if (!is_harmless(key) && !is_unused(v)) return refuse(
         path, key, v, "null, false or empty: ralo does not compute it");
     return OK;
@@ -159,7 +162,7 @@ static status read_number(const json_t *root, const char *path, const char *key,
     return OK;
 }
 
-status adapter_config_from_json(adapter_config *out, const model_config *c, const json_t *root, const char *path) {
+status adapter_config_of_run(adapter_config *out, const model_config *c, const json_t *root, const char *path) {
     *out = (adapter_config){0};
     if (!json_is_object(root)) return ERR(ERR_INPUT, "%s: found no object, expected PEFT's adapter_config.json", path);
     TRY(check_keys(root, path));
@@ -172,10 +175,18 @@ status adapter_config_from_json(adapter_config *out, const model_config *c, cons
     if (rslora && !json_is_null(rslora) && !json_is_boolean(rslora))
         return refuse(path, "use_rslora", rslora, "true or false");
     o->rslora = json_is_true(rslora);
+    const char *init = json_string_value(json_object_get(root, "init_lora_weights"));
+    o->pissa = init && strcmp(init, "pissa") == 0;
     TRY(read_targets(c, root, path, &o->modules));
     const char *base = json_string_value(json_object_get(root, "base_model_name_or_path"));
     if (base) snprintf(out->base, sizeof out->base, "%s", base);
     return OK;
+}
+
+status adapter_config_from_json(adapter_config *out, const model_config *c, const json_t *root, const char *path) {
+    TRY(adapter_config_of_run(out, c, root, path));
+    if (!out->lora.pissa) return OK;
+    return refuse(path, "init_lora_weights", json_object_get(root, "init_lora_weights"), OTHER_INIT);
 }
 
 static status read_root(const char *dir, char *path, size_t n, json_t **root) {
@@ -217,12 +228,13 @@ json_t *adapter_config_to_json(const model_config *c, const lora_options *o, con
     for (size_t i = 0; i < n; i++) json_array_append_new(targets, json_string(names[i]));
     bool whole = o->alpha == (double)(int64_t)o->alpha; /* 16, not 16.0: as people write it */
     json_t *alpha = whole ? json_integer((json_int_t)o->alpha) : json_real(o->alpha);
+    json_t *init = o->pissa ? json_string("pissa") : json_true();
     return json_pack(
-        "{s:{}, s:n, s:o?, s:s, s:b, s:b, s:b, s:n, s:n, s:n, s:{}, s:o, s:f, s:n, s:s, s:n, s:s, s:I, s:{}, "
+        "{s:{}, s:n, s:o?, s:s, s:b, s:b, s:o, s:n, s:n, s:n, s:{}, s:o, s:f, s:n, s:s, s:n, s:s, s:I, s:{}, "
         "s:n, s:o, s:s, s:b, s:b}",
         "alpha_pattern", "auto_mapping", "base_model_name_or_path", base ? json_string(base) : NULL, "bias", "none",
-        "fan_in_fan_out", model_family_traits(c->family)->transposed_files, "inference_mode", 1, "init_lora_weights", 1,
-        "layer_replication", "layers_pattern", "layers_to_transform", "loftq_config", "lora_alpha", alpha,
+        "fan_in_fan_out", model_family_traits(c->family)->transposed_files, "inference_mode", 1, "init_lora_weights",
+        init, "layer_replication", "layers_pattern", "layers_to_transform", "loftq_config", "lora_alpha", alpha,
         "lora_dropout", o->dropout, "megatron_config", "megatron_core", "megatron.core", "modules_to_save", "peft_type",
         "LORA", "r", (json_int_t)o->rank, "rank_pattern", "revision", "target_modules", targets, "task_type",
         "CAUSAL_LM", "use_dora", 0, "use_rslora", o->rslora);

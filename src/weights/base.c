@@ -3,6 +3,7 @@
 #include "weights/adapter.h"
 #include "weights/load.h"
 #include "weights/params.h"
+#include "weights/pissa.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -20,12 +21,14 @@ status weights_start_frozen(exec *e, const plan *p, const weights_origin *o, lor
                        .hash = params_base_hash(e, p, o->comm, &hash),
                        .type = hash.as,
                        .format = p->request.base};
+    if (p->request.lora.pissa) TRY(pissa_start(e, p, &(param_origin){.dir = o->model_dir, .seed = o->seed}));
     return exec_check(e);
 }
 
 status weights_start_trained(exec *e, const plan *p, const weights_origin *o) {
     bool lora = p->request.lora.rank > 0;
     if (lora && o->adapter) TRY(adapter_load_dir(e, p, o->adapter));
+    else if (lora && p->request.lora.pissa) return OK; /* made together with the base */
     else if (lora) params_draw(e, p, o->seed, PARAMS_ADAPTERS, NULL);
     else if (o->model_dir) TRY(weights_load_dir(e, p, o->model_dir));
     else params_initialize(e, p, o->seed);
@@ -87,7 +90,7 @@ status lora_from_description(const json_t *description, const model_config *c, c
     *o = (lora_options){0};
     *base = (lora_base){0};
     if (!lora) return OK;
-    TRY(adapter_config_from_json(&config, c, lora, path));
+    TRY(adapter_config_of_run(&config, c, lora, path));
     *o = config.lora;
     base->dir = json_string_value(json_object_get(from, "path"));
     const json_t *seed = json_object_get(from, "seed");
@@ -110,6 +113,7 @@ const char *lora_identity(arena *memory, const model_config *c, const lora_optio
                   o->rslora ? " (rslora)" : "", o->dropout);
     size_t n = lora_targets(c, o->modules, names);
     for (size_t i = 0; i < n; i++) strbuf_printf(&text, " %s", names[i]);
+    if (o->pissa) strbuf_add(&text, " by pissa");
     if (base != BASE_COMPUTE) strbuf_printf(&text, " over %s", base_format_name(base));
     const char *out = arena_string(memory, text.text);
     strbuf_fini(&text);

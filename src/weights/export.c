@@ -6,6 +6,7 @@
  * dtype. A number that fp16 cannot hold is refused by name: it would be written as infinity. */
 #include "weights/adapter.h"
 #include "weights/export_job.h"
+#include "weights/pissa.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -304,6 +305,20 @@ status export_choose_tokenizer(const export_options *o, const tokenizer_files *k
     return tokenizer_files_read(read, o->tokenizer);
 }
 
+/* The job writes what others can use over the original base. */
+status export_convert_pissa(export_job *j, struct pissa *convert, const model_config *c, const char *from) {
+    lora_options o;
+    lora_base base;
+    TRY(lora_from_description(j->description, c, from, &o, &base));
+    TRY(pissa_open(convert, c, &j->lora, &(param_origin){.dir = base.dir, .seed = base.seed}));
+    TRY(pissa_check_base(convert, &base, from));
+    convert->adapters = j->from;
+    convert->adapters.raw = convert->base.raw, convert->adapters.block = convert->base.block;
+    j->from.m = &convert->wide, j->from.g = &convert->wide_g, j->from.pissa = convert;
+    j->lora = lora_exported(&j->lora);
+    return OK;
+}
+
 /* Adapters keep the precision of what is trained: that of their masters. */
 static dtype trained_type(const plan *p) {
     precision q = p->request.choice.precision;
@@ -322,8 +337,11 @@ status export_running(exec *e, const plan *p, const char *description, const tok
                     .lora = p->request.lora,
                     .description = root};
     tokenizer_files read = {0};
+    pissa convert = {0};
     status rc = export_choose_tokenizer(o, tokenizer, &read, &j.tokenizer);
+    if (rc == OK && j.lora.pissa) rc = export_convert_pissa(&j, &convert, &p->request.model, "the run");
     if (rc == OK) rc = export_write(&j, o, out);
+    if (convert.threads) pissa_close(&convert);
     tokenizer_files_fini(&read);
     json_decref(root);
     return rc;

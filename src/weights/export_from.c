@@ -3,6 +3,7 @@
 #include "weights/export_job.h"
 #include "weights/match.h"
 #include "weights/params.h"
+#include "weights/pissa.h"
 #include "weights/source.h"
 
 #include <stdlib.h>
@@ -55,6 +56,7 @@ static status export_stored(const char *from, const export_options *o, export_re
     program g;
     tokenizer_files kept = {0}, read = {0};
     export_job j = {.kind = EXPORT_MODEL};
+    pissa convert = {0};
     program_init(&g);
     TRY_GOTO(rc, checkpoint_locate("export", from, "a run or a checkpoint directory", out->from, sizeof out->from),
              done);
@@ -71,8 +73,10 @@ static status export_stored(const char *from, const export_options *o, export_re
     j.from = (param_reader){.m = &m, .g = &g, .base = {.r = r}, .adapters = {.r = r}};
     TRY_GOTO(rc, kept_tokenizer(r, out->from, j.description, o, &kept), done);
     TRY_GOTO(rc, export_choose_tokenizer(o, &kept, &read, &j.tokenizer), done);
+    if (j.lora.pissa) TRY_GOTO(rc, export_convert_pissa(&j, &convert, &c, out->from), done);
     rc = export_write(&j, o, out);
 done:
+    if (convert.threads) pissa_close(&convert);
     tokenizer_files_fini(&kept);
     tokenizer_files_fini(&read);
     checkpoint_reader_close(r);
@@ -93,9 +97,11 @@ typedef struct merger {
     const safetensor **base_parts, **adapter_parts;
     tokenizer_files kept, read;
     json_t *description; /* of a Hugging Face directory */
+    pissa convert;       /* threads: adapters that began by PiSSA */
 } merger;
 
 static void merger_fini(merger *x) {
+    if (x->convert.threads) pissa_close(&x->convert);
     weight_files_close(&x->base);
     if (x->has_adapter_file) safetensors_close(&x->adapters);
     free(x->base_parts);
@@ -193,6 +199,12 @@ static status merge(merger *x, const char *from, const export_options *o, export
         j.trained_over = s->trained_over;
         j.adapters_dir = s->adapters_dir;
         j.check = check_base;
+    }
+    if (s->lora.pissa) { /* merged into the original weights, as its export would be */
+        TRY(pissa_open(&x->convert, &s->config, &s->lora, &s->base));
+        x->convert.adapters = j.from;
+        x->convert.adapters.raw = x->convert.base.raw, x->convert.adapters.block = x->convert.base.block;
+        j.from.m = &x->convert.wide, j.from.g = &x->convert.wide_g, j.from.pissa = &x->convert;
     }
     TRY(describe(x, &j.description));
     TRY(find_tokenizer(x, o, &j.tokenizer));

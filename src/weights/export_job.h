@@ -24,6 +24,9 @@ struct export_job {
 
 /* report->type is the dtype to write. */
 status export_write(export_job *j, const export_options *o, export_report *report);
+/* A job over adapters that began by PiSSA writes ordinary ones, of twice the rank. `convert` is closed after the job, where it has
+ * threads. from: names the run in errors. */
+status export_convert_pissa(export_job *j, struct pissa *convert, const model_config *c, const char *from);
 /* The files that the user named, or those that the run keeps. *read owns what was read; the caller frees it. */
 status export_choose_tokenizer(const export_options *o, const tokenizer_files *kept, tokenizer_files *read,
                                const tokenizer_files **out);

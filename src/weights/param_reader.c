@@ -5,6 +5,7 @@
 #include "weights/param_reader.h"
 #include "weights/file_tensor.h"
 #include "weights/params.h"
+#include "weights/pissa.h"
 
 #include <stdlib.h>
 
@@ -100,19 +101,22 @@ static void forget(param_reader *s, size_t i, const checkpoint_found *found) {
 
 /* ---- merging ----------------------------------------------------------------------------------------------------- */
 
-/* A whole adapter, which is small. */
-static status read_adapter(param_reader *s, size_t i, float **out) {
+/* Adapters are small. */
+status param_reader_adapter(param_reader *s, size_t i, float **out) {
     checkpoint_found found = {0};
     int64_t n = shape_count(&s->m->params[i].shape);
-    TRY(find(s, i, &found));
+    if (!s->pissa) TRY(find(s, i, &found));
     *out = mem_alloc((size_t)n * sizeof **out);
-    status rc = read_plain(s, i, &found, 0, n, *out);
-    forget(s, i, &found);
+    status rc = s->pissa ? pissa_widen(s->pissa, i, *out) : read_plain(s, i, &found, 0, n, *out);
+    if (!s->pissa) forget(s, i, &found);
+    if (rc != OK) {
+        free(*out);
+        *out = NULL;
+    }
     return rc;
 }
 
-/* "layers.0.mlp.down.w" and "layers.0.mlp.down.lora_a" are of one projection. */
-static bool is_adapter_of(const model_param *w, const model_param *q) {
+bool param_is_adapter_of(const model_param *w, const model_param *q) {
     size_t n = (size_t)(strrchr(w->name, '.') - w->name);
     return q->adapter != ADAPTER_NONE && strncmp(w->name, q->name, n + 1) == 0 && !strchr(q->name + n + 1, '.');
 }
@@ -122,19 +126,18 @@ static status find_adapters(param_reader *s, size_t i) {
     if (w->adapter != ADAPTER_NONE || !str_ends_with(w->name, ".w")) return OK;
     for (size_t k = i + 1; k < s->m->n_params && s->m->params[k].unit == w->unit; k++) {
         const model_param *q = &s->m->params[k];
-        if (!is_adapter_of(w, q)) continue;
+        if (!param_is_adapter_of(w, q)) continue;
         if (q->adapter == ADAPTER_A) s->param_a = q;
         else s->param_b = q;
-        TRY(read_adapter(s, k, q->adapter == ADAPTER_A ? &s->a : &s->b));
+        TRY(param_reader_adapter(s, k, q->adapter == ADAPTER_A ? &s->a : &s->b));
     }
     return OK;
 }
 
-/* The part of B that belongs to a part of W: files name both alike but for the ending. -1: that module has no adapter. */
-static int adapted_part(const param_reader *s, const param_part *part) {
+int param_adapted_part(const model_param *b, const param_part *part) {
     size_t n = strlen(part->file_name) - strlen(".weight");
-    for (int k = 0; k < s->param_b->n_parts; k++) {
-        const char *name = s->param_b->parts[k].file_name;
+    for (int k = 0; k < b->n_parts; k++) {
+        const char *name = b->parts[k].file_name;
         if (strncmp(name, part->file_name, n) == 0 && strcmp(name + n, ".lora_B.weight") == 0) return k;
     }
     return -1;
@@ -159,7 +162,7 @@ static void merge_rows(const param_reader *s, const model_param *w, int64_t firs
     int64_t columns = columns_of(w), rank = s->param_b->shape.dim[1];
     for (int k = 0; k < w->n_parts; k++) {
         const param_part *part = &w->parts[k];
-        int at = adapted_part(s, part);
+        int at = param_adapted_part(s->param_b, part);
         int64_t row = MAX(first_row, part->first_row), end = MIN(first_row + n_rows, part->first_row + part->n_rows);
         for (; at >= 0 && row < end; row++)
             add_row(s, s->b + (s->param_b->parts[at].first_row + row - part->first_row) * rank,
@@ -170,6 +173,7 @@ static void merge_rows(const param_reader *s, const model_param *w, int64_t firs
 /* ---- face -------------------------------------------------------------------------------------------------------- */
 
 status param_reader_begin(param_reader *s, size_t i) {
+    if (s->pissa && s->m->params[i].adapter != ADAPTER_NONE) return param_reader_adapter(s, i, &s->whole);
     TRY(find(s, i, &s->found));
     if (s->merge) TRY(find_adapters(s, i));
     return OK;
@@ -177,6 +181,10 @@ status param_reader_begin(param_reader *s, size_t i) {
 
 status param_reader_read(param_reader *s, size_t i, int64_t first, int64_t n, float *out) {
     const model_param *q = &s->m->params[i];
+    if (s->whole) {
+        memcpy(out, s->whole + first, (size_t)n * sizeof *out);
+        return OK;
+    }
     TRY(read_plain(s, i, &s->found, first, n, out));
     if (s->merge && s->hash_as != DTYPE_COUNT) s->hash += params_hash_elements(q->name, first, out, n, s->hash_as);
     if (s->param_b) merge_rows(s, q, first / columns_of(q), n / columns_of(q), out);
@@ -184,13 +192,14 @@ status param_reader_read(param_reader *s, size_t i, int64_t first, int64_t n, fl
 }
 
 void param_reader_end(param_reader *s, size_t i) {
-    forget(s, i, &s->found);
+    if (!s->whole) forget(s, i, &s->found);
     param_reader_drop(s);
 }
 
 void param_reader_drop(param_reader *s) {
     free(s->a);
     free(s->b);
-    s->a = s->b = NULL;
+    free(s->whole);
+    s->a = s->b = s->whole = NULL;
     s->param_a = s->param_b = NULL;
 }

@@ -24,7 +24,9 @@ typedef struct param_reader {
     uint64_t hash;
     void *raw;     /* one block in the source's dtype; the caller's */
     int64_t block; /* its elements: at least one row */
+    struct pissa *pissa; /* adapters of m are those of an export of it (pissa.h); NULL: adapters are as they are */
     /* of the parameter in progress */
+    float *whole; /* an adapter that is made, not read */
     checkpoint_found found;
     const model_param *param_a, *param_b; /* merge: its adapters; NULL: none */
     float *a, *b;
@@ -36,3 +38,9 @@ status param_reader_begin(param_reader *s, size_t i);
 status param_reader_read(param_reader *s, size_t i, int64_t first, int64_t n, float *out);
 void param_reader_end(param_reader *s, size_t i); /* parameter i was read */
 void param_reader_drop(param_reader *s);          /* after an error */
+/* A whole adapter, as it is; the caller frees. s->raw and s->block are set. */
+status param_reader_adapter(param_reader *s, size_t i, float **out);
+/* "layers.0.mlp.down.w" and "layers.0.mlp.down.lora_a" are of one projection. */
+bool param_is_adapter_of(const model_param *w, const model_param *q);
+/* The part of B that belongs to a part of W: files name both alike but for the ending. -1: that module has no adapter. */
+int param_adapted_part(const model_param *b, const param_part *part);

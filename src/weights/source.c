@@ -7,6 +7,7 @@
 #include "weights/adapter.h"
 #include "weights/load.h"
 #include "weights/params.h"
+#include "weights/pissa.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -312,8 +313,9 @@ status model_source_load(const model_source *s, exec *e, const plan *p) {
     else TRY(weights_load_base(e, p, s->base.dir, &hash));
     if (!s->lora.rank) return OK;
     if (s->adapters.dir) return adapter_load_dir(e, p, s->adapters.dir);
-    TRY(load_checkpoint(s->adapters.reader, e, p, true, NULL));
-    return lora_base_check_loaded(e, p, &s->trained_over, &hash, s->adapters_dir);
+    TRY(lora_base_check_loaded(e, p, &s->trained_over, &hash, s->adapters_dir));
+    if (s->lora.pissa) TRY(pissa_start(e, p, &s->base));
+    return load_checkpoint(s->adapters.reader, e, p, true, NULL);
 }
 
 /* ---- end of text ------------------------------------------------------------------------------------------------- */

@@ -34,10 +34,36 @@ check 0 -- generate --model "$base" --adapter peft --prompt "the cat" --max-new 
 # Train an adapter further.
 check 0 "weights of peft loaded" -- train "${sets[@]}" --set model.adapter=peft --set run.dir=further
 
+# PiSSA: the run computes over a base without its principal part, others over the original one with an adapter of twice the rank.
+# fp32 rounds that base and what is merged: 1e-5 of the loss.
+loss_of() { # MODEL [--adapter DIR]
+    run 0 eval --model "$@" --data "$text" --tokenizer byte --json --device cpu
+    python3 -c "import json; print(json.loads(open('out').read().splitlines()[-1])['loss'])"
+}
+check 0 "by pissa" -- train "${sets[@]}" --set model.lora.rank=4 --set model.lora.init=pissa --set run.dir=pissa --set run.export=pissa-peft
+check 0 -- export pissa pissa-again
+cmp -s pissa-peft/adapter_model.safetensors pissa-again/adapter_model.safetensors || fail "pissa: run.export and ralo export differ"
+grep -q '"r": 8' pissa-peft/adapter_config.json || fail "pissa: its export has another rank than 8"
+check 0 -- export pissa pissa-merged --merge
+check 0 -- train --preset test-gpt2 --set data.source="$text" --set data.seq_len=32 --set data.eval_fraction=0 --set run.device=cpu \
+    --set train.steps=3 --set train.lr=0.01 --set model.lora.rank=4 --set model.lora.init=pissa --set run.dir=pissa-gpt2
+check 0 -- export pissa-gpt2 pissa-gpt2-merged --merge
+one=$(loss_of pissa) over=$(loss_of "$base" --adapter pissa)
+[ "$one" = "$over" ] || fail "pissa: the run $one, base and run $over"
+for other in "$(loss_of "$base" --adapter pissa-peft)" "$(loss_of pissa-merged)"; do
+    python3 -c "import sys; sys.exit(not abs($one - $other) < 1e-5)" || fail "pissa: the run $one, exported $other"
+done
+one=$(loss_of pissa-gpt2) other=$(loss_of pissa-gpt2-merged)
+python3 -c "import sys; sys.exit(not abs($one - $other) < 1e-5)" || fail "pissa of gpt2: the run $one, merged $other"
+check 2 "model.lora.init" "model.adapter" -- train "${sets[@]}" --set model.adapter=peft --set model.lora.init=pissa --set run.dir=never
+sed 's/"init_lora_weights": true/"init_lora_weights": "pissa"/' -i pissa-again/adapter_config.json
+check 2 "init_lora_weights" "change the base" -- generate --model "$base" --adapter pissa-again --prompt x --device cpu
+
 # Refused.
 mkdir -p many && cp -r peft many/code && cp -r peft many/poems
 check 2 "2 adapters" code poems -- generate --model "$base" --adapter many --prompt x --device cpu
 check 0 -- generate --model "$base" --adapter many/code --prompt x --max-new 2 --device cpu
+check 2 "second --adapter" poems -- generate --model "$base" --adapter many/code --adapter many/poems --prompt x --device cpu
 check 2 "another model" -- generate --model "$TEST_FIXTURES/lora/train_qwen3" --adapter run --prompt x --device cpu
 check 2 "does not fit train_llama" "adapter of another model" train_qwen3 -- train "${sets[@]}" --set run.dir=never \
     --set model.adapter="$TEST_FIXTURES/lora/train_qwen3/adapter"

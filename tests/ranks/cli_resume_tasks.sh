@@ -37,12 +37,13 @@ moved() { # NAME SETTINGS: one rank's bits after 2 ranks, 1 rank, 4 ranks and 2 
 }
 moved 'lora in bf16' "${arithmetic[@]}" --set model.lora.rank=4 --set precision=bf16
 moved 'lora with dropout over nf4' "${arithmetic[@]}" --set model.lora.rank=4 --set model.lora.dropout=0.2 --set model.base=nf4
+moved 'lora by pissa' "${arithmetic[@]}" --set model.lora.rank=4 --set model.lora.init=pissa
 moved 'dpo with a copy' "${preferences[@]}" --set precision=bf16
 moved 'kto with adapters' "${preferences[@]}" --set preference.loss=kto --set model.lora.rank=4
 moved 'ipo with a reference on disk' "${preferences[@]}" --set preference.loss=ipo --set preference.reference=disk
 
 # Stages of a pipeline have the layers of one rank, and its bits.
-lora=("${arithmetic[@]}" --set model.lora.rank=4)
+lora=("${arithmetic[@]}" --set model.lora.rank=4 --set model.lora.init=pissa)
 rm -rf whole moved
 train 1 6 --set run.dir=whole "${lora[@]}"
 expected=$(result hash)

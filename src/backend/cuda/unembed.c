@@ -27,8 +27,8 @@ typedef struct unembed_run {
     unembed_plan plan;
     const void *h, *w;
     char *work;
-    float scale;      /* of the logits; 0: 1 */
     bool adds;        /* dw += */
+    float scale;      /* of the logits; 0: 1 */
     unembed_rows all; /* of all tokens; logits and gradient are set where they are used */
 } unembed_run;
 
@@ -47,8 +47,8 @@ static unembed_run run_make(backend_context *c, const kernel_call *k) {
                      .h = k->in[UNEMBED_LOSS_H],
                      .w = k->in[UNEMBED_LOSS_W],
                      .work = k->work,
-                     .scale = k->op->attr.logits_scale,
-                     .adds = k->op->attr.adds};
+                     .adds = k->op->attr.adds,
+                     .scale = k->op->attr.logits_scale};
     ASSERT(u.plan.vocab <= INT32_MAX - 65536); /* columns are counted in 32 bits, with room for a step past the end */
     u.all = (unembed_rows){.n_rows = u.plan.N,
                            .n_columns = (int32_t)u.plan.V,
