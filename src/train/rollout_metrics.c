@@ -110,10 +110,26 @@ static void column(const rollout *r, size_t offset, double *out) {
         out[i] = *(const double *)((const char *)&r->all[i] + offset);
 }
 
-static void report_rewards(const rollout *r, double *x, train_metrics *m) {
-    size_t n = (size_t)r->n_ranks * r->n, n_flat = 0, n_unscorable = 0;
+/* Prompts whose completions all have the same reward. x: the rewards. */
+static size_t count_flat(const rollout *r, const double *x) {
+    size_t n_flat = 0;
+    for (size_t i = 0; i < (size_t)r->n_ranks * r->n; i += r->k) n_flat += advantage_is_flat(x + i, r->k);
+    return n_flat;
+}
+
+bool rollout_is_flat(const rollout *r) {
+    size_t n = (size_t)r->n_ranks * r->n;
+    double *x = mem_alloc(n * sizeof *x);
     column(r, offsetof(rollout_numbers, reward), x);
-    for (size_t i = 0; i < n; i += r->k) n_flat += advantage_is_flat(x + i, r->k);
+    bool flat = count_flat(r, x) == n / r->k;
+    free(x);
+    return flat;
+}
+
+static void report_rewards(const rollout *r, double *x, train_metrics *m) {
+    size_t n = (size_t)r->n_ranks * r->n, n_unscorable = 0;
+    column(r, offsetof(rollout_numbers, reward), x);
+    size_t n_flat = count_flat(r, x);
     for (size_t i = 0; i < n; i++) n_unscorable += isnan(x[i]);
     add(m, REWARD, mean_of(x, n));
     add(m, LENGTH_MEAN, NAN); /* its place on the terminal */

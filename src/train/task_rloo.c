@@ -20,6 +20,7 @@ typedef struct rloo {
     int64_t update;    /* of this rollout, from 0 */
     int64_t micro;     /* next one of the step */
     uint64_t reference_hash;
+    bool said_flat;
 } rloo;
 
 static const rl_options *options_of(const rloo *t) { return &t->host.request->train.rl; }
@@ -191,6 +192,17 @@ static void show_completions(const rloo *t, int64_t step) {
     }
 }
 
+/* Once: a hard task may begin so, and frac_reward_zero_std has the share of every step. */
+static void warn_if_flat(rloo *t, int64_t step) {
+    if (t->said_flat || !rollout_is_flat(&t->rollout)) return;
+    t->said_flat = true;
+    train_say(
+        t->host.observer,
+        "step %lld: all completions of each prompt have the same reward, so the step teaches nothing. The task may be "
+        "too hard or too easy for the model, or the reward finds no answer: see completions.jsonl",
+        (long long)step);
+}
+
 static status rloo_before(void *self, int64_t step) {
     rloo *t = self;
     t->micro = 0;
@@ -199,6 +211,7 @@ static status rloo_before(void *self, int64_t step) {
     TRY(rollout_pack(&t->rollout));
     TRY(rollout_compare(&t->rollout));
     TRY(rollout_weigh(&t->rollout));
+    warn_if_flat(t, step);
     show_completions(t, step);
     return OK;
 }

@@ -50,6 +50,10 @@ train four 4 --set rl.beta=0.1 >/dev/null
 train one 1 --set rl.beta=0.1 >/dev/null
 compare one four
 
+# A step from which nothing is learned is named, once.
+run 0 train --ranks 2 "${common[@]}" --set run.dir=flat --set 'reward.pattern=no such words'
+[ "$(cat out err | grep -c "teaches nothing")" = 1 ] || fail "equal rewards are named once: $(tail -n 3 err)"
+
 # Resumed on the same ranks.
 expected=$(train whole 2 --set rl.normalize_advantages=true --set train.steps=4)
 train parts 2 --set rl.normalize_advantages=true --set train.steps=4 --set train.save_every=2 --set run.keep=9 >/dev/null
