@@ -45,16 +45,6 @@ static json_t *with_thought_names(json_t *m) {
     return out;
 }
 
-static bool has_number(const json_t *v) {
-    size_t i;
-    const char *key;
-    json_t *part, *own = (json_t *)(uintptr_t)v;
-    if (json_is_number(v)) return true;
-    json_array_foreach(own, i, part) if (has_number(part)) return true;
-    json_object_foreach(own, key, part) if (has_number(part)) return true;
-    return false;
-}
-
 static status make_messages(rendering *s) {
     const data_record *r = s->t->record;
     s->messages = json_array();
@@ -66,7 +56,7 @@ static status make_messages(rendering *s) {
             return ERR(ERR_INPUT, "%s:%llu: turn %zu is not valid UTF-8", r->path, (unsigned long long)r->line, i + 1);
         json_array_append_new(s->messages, turn);
     }
-    if (r->has_rounded_numbers && (has_number(s->messages) || has_number(r->tools) || has_number(r->template_kwargs)))
+    if (r->has_rounded_numbers && (json_has_number(s->messages) || json_has_number(r->tools) || json_has_number(r->template_kwargs)))
         return ERR(ERR_INPUT,
                    "%s:%llu: found an integer of more than 64 bits, expected a smaller one, which the chat template "
                    "can write; write it as a string",

@@ -118,22 +118,12 @@ static status find_text(reading *s, const data_record *r, span *out) {
     return OK;
 }
 
-static bool has_number(const json_t *v) {
-    size_t i;
-    const char *key;
-    json_t *part, *own = (json_t *)(uintptr_t)v;
-    if (json_is_number(v)) return true;
-    json_array_foreach(own, i, part) if (has_number(part)) return true;
-    json_object_foreach(own, key, part) if (has_number(part)) return true;
-    return false;
-}
-
 static status find_columns(const data_record *r, json_t **out) {
     json_t *columns = json_copy(r->object);
     for (size_t i = 0; i < ARRAY_LENGTH(r->prompt_keys); i++)
         if (r->prompt_keys[i]) json_object_del(columns, r->prompt_keys[i]);
     *out = columns;
-    if (!r->has_rounded_numbers || !has_number(columns)) return OK;
+    if (!r->has_rounded_numbers || !json_has_number(columns)) return OK;
     json_decref(columns);
     *out = NULL;
     return ERR(ERR_INPUT,

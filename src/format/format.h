@@ -26,6 +26,7 @@ status json_get_int(const json_t *object, const char *key, int64_t min, int64_t 
 status json_get_real(const json_t *object, const char *key, const char *where, double *out);
 status json_get_string(const json_t *object, const char *key, const char *where, const char **out); /* borrowed */
 json_t *json_text(const char *text, size_t n_bytes); /* bytes that are not UTF-8 become U+FFFD */
+bool json_has_number(const json_t *v);               /* itself, or anywhere inside */
 json_t *json_real_or_null(double x);                 /* null where x is not finite, which JSON cannot say */
 
 /* ---- YAML (libyaml), as a tree; JSON is a subset of it ------------------------------------------------------- */

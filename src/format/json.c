@@ -112,3 +112,13 @@ status json_write_file(const char *path, const json_t *root) {
     strbuf_fini(&text);
     return rc;
 }
+
+bool json_has_number(const json_t *v) {
+    size_t i;
+    const char *key;
+    json_t *part, *own = (json_t *)(uintptr_t)v;
+    if (json_is_number(v)) return true;
+    json_array_foreach(own, i, part) if (json_has_number(part)) return true;
+    json_object_foreach(own, key, part) if (json_has_number(part)) return true;
+    return false;
+}

@@ -5,6 +5,7 @@
  * their size; the bound is 1e-5. */
 #include "backend_choice.h"
 #include "family_fixtures.h"
+#include "param_fixtures.h"
 #include "must.h"
 #include "programs.h"
 #include "train/ahead.h"
@@ -59,16 +60,10 @@ typedef struct machine {
     exec *e;
 } machine;
 
-static const safetensor *get(const machine *m, const char *prefix, const char *name) {
-    char full[320];
-    snprintf(full, sizeof full, "%s%s", prefix, name);
-    const safetensor *t = safetensors_find(&m->file, full);
-    if (!t) fail_msg("the fixture has no tensor '%s'", full);
-    return t;
-}
+static const safetensor *get(const machine *m, const char *name) { return fixture_tensor(&m->file, "", name); }
 
 static plan_request request_of(const machine *m, const char *name, int accumulation) {
-    const safetensor *tokens = get(m, "", "tokens");
+    const safetensor *tokens = get(m, "tokens");
     return (plan_request){.model = family_config(&m->file, name),
                           .choice.micro_batch = tokens->shape.dim[0],
                           .choice.accumulation = accumulation,
@@ -97,72 +92,11 @@ static void machine_close(machine *m) {
     safetensors_close(&m->file);
 }
 
-/* The fixture has every head as a layer of its own: "model.layers.2.x" of head 3 is there as "model.layers.4.x". */
-static const safetensor *tensor_of(const machine *m, const char *prefix, const model_param *q, int part) {
-    int first = (int)model_first_head(&m->plan.model.config);
-    char digits[16], name[256];
-    const char *file_name = q->parts[part].file_name;
-    snprintf(digits, sizeof digits, ".%d.", first);
-    const char *at = q->of_other_head ? strstr(file_name, digits) : NULL;
-    if (!at) return get(m, prefix, file_name);
-    snprintf(name, sizeof name, "%.*s.%d.%s", (int)(at - file_name), file_name, q->unit - 1, at + strlen(digits));
-    return get(m, prefix, name);
-}
-
-/* Element (row, column) of a part in its file. */
-static float file_element(const model_param *q, const param_part *part, const float *data, int64_t row,
-                          int64_t column) {
-    int64_t columns = q->shape.rank == 2 ? q->shape.dim[1] : 1;
-    return q->transposed && q->shape.rank == 2 ? data[column * part->n_rows + row] : data[row * columns + column];
-}
-
-static void load_params(const machine *m) {
-    for (size_t i = 0; i < m->plan.model.n_params; i++) {
-        const model_param *q = &m->plan.model.params[i];
-        int64_t columns = q->shape.rank == 2 ? q->shape.dim[1] : 1;
-        for (int k = 0; k < q->n_parts; k++) {
-            const param_part *part = &q->parts[k];
-            const float *data = tensor_of(m, q->of_reference ? "r/" : "w/", q, k)->data;
-            float *rows = mem_alloc((size_t)(part->n_rows * columns) * sizeof *rows);
-            for (int64_t r = 0; r < part->n_rows; r++)
-                for (int64_t c = 0; c < columns; c++) rows[r * columns + c] = file_element(q, part, data, r, c);
-            params_write_whole(m->e, &m->plan, i, false, part->first_row * columns, part->n_rows * columns, rows);
-            free(rows);
-        }
-    }
-}
-
-static double gradient_error(const machine *m, const char *prefix, double scale, size_t *n) {
-    double worst = 0;
-    *n = 0;
-    for (size_t i = 0; i < m->plan.model.n_params; i++) {
-        const model_param *q = &m->plan.model.params[i];
-        int64_t columns = q->shape.rank == 2 ? q->shape.dim[1] : 1;
-        if (q->frozen) continue;
-        float *grad = value_read_f32(m->e, &m->plan.program, m->plan.step.grads[i]);
-        for (int k = 0; k < q->n_parts; k++, ++*n) {
-            const param_part *part = &q->parts[k];
-            const float *data = tensor_of(m, prefix, q, k)->data;
-            double distance = 0, norm = 0;
-            for (int64_t r = 0; r < part->n_rows; r++)
-                for (int64_t c = 0; c < columns; c++) {
-                    double want = file_element(q, part, data, r, c) * scale;
-                    double found = grad[(part->first_row + r) * columns + c];
-                    distance += (found - want) * (found - want), norm += want * want;
-                }
-            assert_true(norm > 0);
-            worst = !(sqrt(distance / norm) <= worst) ? sqrt(distance / norm) : worst;
-        }
-        free(grad);
-    }
-    return worst;
-}
-
 /* Inputs as the task writes them; returns the targets of the first head. */
 static double write_rows(const machine *m, bool weighted) {
     const model *to = &m->plan.model;
-    const safetensor *tokens = get(m, "", "tokens");
-    const int32_t *targets = get(m, "", "targets")->data, *doc = get(m, "", "doc")->data;
+    const safetensor *tokens = get(m, "tokens");
+    const int32_t *targets = get(m, "targets")->data, *doc = get(m, "doc")->data;
     int64_t B = tokens->shape.dim[0], T = tokens->shape.dim[1];
     uint64_t counts[HEADS] = {0};
     float scales[HEADS];
@@ -171,14 +105,14 @@ static double write_rows(const machine *m, bool weighted) {
     ahead_scales(counts, HEADS, scales);
     must(batch_write(
         m->e, &m->plan, &m->plan.step.inputs[0],
-        &(batch_rows){tokens->data, targets, doc, weighted ? get(m, "", "weights")->data : NULL, .scales = scales}));
+        &(batch_rows){tokens->data, targets, doc, weighted ? get(m, "weights")->data : NULL, .scales = scales}));
     exec_write(m->e, to->scalars, 0, &s, sizeof s);
     for (int k = 1; k <= HEADS; k++) {
         char name[32];
         int32_t *written = mem_alloc((size_t)(B * T) * sizeof *written);
         snprintf(name, sizeof name, "targets_%d", k);
         exec_read(m->e, to->loss[k - 1].targets, 0, written, (size_t)(B * T) * sizeof *written);
-        assert_memory_equal(written, get(m, "", name)->data, (size_t)(B * T) * sizeof *written);
+        assert_memory_equal(written, get(m, name)->data, (size_t)(B * T) * sizeof *written);
         free(written);
     }
     return (double)counts[0];
@@ -198,13 +132,13 @@ static void gradients_equal_pytorch(void **state) {
             r.model.mtp_heads = HEADS;
             r.choice.recompute.kind = way / 2 ? RECOMPUTE_FULL : RECOMPUTE_NONE;
             machine_start(&m, &r);
-            load_params(&m);
+            fixture_load(m.e, &m.plan, &m.file, "w/", false);
             double first = write_rows(&m, weighted);
             must(exec_run(m.e, SECTION_MICRO));
             exec_read(m.e, m.plan.step.loss_sums, 0, sums, sizeof sums);
             for (int k = 0; k < HEADS; k++) loss += sums[k][SUM_WEIGHTED_LOSS] / first;
-            memcpy(&want, get(&m, "", weighted ? "weighted" : "loss")->data, sizeof want);
-            double error = gradient_error(&m, weighted ? "gw/" : "g/", first, &n);
+            memcpy(&want, get(&m, weighted ? "weighted" : "loss")->data, sizeof want);
+            double error = fixture_gradient_error(m.e, &m.plan, &m.file, weighted ? "gw/" : "g/", first, &n);
             print_message("%-18s %zu gradients%s within %.1e, loss within %.1e\n", fixtures[i], n,
                           weighted ? " with weights" : "", error, fabs(loss / (double)want - 1));
             assert_true(sums[0][SUM_VALID] == first);
@@ -223,13 +157,14 @@ static void selected_tokens_equal_pytorch(void **state) {
         float want;
         size_t n;
         open_file(&m, "mtp/", name);
-        const float *thresholds = get(&m, "", "threshold")->data;
+        const float *thresholds = get(&m, "threshold")->data;
         plan_request r = request_of(&m, name, accumulation);
         r.model.mtp_heads = HEADS;
         r.reference = REFERENCE_COPY;
         r.selection = (selection_options){.kind = SELECTION_SIGNED, .share = 0.7};
         machine_start(&m, &r);
-        load_params(&m);
+        fixture_load(m.e, &m.plan, &m.file, "w/", false);
+        fixture_load(m.e, &m.plan, &m.file, "r/", true);
         double first = write_rows(&m, false);
         must(exec_run(m.e, SECTION_MICRO));
         exec_read(m.e, m.plan.step.loss_sums, 0, sums, sizeof sums);
@@ -240,8 +175,8 @@ static void selected_tokens_equal_pytorch(void **state) {
             assert_true(fabs(selected[k][SELECT_THRESHOLD] - (double)thresholds[k]) < 1e-5);
             assert_true(selected[k][SELECT_COUNT] == valid - below);
         }
-        memcpy(&want, get(&m, "", "rho1")->data, sizeof want);
-        double error = gradient_error(&m, "gr/", first, &n);
+        memcpy(&want, get(&m, "rho1")->data, sizeof want);
+        double error = fixture_gradient_error(m.e, &m.plan, &m.file, "gr/", first, &n);
         print_message("%-18s %zu gradients of selected tokens within %.1e, loss within %.1e\n", name, n, error,
                       fabs(loss / (double)want - 1));
         assert_true(fabs(loss / (double)want - 1) < 1e-5 && n > 0 && error < 1e-5);
@@ -255,9 +190,9 @@ static float *evaluate(machine *m) {
     step_scalars s = {.seed = 1, .grad_unscale = 1};
     must(weights_load(m->e, &m->plan, &m->file, 1, "w/"));
     exec_write(m->e, m->plan.model.scalars, 0, &s, sizeof s);
-    must(batch_write(m->e, &m->plan, &m->plan.step.inputs[0],
-                     &(batch_rows){get(m, "", "tokens")->data, get(m, "", "targets")->data, get(m, "", "doc")->data,
-                                   NULL, .first_row = 0}));
+    must(batch_write(
+        m->e, &m->plan, &m->plan.step.inputs[0],
+        &(batch_rows){get(m, "tokens")->data, get(m, "targets")->data, get(m, "doc")->data, NULL, .first_row = 0}));
     must(exec_run(m->e, SECTION_EVAL));
     return value_read_f32(m->e, &m->plan.program, m->plan.model.eval_losses);
 }

@@ -5,6 +5,7 @@
  * some hundred products differ from them by a few 1e-7 of their size; the bound is 1e-5. */
 #include "backend_choice.h"
 #include "family_fixtures.h"
+#include "param_fixtures.h"
 #include "must.h"
 #include "programs.h"
 #include "weights/load.h"
@@ -35,29 +36,9 @@ typedef struct machine {
     exec *e;
 } machine;
 
-static const void *get(const safetensors *f, const char *prefix, const char *name, size_t *n_bytes) {
-    char full[256];
-    snprintf(full, sizeof full, "%s%s", prefix, name);
-    const safetensor *t = safetensors_find(f, full);
-    if (!t) fail_msg("the fixture has no tensor '%s'", full);
-    if (n_bytes) *n_bytes = t->n_bytes;
-    return t->data;
-}
-
 static void write_input(const machine *m, const safetensors *f, value_id v, const char *prefix, const char *name) {
-    size_t n;
-    const void *data = get(f, prefix, name, &n);
-    if (v) exec_write(m->e, v, 0, data, n);
-}
-
-static void load_reference(const machine *m) {
-    for (size_t i = 0; i < m->plan.model.n_params; i++) {
-        const model_param *q = &m->plan.model.params[i];
-        int64_t columns = q->shape.rank == 2 ? q->shape.dim[1] : 1;
-        for (int k = 0; k < q->n_parts && q->of_reference; k++)
-            params_write_whole(m->e, &m->plan, i, false, q->parts[k].first_row * columns, q->parts[k].n_rows * columns,
-                               get(&m->model, "r/", q->parts[k].file_name, NULL));
-    }
+    const safetensor *t = fixture_tensor(f, prefix, name);
+    if (v) exec_write(m->e, v, 0, t->data, t->n_bytes);
 }
 
 static void machine_open(machine *m, const policy_case *c, recompute_kind recompute) {
@@ -79,7 +60,7 @@ static void machine_open(machine *m, const policy_case *c, recompute_kind recomp
     must(plan_build(&m->plan, &r));
     must(exec_open(&m->e, &m->plan.program, &(exec_options){.backend = b, .n_threads = 2}));
     must(weights_load(m->e, &m->plan, &m->model, 1, "w/"));
-    load_reference(m);
+    fixture_load(m->e, &m->plan, &m->model, "r/", true);
 }
 
 static void machine_close(machine *m) {
@@ -103,53 +84,26 @@ static void run_update(const machine *m, const char *prefix) {
     must(exec_run(m->e, SECTION_MICRO));
 }
 
-/* The largest distance of a parameter's gradient to TRL's, as a share of its norm. */
-static double gradient_error(const machine *m, const char *prefix, double divisor, size_t *n) {
-    double worst = 0;
-    *n = 0;
-    for (size_t i = 0; i < m->plan.model.n_params; i++) {
-        const model_param *q = &m->plan.model.params[i];
-        int64_t columns = q->shape.rank == 2 ? q->shape.dim[1] : 1;
-        if (q->frozen) continue;
-        float *grad = value_read_f32(m->e, &m->plan.program, m->plan.step.grads[i]);
-        for (int k = 0; k < q->n_parts; k++, ++*n) {
-            char under[64];
-            snprintf(under, sizeof under, "%sg/", prefix);
-            const float *want = get(&m->file, under, q->parts[k].file_name, NULL),
-                        *found = grad + q->parts[k].first_row * columns;
-            double distance = 0, norm = 0;
-            for (int64_t e = 0; e < q->parts[k].n_rows * columns; e++) {
-                double d = (double)found[e] / divisor - (double)want[e];
-                distance += d * d;
-                norm += (double)want[e] * (double)want[e];
-            }
-            assert_true(norm > 0);
-            worst = !(sqrt(distance / norm) <= worst) ? sqrt(distance / norm) : worst;
-        }
-        free(grad);
-    }
-    return worst;
-}
-
 static void updates_equal_those_of_trl(void **state) {
     for (size_t i = 0; i < ARRAY_LENGTH(cases); i++)
         for (recompute_kind k = RECOMPUTE_NONE; k <= RECOMPUTE_FULL; k += RECOMPUTE_FULL - RECOMPUTE_NONE) {
             machine m;
             double sums[POLICY_SUM_COUNT];
             size_t n;
-            char prefix[32];
+            char prefix[32], gradients[40];
             snprintf(prefix, sizeof prefix, "%s/", cases[i].name);
+            snprintf(gradients, sizeof gradients, "%s/g/", cases[i].name);
             machine_open(&m, &cases[i], k);
             run_update(&m, prefix);
             exec_read(m.e, m.plan.step.loss_sums, 0, sums, sizeof sums);
-            double loss = (double)*(const float *)get(&m.file, prefix, "loss", NULL),
+            double loss = (double)*(const float *)fixture_tensor(&m.file, prefix, "loss")->data,
                    found = sums[SUM_LOSS] / sums[SUM_VALID];
-            double error = gradient_error(&m, prefix, sums[SUM_VALID], &n);
+            double error = fixture_gradient_error(m.e, &m.plan, &m.file, gradients, sums[SUM_VALID], &n);
             print_message("%-8s loss %.6f, TRL %.6f; %zu gradients within %.1e\n", cases[i].name, found, loss, n,
                           error);
             assert_true(fabs(found - loss) <= 1e-5 * (fabs(loss) + 0.1));
             assert_true(n > 0 && error < 1e-5);
-            const float *clip = get(&m.file, prefix, "clip", NULL); /* low, high, kl */
+            const float *clip = fixture_tensor(&m.file, prefix, "clip")->data; /* low, high, kl */
             double of = cases[i].o.level == POLICY_TOKEN ? sums[SUM_POLICY_TOKENS] : sums[SUM_POLICY_COMPLETIONS];
             assert_true(fabs(sums[SUM_POLICY_LOW] / of - (double)clip[0]) < 1e-6);
             assert_true(fabs(sums[SUM_POLICY_HIGH] / of - (double)clip[1]) < 1e-6);

@@ -5,6 +5,7 @@
  * 1e-7 of their size; the bound is 1e-5. */
 #include "backend_choice.h"
 #include "family_fixtures.h"
+#include "param_fixtures.h"
 #include "must.h"
 #include "programs.h"
 #include "train/batch.h"
@@ -22,30 +23,11 @@ typedef struct machine {
     exec *e;
 } machine;
 
-static const safetensor *get(const machine *m, const char *prefix, const char *name) {
-    char full[256];
-    snprintf(full, sizeof full, "%s%s", prefix, name);
-    const safetensor *t = safetensors_find(&m->file, full);
-    if (!t) fail_msg("the fixture has no tensor '%s'", full);
-    return t;
-}
+static const safetensor *get(const machine *m, const char *name) { return fixture_tensor(&m->file, "", name); }
 
 static void write_input(const machine *m, value_id v, const char *name) {
-    const safetensor *t = get(m, "", name);
+    const safetensor *t = get(m, name);
     exec_write(m->e, v, 0, t->data, t->n_bytes);
-}
-
-/* The policy's weights were loaded for both: writes the reference its own. */
-static void load_reference(const machine *m) {
-    for (size_t i = 0; i < m->plan.model.n_params; i++) {
-        const model_param *q = &m->plan.model.params[i];
-        int64_t columns = q->shape.rank == 2 ? q->shape.dim[1] : 1;
-        if (!q->of_reference) continue;
-        assert_true(q->frozen && !q->transposed && !m->plan.step.grads[i]);
-        for (int k = 0; k < q->n_parts; k++)
-            params_write_whole(m->e, &m->plan, i, false, q->parts[k].first_row * columns, q->parts[k].n_rows * columns,
-                               get(m, "r/", q->parts[k].file_name)->data);
-    }
 }
 
 static void machine_open(machine *m, const char *name, bool pairs, int accumulation, recompute_kind recompute) {
@@ -53,7 +35,7 @@ static void machine_open(machine *m, const char *name, bool pairs, int accumulat
     const backend *b = backend_under_test();
     snprintf(path, sizeof path, "%s/two_models/%s.safetensors", TEST_FIXTURES, name);
     must(safetensors_open(&m->file, path));
-    const safetensor *tokens = get(m, "", "tokens");
+    const safetensor *tokens = get(m, "tokens");
     plan_request r = {.model = family_config(&m->file, name),
                       .choice.micro_batch = tokens->shape.dim[0],
                       .choice.accumulation = accumulation,
@@ -69,7 +51,7 @@ static void machine_open(machine *m, const char *name, bool pairs, int accumulat
     must(plan_build(&m->plan, &r));
     must(exec_open(&m->e, &m->plan.program, &(exec_options){.backend = b, .n_threads = 2}));
     must(weights_load(m->e, &m->plan, &m->file, 1, "w/"));
-    load_reference(m);
+    fixture_load(m->e, &m->plan, &m->file, "r/", true); /* the weights of the policy were loaded for both */
 }
 
 static void machine_close(machine *m) {
@@ -89,31 +71,6 @@ static void write_inputs(const machine *m) {
     exec_write(m->e, to->scalars, 0, &s, sizeof s);
 }
 
-/* Of all gradients of trained parameters: distance to PyTorch's, which are multiplied by `scale`, as a share of their norm. */
-static double gradient_error(const machine *m, const char *prefix, double scale, size_t *n) {
-    double worst = 0;
-    *n = 0;
-    for (size_t i = 0; i < m->plan.model.n_params; i++) {
-        const model_param *q = &m->plan.model.params[i];
-        int64_t columns = q->shape.rank == 2 ? q->shape.dim[1] : 1;
-        if (q->frozen) continue;
-        float *grad = value_read_f32(m->e, &m->plan.program, m->plan.step.grads[i]);
-        for (int k = 0; k < q->n_parts; k++, ++*n) {
-            const float *want = get(m, prefix, q->parts[k].file_name)->data,
-                        *found = grad + q->parts[k].first_row * columns;
-            double distance = 0, norm = 0;
-            for (int64_t e = 0; e < q->parts[k].n_rows * columns; e++) {
-                distance += (found[e] - want[e] * scale) * (found[e] - want[e] * scale);
-                norm += want[e] * scale * (want[e] * scale);
-            }
-            assert_true(norm > 0);
-            worst = !(sqrt(distance / norm) <= worst) ? sqrt(distance / norm) : worst;
-        }
-        free(grad);
-    }
-    return worst;
-}
-
 static double largest_difference(const float *found, const float *want, int64_t n) {
     double worst = 0;
     for (int64_t i = 0; i < n; i++)
@@ -123,7 +80,7 @@ static double largest_difference(const float *found, const float *want, int64_t 
 
 /* Losses of evaluation: of the policy, and of the reference with its own weights. */
 static void check_losses(const machine *m) {
-    const safetensor *losses = get(m, "", "losses"), *reference = get(m, "", "losses_r");
+    const safetensor *losses = get(m, "losses"), *reference = get(m, "losses_r");
     int64_t n = shape_count(&losses->shape);
     must(exec_run(m->e, SECTION_EVAL));
     float *found = value_read_f32(m->e, &m->plan.program, m->plan.model.eval_losses);
@@ -146,9 +103,9 @@ static void pairs_of_two_models_equal_pytorch(void **state) {
             uint64_t before = params_hash(m.e, &m.plan, NULL);
             must(exec_run(m.e, SECTION_MICRO));
             exec_read(m.e, m.plan.step.loss_sums, 0, sums, sizeof sums);
-            const safetensor *dpo = get(&m, "", "dpo");
+            const safetensor *dpo = get(&m, "dpo");
             for (int64_t p = 0; p < shape_count(&dpo->shape); p++) want += ((const float *)dpo->data)[p];
-            double error = gradient_error(&m, "gd/", 1, &n);
+            double error = fixture_gradient_error(m.e, &m.plan, &m.file, "gd/", 1, &n);
             print_message("%-18s %zu gradients of pairs within %.1e, loss within %.1e\n", fixtures[i], n, error,
                           fabs(sums[SUM_WEIGHTED_LOSS] / want - 1));
             assert_true(sums[SUM_VALID] == (double)shape_count(&dpo->shape));
@@ -172,8 +129,8 @@ static void weights_of_tokens_equal_pytorch(void **state) {
             write_inputs(&m);
             must(exec_run(m.e, SECTION_MICRO));
             exec_read(m.e, m.plan.step.loss_sums, 0, sums, sizeof sums);
-            memcpy(&want, get(&m, "", "weighted")->data, sizeof want);
-            double error = gradient_error(&m, "gw/", sums[SUM_VALID], &n);
+            memcpy(&want, get(&m, "weighted")->data, sizeof want);
+            double error = fixture_gradient_error(m.e, &m.plan, &m.file, "gw/", sums[SUM_VALID], &n);
             print_message("%-18s %zu weighted gradients within %.1e\n", fixtures[i], n, error);
             assert_true(fabs(sums[SUM_WEIGHTED_LOSS] / sums[SUM_VALID] / (double)want - 1) < 1e-5);
             assert_true(n > 0 && error < 1e-5);
