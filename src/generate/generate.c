@@ -69,7 +69,7 @@ static status request_make(plan_request *r, const model_source *s, const generat
                    "sequences, and a context of at most the model's %lld positions",
                    c->name, (long long)g->slots, (long long)g->context, (long long)g->page_size,
                    (long long)c->max_positions);
-    g->pages = g->slots * generation_pages_per_slot(g);
+    g->pages = generation_pages_wanted(g);
     uint64_t page = generation_page_bytes(c, g->page_size, precision_compute(o->precision));
     if (o->cache_bytes) g->pages = MIN(g->pages, (int64_t)(o->cache_bytes / page));
     if (g->pages < 1) {

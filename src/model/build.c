@@ -285,7 +285,8 @@ static void add_inputs(builder *b) {
         m->segments = program_persistent(b->p, "segments", DTYPE_I32, SHAPE(N), ROLE_INPUT);
     if (policy->on) m->advantages = program_persistent(b->p, "advantages", DTYPE_F32, SHAPE(N), ROLE_INPUT);
     if (policy->on && policy->is_old) m->old = program_persistent(b->p, "old", DTYPE_F32, SHAPE(N), ROLE_INPUT);
-    if (policy->on && policy->cap > 0) m->rollout = program_persistent(b->p, "rollout", DTYPE_F32, SHAPE(N), ROLE_INPUT);
+    if (policy->on && policy->cap > 0)
+        m->rollout = program_persistent(b->p, "rollout", DTYPE_F32, SHAPE(N), ROLE_INPUT);
     if (b->o->reference == REFERENCE_INPUT)
         m->reference = program_persistent(b->p, "reference", DTYPE_F32, SHAPE(N), ROLE_INPUT);
     if (b->o->z_input) m->z = program_persistent(b->p, "preference.z", DTYPE_F64, SHAPE(1), ROLE_INPUT);
@@ -307,6 +308,13 @@ static void add_inputs(builder *b) {
 /* ---- generation ------------------------------------------------------------------------------------------------ */
 
 int64_t generation_pages_per_slot(const generation_shape *g) { return divide_up(g->context, g->page_size); }
+
+int64_t generation_pages_wanted(const generation_shape *g) {
+    int64_t each = generation_pages_per_slot(g), shared = g->group > 1 ? g->shared_tokens / g->page_size : 0;
+    if (shared == 0) return g->slots * each;
+    int64_t n_prompts = MIN(g->prompts, divide_up(g->slots, g->group) + 1); /* one begins before another has ended */
+    return n_prompts * shared + g->slots * (each - shared);
+}
 
 uint64_t generation_page_bytes(const model_config *c, int64_t page_size, dtype compute) {
     return (uint64_t)(2 * model_main_layers(c) * c->n_kv_heads * page_size * c->head_dim) * dtype_bytes(compute);
@@ -487,10 +495,11 @@ static status check_base(const model_build_options *o) {
     const char *name = base_format_name(o->base);
     if (o->base == BASE_COMPUTE) return OK;
     if (!o->lora.rank)
-        return ERR(ERR_INPUT,
-                   "model.base: found %s, which needs model.lora.rank: only frozen weights are stored in fewer bits; set "
-                   "model.lora.rank=16, or model.base=bf16 to train all parameters",
-                   name);
+        return ERR(
+            ERR_INPUT,
+            "model.base: found %s, which needs model.lora.rank: only frozen weights are stored in fewer bits; set "
+            "model.lora.rank=16, or model.base=bf16 to train all parameters",
+            name);
     if (o->lora.pissa)
         return ERR(ERR_INPUT,
                    "model.base: found %s with model.lora.init pissa, expected bf16: the principal part is taken out of "

@@ -193,8 +193,12 @@ typedef struct generation_shape {
     int64_t pages, page_size; /* of the cache; tokens per page */
     int64_t context;          /* most tokens of one sequence */
     int64_t prefill_tokens;   /* prompt tokens of one run of SECTION_PREFILL */
+    /* Prompts, completions of each, and the tokens of a prompt that those share; 0 where nothing is shared. */
+    int64_t prompts, group, shared_tokens;
 } generation_shape;
 int64_t generation_pages_per_slot(const generation_shape *g);
+/* Pages with which all slots are at work, the full pages of a prompt stored once for its group. With fewer some wait. */
+int64_t generation_pages_wanted(const generation_shape *g);
 uint64_t generation_page_bytes(const model_config *c, int64_t page_size, dtype compute); /* of one page, all layers */
 
 /* What the responses of a preference are compared with. */

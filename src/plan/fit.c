@@ -114,7 +114,7 @@ static bool fewer_samples(plan_request *r, uint64_t *planned) {
     generation_shape *g = &r->generation;
     while (plan_samples(r) && g->slots > 1) {
         g->slots /= 2;
-        g->pages = g->slots * generation_pages_per_slot(g);
+        g->pages = generation_pages_wanted(g);
         g->prefill_tokens = MIN(g->prefill_tokens, g->slots * g->context);
         if (plan_variant_fits(r, planned)) return true;
     }

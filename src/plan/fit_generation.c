@@ -8,7 +8,7 @@ static void cut_sequences(plan_request *r, int64_t slots, int64_t context) {
     generation_shape *g = &r->generation;
     g->slots = slots;
     g->context = context;
-    g->pages = MIN(g->pages, slots * generation_pages_per_slot(g));
+    g->pages = MIN(g->pages, generation_pages_wanted(g));
 }
 
 /* The most sequences that fit, found by halving. */

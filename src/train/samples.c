@@ -41,7 +41,7 @@ status samples_shape(train_request *r) {
     g->slots = MIN(o->samples, (int64_t)SLOTS_MOST);
     g->context = MIN(p->seq_len + o->sample_tokens, p->model.max_positions);
     g->page_size = MIN((int64_t)PAGE_SIZE, g->context);
-    g->pages = g->slots * generation_pages_per_slot(g);
+    g->pages = generation_pages_wanted(g);
     g->prefill_tokens = MIN(g->slots * g->context, (int64_t)(p->target.discrete ? PREFILL_DISCRETE : PREFILL));
     p->generator_bytes = generation_host_bytes(&p->model, g, p->target.n_threads);
     p->open.sequence = p->left_open.sequence = false; /* a rank generates with whole layers */

@@ -44,7 +44,7 @@ static policy_options policy_of(const rl_options *o, int64_t seq_len) {
                             .temperature = (float)o->temperature};
 }
 
-/* Sections of generation: as many sequences as asked, each as long as a row. */
+/* Sections of generation: as many sequences as asked, each as long as a row, with the longest prompt that there can be. */
 static void shape_generation(train_request *r) {
     plan_request *p = &r->plan;
     generation_shape *g = &p->generation; /* that of train.sample_every, where there are samples too */
@@ -54,7 +54,10 @@ static void shape_generation(train_request *r) {
     g->slots = MAX(g->slots, rollout_slots(&r->train.rl, discrete));
     g->context = MAX(g->context, MIN(p->seq_len, p->model.max_positions));
     g->page_size = MIN((int64_t)PAGE_SIZE, g->context);
-    g->pages = g->slots * generation_pages_per_slot(g);
+    g->prompts = r->train.rl.prompts;
+    g->group = r->train.rl.k;
+    g->shared_tokens = r->data.longest_prompt - 1; /* the last is computed for each, for its logits */
+    g->pages = generation_pages_wanted(g);
     g->prefill_tokens = MIN(g->slots * g->context, (int64_t)(discrete ? PREFILL_DISCRETE : PREFILL));
     p->generator_bytes = (uint64_t)n_generators * generation_host_bytes(&p->model, g, p->target.n_threads);
 }

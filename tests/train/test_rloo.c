@@ -216,7 +216,9 @@ static void the_peak_is_the_same_for_every_k(void **state) {
         arena memory;
         train_result r;
         arena_init(&memory);
-        training t = rl_training(&memory, "rloo", SETTINGS(arena_format(&memory, "rl.k=%s", k[i]), "rl.beta=0.05"));
+        training t = rl_training(
+            &memory, "rloo",
+            SETTINGS(arena_format(&memory, "rl.k=%s", k[i]), "rl.beta=0.05", "rl.prompts=2", "rl.sequences=16"));
         t.micro_batch = 1, t.steps = 2;
         must(training_run(&t, &r));
         training_as_planned(&r, k[i]);

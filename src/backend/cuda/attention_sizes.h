@@ -1,23 +1,28 @@
 #pragma once
 /* attention_sizes.h - limits of the attention kernels and the scratch of generation. No CUDA in here: a plan asks too. */
+#include <stdbool.h>
 #include <stdint.h>
 
 enum {
     ATTENTION_HEAD_DIM_MOST = 256,
     ATTENTION_BOX_ROWS = 64, /* of a tile, as the TMA unit fetches it */
     ATTENTION_BOX_COLUMNS = 64,
-    PAGED_SPLIT = 64,      /* positions that are summed before they join the rest: one tile of keys */
-    PAGED_SPLIT_ROWS = 128 /* up to so many tokens in a step the splits of one token run side by side */
+    PAGED_SPLIT = 64,           /* positions that are summed before they join the rest: one tile of keys */
+    PAGED_SPLIT_ROWS = 128,     /* up to so many tokens in a step the splits of one token run side by side, */
+    PAGED_SPLITS_MOST = 1 << 13 /* and where every token has a slot of its own, up to so many splits */
 };
 
 /* Splits that run side by side and meet in scratch; 1: one block walks them all. By shape alone, and in the bits there is
  * no difference: splits are the same positions and join in the same order either way. */
-static inline int64_t paged_split_count(int64_t n_tokens, int64_t capacity) {
-    return n_tokens > PAGED_SPLIT_ROWS ? 1 : (capacity + PAGED_SPLIT - 1) / PAGED_SPLIT;
+static inline int64_t paged_split_count(int64_t n_tokens, int64_t n_slots, int64_t capacity) {
+    int64_t n = (capacity + PAGED_SPLIT - 1) / PAGED_SPLIT;
+    bool alone = n_tokens <= n_slots && n_tokens * n <= PAGED_SPLITS_MOST;
+    return n_tokens <= PAGED_SPLIT_ROWS || alone ? n : 1;
 }
 
 /* Of every (token, head, split): the weighted sum of values, the maximum and the sum of weights. */
-static inline int64_t paged_partial_count(int64_t n_tokens, int64_t n_heads, int64_t head_dim, int64_t capacity) {
-    int64_t n = paged_split_count(n_tokens, capacity);
+static inline int64_t paged_partial_count(int64_t n_tokens, int64_t n_slots, int64_t n_heads, int64_t head_dim,
+                                          int64_t capacity) {
+    int64_t n = paged_split_count(n_tokens, n_slots, capacity);
     return n == 1 ? 0 : n_tokens * n_heads * n * (head_dim + 2);
 }

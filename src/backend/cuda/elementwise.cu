@@ -7,6 +7,7 @@
 #include "backend/cuda/launch_elementwise.h"
 
 #include "backend/cuda/absmax.cuh"
+#include "backend/cuda/chain.cuh"
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -53,6 +54,7 @@ template <typename T, bool VECTOR, typename MAP>
 static __global__ void __launch_bounds__(THREADS)
     map_kernel(T *y, const T *a, const T *b, int64_t n_rows, int64_t width, const int32_t *rows) {
     enum { N = pack<T>::N };
+    chain_enter();
     int64_t n = rows_held(rows, n_rows) * width, first = ((int64_t)blockIdx.x * MAP_PACKS * THREADS + threadIdx.x) * N;
     uint4 x[MAP_PACKS], other[MAP_PACKS];
 #pragma unroll
@@ -80,8 +82,8 @@ static void map_launch(cudaStream_t s, launch_type t, void *y, const void *a, co
         using T = decltype(zero);
         int64_t blocks = divide_up(n_rows * width, (int64_t)MAP_PACKS * THREADS * pack<T>::N);
         by_flag(aligned(y, 16) && aligned(a, 16) && aligned(b, 16), [&](auto vector) {
-            launch(map_kernel<T, decltype(vector)::value, MAP>, dim3((unsigned)blocks), dim3(THREADS), s, (T *)y,
-                   (const T *)a, (const T *)b, n_rows, width, rows);
+            launch_chained(map_kernel<T, decltype(vector)::value, MAP>, dim3((unsigned)blocks), dim3(THREADS), 0, 1, s,
+                           (T *)y, (const T *)a, (const T *)b, n_rows, width, rows);
         });
     });
 }
@@ -144,6 +146,7 @@ static __global__ void __launch_bounds__(THREADS)
     swiglu_kernel(T *y, float *amax, const T *gu, int64_t n_rows, int64_t F, const int32_t *rows) {
     __shared__ uint32_t mosts[WARP];
     uint32_t most = 0;
+    chain_enter();
     int64_t column = row_column<T>(), held = rows_held(rows, n_rows);
     for (int64_t first = blockIdx.y; first < held; first += SWIGLU_ROWS * gridDim.y) {
         uint4 gate[SWIGLU_ROWS], up[SWIGLU_ROWS];
@@ -220,9 +223,10 @@ void launch_swiglu(cudaStream_t s, launch_type t, void *y, float *amax, const vo
         bool whole = F % pack<T>::N == 0 && aligned(y, 16) && aligned(gu, 16);
         by_flag(whole, [&](auto vector) {
             by_amax<T>(amax, [&](auto asked) {
-                launch(swiglu_kernel<T, decltype(vector)::value, decltype(asked)::value>,
-                       row_grid(rows_of_blocks(n_rows, SWIGLU_ROWS, amax), F, pack<T>::N),
-                       dim3(row_threads(F, pack<T>::N)), s, (T *)y, amax, (const T *)gu, n_rows, F, rows);
+                launch_chained(swiglu_kernel<T, decltype(vector)::value, decltype(asked)::value>,
+                               row_grid(rows_of_blocks(n_rows, SWIGLU_ROWS, amax), F, pack<T>::N),
+                               dim3(row_threads(F, pack<T>::N)), 0, 1, s, (T *)y, amax, (const T *)gu, n_rows, F,
+                               rows);
             });
         });
     });
@@ -251,6 +255,7 @@ void launch_swiglu_bwd(cudaStream_t s, launch_type t, void *dgu, float *amax, co
 template <typename T, bool VECTOR> static __global__ void __launch_bounds__(THREADS) rope_kernel(launch_rope_args a) {
     enum { N = pack<T>::N };
     int half = a.head_dim / 2, packs = (half + N - 1) / N; /* of half a head */
+    chain_enter();
     int64_t width = (int64_t)(a.n_turned + a.n_kept) * a.head_dim, held = rows_held(a.rows, a.n_rows);
     int item = (int)(blockIdx.x * blockDim.x + threadIdx.x), head = item / packs, i = item % packs * N;
     if (head >= a.n_turned + (a.y == a.qkv ? 0 : a.n_kept)) return;
@@ -292,8 +297,8 @@ void launch_rope(cudaStream_t s, launch_type t, const launch_rope_args *a) {
         unsigned threads = block_threads(items, THREADS);
         bool whole = half % pack<T>::N == 0 && aligned(a->y, 16) && aligned(a->qkv, 16) && aligned(a->table, 16);
         by_flag(whole, [&](auto vector) {
-            launch(rope_kernel<T, decltype(vector)::value>,
-                   dim3((unsigned)divide_up(items, threads), grid_rows(a->n_rows)), dim3(threads), s, *a);
+            launch_chained(rope_kernel<T, decltype(vector)::value>,
+                           dim3((unsigned)divide_up(items, threads), grid_rows(a->n_rows)), dim3(threads), 0, 1, s, *a);
         });
     });
 }

@@ -10,6 +10,7 @@
  * Where choices cannot be kept nothing is measured: two runs could measure differently and differ in bits, while the first
  * guess is the same in every run. So is the guess for a product that nobody prepared.
  *
+ * Products of few rows, which reading the weights limits, go to few_rows.cu on GPUs that have its instructions.
  * Products that cuBLASLt refuses (16-bit rows of odd length, for one) go to gemm_plain.cu; with RALO_CUDA_PRODUCTS=plain all do. */
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/gemm_cache.h"
@@ -19,7 +20,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { CANDIDATES_MOST = 16, ROUNDS = 5, ALIGNMENT = 64, E4M3_CAPABILITY = 89 };
+enum { CANDIDATES_MOST = 16, ROUNDS = 5, ALIGNMENT = 64, E4M3_CAPABILITY = 89, FEW_ROWS_CAPABILITY = 90 };
 static const double NEARLY = 1.01, SPLIT_GAIN = 1.1, HOPELESS = 1.25, SAMPLE_US = 300, PLAIN_SILENT = 1e9;
 static const double LONG_US = 20e3, ENOUGH_US = 500e3; /* of one run; of all runs for one product */
 
@@ -28,7 +29,8 @@ typedef struct gemm_plan {
     cublasLtMatmulDescOpaque_t op;
     cublasLtMatrixLayoutOpaque_t a, b, c;
     cublasLtMatmulAlgo_t algorithm;
-    bool plain; /* cuBLASLt has no answer */
+    bool few_rows; /* few_rows.cu does it */
+    bool plain;    /* cuBLASLt has no answer */
     struct gemm_plan *next;
 } gemm_plan;
 
@@ -216,8 +218,34 @@ static void run_plain(backend_context *c, const gemm_call *g) {
     launch_plain_product(c->stream, &plain);
 }
 
+static bool is_few_rows(const backend_context *c, const product *q) {
+    return c->capability == FEW_ROWS_CAPABILITY && q->m <= FEW_ROWS_MOST && q->b_turned && !q->a_turned &&
+           !q->accumulate && !q->add && (q->type == DTYPE_BF16 || q->type == DTYPE_F16) &&
+           (q->c_type == q->type || q->c_type == DTYPE_F32) && q->k % 8 == 0 && q->lda == q->k && q->ldb == q->k;
+}
+
+static void run_few_rows(backend_context *c, const gemm_call *g) {
+    const product *q = &g->q;
+    few_rows_product few = {.m = q->m,
+                            .n = q->n,
+                            .k = q->k,
+                            .x = g->a,
+                            .w = g->b,
+                            .y = g->c,
+                            .ldy = q->ldc,
+                            .bias = q->bias ? g->bias : NULL,
+                            .alpha = g->alpha ? g->alpha : 1,
+                            .type = launch_type_of(q->type),
+                            .y_type = launch_type_of(q->c_type)};
+    launch_few_rows(c->stream, &few);
+}
+
 /* An algorithm that ran in gemm_prepare and is refused now wants more than ALIGNMENT; the product must still be done. */
 static void plan_run(backend_context *c, gemm_plan *p, const gemm_call *g) {
+    if (p->few_rows) {
+        run_few_rows(c, g);
+        return;
+    }
     if (!p->plain) {
         cublasStatus_t rc = run_with(c, p, g, &p->algorithm);
         if (rc == CUBLAS_STATUS_SUCCESS) return;
@@ -364,14 +392,15 @@ static gemm_plan *plan_get(backend_context *c, const gemm_call *g) {
     int chosen = 0;
     p = mem_alloc(sizeof *p);
     p->q = g->q;
-    int n = c->gemms->plain ? 0 : candidates_find(c, p, d);
+    p->few_rows = !c->gemms->plain && is_few_rows(c, &g->q);
+    int n = c->gemms->plain || p->few_rows ? 0 : candidates_find(c, p, d);
     if (n > 0) {
         status rc = candidates_choose(c, p, g, d, n, &chosen);
         if (c->gemms->rc == OK) c->gemms->rc = rc;
     }
     p->plain = n == 0 || chosen < 0;
     if (!p->plain) p->algorithm = d[chosen].algorithm;
-    else if (!c->gemms->plain) plain_say(c, &p->q);
+    else if (!c->gemms->plain && !p->few_rows) plain_say(c, &p->q);
     p->next = c->gemms->first;
     c->gemms->first = p;
     return p;

@@ -1,5 +1,6 @@
 #pragma once
-/* launch_gemm.h - the plain matrix product, for the shapes that cuBLASLt does not take, and numbers to measure products on. */
+/* launch_gemm.h - products of our own: of few rows, and the plain one for shapes that cuBLASLt does not take; and numbers to
+ * measure products on. */
 #include "backend/cuda/launch.h"
 
 #ifdef __cplusplus
@@ -24,6 +25,20 @@ typedef struct plain_product {
     launch_type type, c_type; /* of a and b, of c */
 } plain_product;
 void launch_plain_product(cudaStream_t stream, const plain_product *q);
+
+/* y (m, n) = alpha x (m, k) w (n, k)^T (+ bias (n)), m at most FEW_ROWS_MOST, on compute capability 9.0. 16-bit x and w, k a
+ * multiple of 8; y of their type or fp32. A row's bits do not depend on m. */
+enum { FEW_ROWS_MOST = 32 };
+typedef struct few_rows_product {
+    int64_t m, n, k;
+    const void *x, *w;
+    void *y;
+    int64_t ldy;
+    const void *bias; /* of y_type, or NULL */
+    float alpha;
+    launch_type type, y_type;
+} few_rows_product;
+void launch_few_rows(cudaStream_t stream, const few_rows_product *q);
 
 /* Numbers of ordinary size, read as fp32, bf16 or fp16; read as fp8 every second byte may be anything, a NaN too. Bytes
  * behind the last word of 4 stay as they are. */

@@ -7,6 +7,7 @@
 #include "backend/cuda/launch_norm.h"
 
 #include "backend/cuda/absmax.cuh"
+#include "backend/cuda/chain.cuh"
 #include "backend/cuda/heads.cuh"
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
@@ -21,6 +22,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(launch_norm_ar
     __shared__ float sums[2][WARP];
     __shared__ uint32_t mosts[WARP];
     int64_t row = blockIdx.x, start = row * n.C;
+    chain_enter();
     if (row >= rows_held(n.rows, n.n_rows)) return;
 
     pack<T> x[PACKS];
@@ -118,8 +120,9 @@ void launch_norm(cudaStream_t s, launch_type t, const launch_norm_args *a) {
             constexpr int PACKS = decltype(per_thread)::value;
             by_flag(whole, [&](auto vector) {
                 by_amax<T>(a->amax, [&](auto amax) {
-                    launch(norm_kernel<T, decltype(vector)::value, PACKS, decltype(amax)::value>,
-                           dim3((unsigned)a->n_rows), dim3(block_threads(divide_up(packs, PACKS), ROW_THREADS)), s, *a);
+                    launch_chained(norm_kernel<T, decltype(vector)::value, PACKS, decltype(amax)::value>,
+                                   dim3((unsigned)a->n_rows), dim3(block_threads(divide_up(packs, PACKS), ROW_THREADS)),
+                                   0, 1, s, *a);
                 });
             });
         });

@@ -2,6 +2,7 @@
  *
  * A warp serves one token and head: each lane takes the score of one key of 32, then the lanes turn and take columns of
  * the values. Where tokens are few their splits run side by side and a second kernel joins them in order. */
+#include "backend/cuda/chain.cuh"
 #include "backend/cuda/paged_device.cuh"
 
 namespace {
@@ -14,9 +15,11 @@ enum { WARP = 32, WARPS = 4, THREADS = WARP * WARPS, COLUMNS = ATTENTION_HEAD_DI
 template <typename V>
 __global__ void __launch_bounds__(THREADS) kv_store(const __grid_constant__ launch_paged a, int words_per_head) {
     const int64_t token = blockIdx.x;
-    if (token >= token_count(a) || a.slots[token] < 0) return;
-    const int position = position_of(a, token);
-    const int64_t first = key_at(a, a.slots[token], position, 0) / a.D * words_per_head;
+    chain_next();
+    const bool there = token < token_count(a) && a.slots[token] >= 0;
+    const int64_t first = there ? key_at(a, a.slots[token], position_of(a, token), 0) / a.D * words_per_head : 0;
+    chain_wait();
+    if (!there) return;
     const V *in = (const V *)a.qkv + (token * (a.H + 2 * a.G) + a.H) * words_per_head;
     for (int i = (int)threadIdx.x; i < 2 * a.G * words_per_head; i += THREADS) {
         int head = i / words_per_head, word = i % words_per_head;
@@ -120,11 +123,13 @@ __global__ void __launch_bounds__(THREADS) paged_join(const __grid_constant__ la
     const int lane = (int)threadIdx.x % WARP;
     const int64_t task = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, token = task / a.H;
     const int head = (int)(task % a.H);
-    if (token >= token_count(a)) return;
+    chain_next();
+    const bool held = token < token_count(a), there = held && a.slots[token] >= 0;
+    const int n = there ? position_of(a, token) / PAGED_SPLIT + 1 : 0;
+    chain_wait();
+    if (!held) return;
     float sum[COLUMNS] = {};
     softmax_state total = {-INFINITY, 0};
-    const bool there = a.slots[token] >= 0;
-    const int n = there ? position_of(a, token) / PAGED_SPLIT + 1 : 0;
     const int64_t first = partial_of(a, token, head, 0, n_splits);
     for (int some = 0; some < n; some += WARP) { /* a lane fetches a state, so that they come all at once */
         const softmax_state mine =
@@ -144,18 +149,20 @@ __global__ void __launch_bounds__(THREADS) paged_join(const __grid_constant__ la
 }
 
 template <typename V> void store(const launch_paged *a, int64_t row_bytes, cudaStream_t s) {
-    launch_kernel(kv_store<V>, a->N, THREADS, 0, s, *a, (int)(row_bytes / (int64_t)sizeof(V)));
+    launch_chained(kv_store<V>, dim3((unsigned)a->N), dim3(THREADS), 0, 1, s, *a,
+                   (int)(row_bytes / (int64_t)sizeof(V)));
 }
 
 template <typename E> void attend(const launch_paged *a, cudaStream_t s) {
-    int64_t n_splits = paged_split_count(a->N, a->page_size * a->pages_per_slot);
+    int64_t n_splits = paged_split_count(a->N, a->n_slots, a->page_size * a->pages_per_slot);
     launch_kernel(attention_paged_plain<E>, (a->N * a->H * n_splits + WARPS - 1) / WARPS, THREADS,
                   WARPS * ATTENTION_HEAD_DIM_MOST * sizeof(float), s, *a, (int)n_splits);
     if (n_splits > 1) launch_paged_join(a, (int)n_splits, s);
 }
 
 template <typename E> void join_all(const launch_paged *a, int n_splits, cudaStream_t s) {
-    launch_kernel(paged_join<E>, (a->N * a->H + WARPS - 1) / WARPS, THREADS, 0, s, *a, n_splits);
+    launch_chained(paged_join<E>, dim3((unsigned)((a->N * a->H + WARPS - 1) / WARPS)), dim3(THREADS), 0, 1, s, *a,
+                   n_splits);
 }
 
 } // namespace

@@ -8,6 +8,7 @@
  * What a row computes is the same in both, see paged_device.cuh. Keys beyond the block's last position are zeros, so
  * whatever a page still holds there is never multiplied. */
 #include "backend/cuda/attention_mma.cuh"
+#include "backend/cuda/chain.cuh"
 #include "backend/cuda/paged_device.cuh"
 
 using namespace attention_mma;
@@ -52,12 +53,17 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
     extern __shared__ __align__(128) unsigned char shared[];
     const uint32_t q_tile = shared_address(shared), kv_tiles = q_tile + tile_bytes<D>(ROWS); /* (stage, k or v) */
     const row_shape shape = row_shape_of(a, ROWS);
+    chain_next();
+    if (!ONE_SPLIT) chain_wait();
     const int64_t task = blockIdx.x;
     const int split = (int)(task % n_splits), part = (int)(task / n_splits % shape.parts);
     const int g = (int)(task / n_splits / shape.parts % a.G);
     const int64_t token = task / n_splits / shape.parts / a.G;
     const int n = tokens_of(a, token, token_count(a), shape.tokens);
-    if (n == 0) return;
+    if (n == 0) {
+        chain_wait();
+        return;
+    }
     const int lane = (int)threadIdx.x % WARP, row = (int)threadIdx.x / WARP * MMA_ROWS, slot = a.slots[token];
     const int first_head = g * shape.group + part * shape.heads,
               n_heads = min(shape.heads, shape.group - part * shape.heads);
@@ -66,6 +72,7 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
     auto y_row = [&](int r) { return (token + r / shape.heads) * a.H + first_head + r % shape.heads; };
 
     if (slot < 0) {
+        chain_wait();
         if (!ONE_SPLIT) /* else joined from nothing */
             for (int i = (int)threadIdx.x; i < ROWS * CHUNKS; i += THREADS)
                 if (there(i / CHUNKS))
@@ -76,13 +83,19 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
     for (int i = 0; i < n; i++) last = max(last, position_of(a, token + i));
     const int begin = split * PAGED_SPLIT;
     const int end = ONE_SPLIT ? min(begin + PAGED_SPLIT, last + 1) : last + 1;
-    if (begin >= end) return;
-
-    for (int i = (int)threadIdx.x; i < ROWS * CHUNKS; i += THREADS) {
-        const int r = i / CHUNKS, chunk = i % CHUNKS;
-        const int64_t from = there(r) ? (token + r / shape.heads) * (a.H + 2 * a.G) + first_head + r % shape.heads : 0;
-        copy_async_16(q_tile + tile_at<D>(r, chunk), (const E *)a.qkv + from * D + chunk * 8, there(r));
+    if (begin >= end) {
+        chain_wait();
+        return;
     }
+
+    auto fetch_q = [&]() {
+        for (int i = (int)threadIdx.x; i < ROWS * CHUNKS; i += THREADS) {
+            const int r = i / CHUNKS, chunk = i % CHUNKS;
+            const int64_t from =
+                there(r) ? (token + r / shape.heads) * (a.H + 2 * a.G) + first_head + r % shape.heads : 0;
+            copy_async_16(q_tile + tile_at<D>(r, chunk), (const E *)a.qkv + from * D + chunk * 8, there(r));
+        }
+    };
     /* Every lane finds two keys of the tile through the page table and tells the others. */
     auto fetch = [&](int k0, int stage) {
         int64_t at[2];
@@ -102,7 +115,6 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
             copy_async_16(to, key, from >= 0);
             copy_async_16(to + tile_bytes<D>(KEYS), from < 0 ? key : key + value_offset(a), from >= 0);
         }
-        copy_async_commit();
     };
 
     int position[2]; /* of this lane's rows; -1: no row, sees nothing */
@@ -114,7 +126,13 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
     const float factor = score_scale(a);
     float total[1][D / 8][4] = {};
     softmax_state joined[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
-    fetch(begin, 0);
+    /* Inputs and what earlier runs stored stand already. This run stores at most the last a.N positions of a slot. */
+    const bool stored_before = ONE_SPLIT && end <= last + 1 - (int)a.N;
+    if (stored_before) fetch(begin, 0);
+    if (ONE_SPLIT) chain_wait();
+    if (!stored_before) fetch(begin, 0);
+    fetch_q();
+    copy_async_commit();
     int stage = 0;
     for (int first = begin; first < end; first += PAGED_SPLIT) {
         const int split_end = min(first + PAGED_SPLIT, end);
@@ -123,7 +141,10 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
         for (int k0 = first; k0 < split_end; k0 += KEYS, stage ^= 1) {
             copy_async_wait<0>();
             __syncthreads();
-            if (k0 + KEYS < end) fetch(k0 + KEYS, stage ^ 1);
+            if (k0 + KEYS < end) {
+                fetch(k0 + KEYS, stage ^ 1);
+                copy_async_commit();
+            }
             const uint32_t k_tile = kv_tiles + stage * 2 * tile_bytes<D>(KEYS);
             float s[1][KEYS / 8][4];
             product_of_rows<E, D, 1, KEYS>(s, q_tile, row, k_tile, lane);
@@ -177,14 +198,15 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
 }
 
 template <typename E, int D> void attend(const launch_paged *a, cudaStream_t s) {
-    const int n_splits = (int)paged_split_count(a->N, a->page_size * a->pages_per_slot);
+    const int n_splits = (int)paged_split_count(a->N, a->n_slots, a->page_size * a->pages_per_slot);
     if (n_splits == 1) {
-        launch_kernel(attention_paged<E, D, 4>, a->N * a->G * row_shape_of(*a, 4 * MMA_ROWS).parts, 4 * WARP,
-                      shared_bytes<D>(4), s, *a, 1);
+        launch_chained(attention_paged<E, D, 4>, dim3((unsigned)(a->N * a->G * row_shape_of(*a, 4 * MMA_ROWS).parts)),
+                       dim3(4 * WARP), shared_bytes<D>(4), 1, s, *a, 1);
         return;
     }
-    launch_kernel(attention_paged<E, D, 1>, a->N * a->G * row_shape_of(*a, MMA_ROWS).parts * n_splits, WARP,
-                  shared_bytes<D>(1), s, *a, n_splits);
+    const int64_t n_blocks = a->N * a->G * row_shape_of(*a, MMA_ROWS).parts * n_splits;
+    launch_chained(attention_paged<E, D, 1>, dim3((unsigned)n_blocks), dim3(WARP), shared_bytes<D>(1), 1, s, *a,
+                   n_splits);
     launch_paged_join(a, n_splits, s);
 }
 

@@ -9,6 +9,7 @@
  * at a time; the next head is asked for before this one is summed. Which lanes sum which heads follows from the shapes. */
 #include "backend/cuda/launch_heads.h"
 
+#include "backend/cuda/chain.cuh"
 #include "backend/cuda/heads.cuh"
 
 /* ---- what a lane holds of a head --------------------------------------------------------------------------------- */
@@ -81,6 +82,7 @@ template <typename T, bool VECTOR, int LANES, int PACKS>
 static __global__ void __launch_bounds__(HEAD_THREADS) qk_norm_rope_kernel(launch_turned_args a) {
     enum { N = pack<T>::N };
     const launch_heads_args &n = a.heads;
+    chain_enter();
     int half = n.D / 2, head = (int)((blockIdx.x * blockDim.x + threadIdx.x) / LANES);
     int n_normed = n.n_q + n.n_k, n_heads = n_normed + n.n_v;
     bool normed = head < n_normed, there = normed || (head < n_heads && n.y != n.qkv);
@@ -140,8 +142,9 @@ void launch_qk_norm_rope(cudaStream_t s, launch_type t, const launch_turned_args
             int64_t threads = (int64_t)(n->n_q + n->n_k + (n->y == n->qkv ? 0 : n->n_v)) * LANES;
             unsigned block = block_threads(threads, HEAD_THREADS);
             by_flag(is_whole<T>(a), [&](auto vector) {
-                launch(qk_norm_rope_kernel<T, decltype(vector)::value, LANES, PACKS>,
-                       dim3((unsigned)divide_up(threads, block), grid_rows(n->n_rows)), dim3(block), s, *a);
+                launch_chained(qk_norm_rope_kernel<T, decltype(vector)::value, LANES, PACKS>,
+                               dim3((unsigned)divide_up(threads, block), grid_rows(n->n_rows)), dim3(block), 0, 1, s,
+                               *a);
             });
         });
     });

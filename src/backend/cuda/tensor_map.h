@@ -4,6 +4,10 @@
 #include "backend/cuda/launch.h"
 #include <cuda.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct tensor_box {
     const void *data; /* aligned to 16 bytes; rows are a multiple of 16 bytes long */
     int64_t columns, rows, sequences;
@@ -13,3 +17,7 @@ typedef struct tensor_box {
 /* Rows of a box lie swizzled: packs of 16 bytes change places, so that packs above each other are in different banks. A box in
  * shared memory begins at a multiple of 1024 bytes. */
 CUtensorMap tensor_map_make(const tensor_box *b);
+
+#ifdef __cplusplus
+}
+#endif

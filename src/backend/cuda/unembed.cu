@@ -14,6 +14,7 @@
  *
  * Where ranks share the vocabulary the first pass ends with a few numbers per token, which travel; what all ranks found is
  * joined in double, a thread per token, and the second pass begins with that. */
+#include "backend/cuda/chain.cuh"
 #include "backend/cuda/unembed_row.cuh"
 
 enum { THREADS_MOST = 512, VECTORS = 4 /* of 4 logits that a thread has in flight */ };
@@ -249,6 +250,7 @@ static __global__ void __launch_bounds__(TOP_THREADS)
     top_kernel(const float *logits, int32_t n, int32_t *top, double *sums) {
     const float *x = logits + (int64_t)blockIdx.x * n;
     row_part p = {-CUDART_INF_F, 0, 0};
+    chain_enter();
     for (int32_t first = threadIdx.x; first < n; first += TOP_THREADS * TOP_LOADS) {
         float v[TOP_LOADS];
 #pragma unroll
@@ -269,7 +271,7 @@ static __global__ void __launch_bounds__(TOP_THREADS)
 
 extern "C" void launch_logits_top(cudaStream_t stream, const float *logits, int64_t n_rows, int32_t n_columns,
                                   int32_t *top, double *sums) {
-    if (n_rows > 0) top_kernel<<<(unsigned)n_rows, TOP_THREADS, 0, stream>>>(logits, n_columns, top, sums);
+    launch_chained(top_kernel, dim3((unsigned)n_rows), dim3(TOP_THREADS), 0, 1, stream, logits, n_columns, top, sums);
 }
 
 extern "C" void launch_unembed_stats(cudaStream_t stream, const unembed_rows *r, double *stats, int n_stats) {

@@ -58,14 +58,20 @@ template <int N> __device__ inline void registers_give() {
 }
 
 // clang-format off
+#define WGMMA_LIST_4 "{%0, %1, %2, %3}"
+#define WGMMA_LIST_8 "{%0, %1, %2, %3, %4, %5, %6, %7}"
+#define WGMMA_LIST_16 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}"
 #define WGMMA_LIST_32 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
     "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
 #define WGMMA_LIST_64 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
     "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, "    \
     "%43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
-#define WGMMA_4(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
-#define WGMMA_32 WGMMA_4(0), WGMMA_4(1), WGMMA_4(2), WGMMA_4(3), WGMMA_4(4), WGMMA_4(5), WGMMA_4(6), WGMMA_4(7)
-#define WGMMA_64 WGMMA_32, WGMMA_4(8), WGMMA_4(9), WGMMA_4(10), WGMMA_4(11), WGMMA_4(12), WGMMA_4(13), WGMMA_4(14), WGMMA_4(15)
+#define WGMMA_QUAD(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
+#define WGMMA_4 WGMMA_QUAD(0)
+#define WGMMA_8 WGMMA_4, WGMMA_QUAD(1)
+#define WGMMA_16 WGMMA_8, WGMMA_QUAD(2), WGMMA_QUAD(3)
+#define WGMMA_32 WGMMA_16, WGMMA_QUAD(4), WGMMA_QUAD(5), WGMMA_QUAD(6), WGMMA_QUAD(7)
+#define WGMMA_64 WGMMA_32, WGMMA_QUAD(8), WGMMA_QUAD(9), WGMMA_QUAD(10), WGMMA_QUAD(11), WGMMA_QUAD(12), WGMMA_QUAD(13), WGMMA_QUAD(14), WGMMA_QUAD(15)
 // clang-format on
 
 /* c (64, N) = or += a (64, 16) b (16, N): both from shared memory, a row of either being 16 neighbours; or a from registers
@@ -95,8 +101,14 @@ template <typename E, int N> struct wgmma;
                          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                            \
         }                                                                                                            \
     }
+WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 8, 4, "4", "5", "6", "7", "8", "9");
+WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 16, 8, "8", "9", "10", "11", "12", "13");
+WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 32, 16, "16", "17", "18", "19", "20", "21");
 WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 64, 32, "32", "33", "34", "35", "36", "37");
 WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 128, 64, "64", "65", "66", "67", "68", "69");
+WGMMA_FUNCTIONS(__half, "f16", 8, 4, "4", "5", "6", "7", "8", "9");
+WGMMA_FUNCTIONS(__half, "f16", 16, 8, "8", "9", "10", "11", "12", "13");
+WGMMA_FUNCTIONS(__half, "f16", 32, 16, "16", "17", "18", "19", "20", "21");
 WGMMA_FUNCTIONS(__half, "f16", 64, 32, "32", "33", "34", "35", "36", "37");
 WGMMA_FUNCTIONS(__half, "f16", 128, 64, "64", "65", "66", "67", "68", "69");
 

@@ -11,8 +11,10 @@ static size_t backward_bytes(const program *p, const op *o) {
 static size_t paged_bytes(const program *p, const op *o) {
     const value *qkv = program_get(p, o->in[ATTENTION_PAGED_QKV]),
                 *cache = program_get(p, o->in[ATTENTION_PAGED_CACHE]);
-    int64_t capacity = cache->shape.dim[2] * program_get(p, o->in[ATTENTION_PAGED_TABLE])->shape.dim[1];
-    int64_t n_floats = paged_partial_count(qkv->shape.dim[0], o->attr.n_heads, o->attr.head_dim, capacity);
+    const value *table = program_get(p, o->in[ATTENTION_PAGED_TABLE]);
+    int64_t capacity = cache->shape.dim[2] * table->shape.dim[1];
+    int64_t n_floats =
+        paged_partial_count(qkv->shape.dim[0], table->shape.dim[0], o->attr.n_heads, o->attr.head_dim, capacity);
     return (size_t)n_floats * sizeof(float);
 }
 
