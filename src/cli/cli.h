@@ -20,6 +20,7 @@ typedef struct command_line {
     const char *reference; /* help: where the reference pages go */
     int dtype;             /* into the row's list; -1: as trained */
     bool merge;
+    int heads;
     /* generate and eval */
     generator_options generation;
     sampling_options sampling;

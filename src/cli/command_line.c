@@ -152,7 +152,7 @@ static status read_config(command_line *l, const char *path) {
     struct stat st;
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
         const char *how = "";
-        if (access(arena_format(&l->memory, "%s/config.json", path), F_OK) == 0)
+        if (model_dir_is(path))
             how = arena_format(&l->memory, "; a model is given with --set model.path=%s", path);
         else if (access(arena_format(&l->memory, "%s/config.yaml", path), F_OK) == 0)
             how = arena_format(&l->memory, ", such as %s/config.yaml", path);
