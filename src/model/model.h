@@ -213,9 +213,12 @@ typedef struct generation_shape {
     int64_t pages, page_size; /* of the cache; tokens per page */
     int64_t context;          /* most tokens of one sequence */
     int64_t prefill_tokens;   /* prompt tokens of one run of SECTION_PREFILL */
+    int64_t heads; /* > 1: prediction heads that generate, those after the first as drafts; else the first alone */
 } generation_shape;
+static inline int64_t generation_heads(const generation_shape *g) { return MAX(g->heads, (int64_t)1); }
 int64_t generation_pages_per_slot(const generation_shape *g);
-uint64_t generation_page_bytes(const model_config *c, int64_t page_size, dtype compute); /* of one page, all layers */
+uint64_t generation_page_bytes(const model_config *c, const generation_shape *g,
+                               dtype compute); /* of one page, all layers */
 
 /* What the responses of a preference are compared with. */
 typedef enum reference_kind {
@@ -248,11 +251,12 @@ typedef struct model_build_options {
     generation_shape generation;
 } model_build_options;
 
-/* Inputs and outputs of PREFILL or DECODE. Token i is (slots[i], position -doc_start[i]). */
+/* Inputs and outputs of PREFILL or DECODE. Token i is (slots[i], position -doc_start[i]). With several heads, row i of the hidden
+ * states that are picked from is that of head i / N at token i % N, and DECODE has room for a token and its drafts in each slot. */
 typedef struct generation_section {
     value_id tokens, doc_start, slots; /* int32 (N) */
     value_id n_tokens;                 /* int32 (1): how many of them there are */
-    value_id pick, n_pick;             /* PREFILL: the tokens whose logits are wanted, int32 (R), and how many */
+    value_id pick, n_pick; /* PREFILL, several heads: the rows whose logits are wanted, int32 (R), and how many */
     value_id logits;                   /* fp32 (R, V), one row per pick; DECODE: (N, V), one per token */
     value_id top, top_sums;            /* of those rows, as LOGITS_TOP gives them */
 } generation_section;
