@@ -15,7 +15,7 @@ typedef struct command_line {
     config config;                        /* defaults, then CONFIG, then --set and the flags short for it */
     const char *deepspeed;                /* a file of DeepSpeed beside CONFIG */
     foreign foreign;                      /* what was translated from files of other programs, if any */
-    bool help, json, program, show_config, longest;
+    bool help, json, program, show_config, longest, profile;
     const char *trace, *timeline;
     const char *reference; /* help: where the reference pages go */
     int dtype;             /* into the row's list; -1: as trained */
