@@ -42,6 +42,8 @@ collect reward reward --data completions.jsonl --list numeric
 collect generate generate --model run --prompt a --chat none --max-new 2
 collect train train $few --set train.task=mtp --set model.layers=3 --set model.mtp.heads=2 --set train.steps=1 --set run.dir=heads
 collect generate generate --model heads --prompt a --chat none --max-new 4 --speculative
+printf 'pipeline: {dir: stages}\nstages:\n  a: {}\n' >stages.yaml
+collect "pipeline runs" pipeline stages.yaml ${few/--preset /--set model.preset=}
 collect "generate plan" generate --model run --plan --timeline drawn.svg
 collect "eval text" eval --model run --data text.txt
 collect "eval questions" eval --model run --data questions.jsonl --max-new 2
