@@ -13,13 +13,16 @@ typedef struct command_line {
     const command *command;
     const char *arguments[MAX_ARGUMENTS]; /* in the order of the command's row; NULL: left out */
     config config;                        /* defaults, then CONFIG, then --set and the flags short for it */
+    const char *stage, *stages_dir;       /* of a CONFIG with stages */
+    text_list stage_sets;                 /* pipeline: --set of every stage */
     const char *deepspeed;                /* a file of DeepSpeed beside CONFIG */
     foreign foreign;                      /* what was translated from files of other programs, if any */
-    bool help, json, program, show_config, longest;
+    bool help, json, program, show_config, longest, profile;
     const char *trace, *timeline;
     const char *reference; /* help: where the reference pages go */
     int dtype;             /* into the row's list; -1: as trained */
     bool merge;
+    int heads;
     /* generate and eval */
     generator_options generation;
     sampling_options sampling;
@@ -65,6 +68,7 @@ status command_train(command_line *l);
 status command_plan(command_line *l);
 status command_show(command_line *l);
 status command_reward(command_line *l);
+status command_pipeline(command_line *l);
 status command_generate(command_line *l);
 status command_eval(command_line *l);
 status command_export(command_line *l);

@@ -14,6 +14,7 @@ status command_export(command_line *l) {
     export_options o = {.dir = l->arguments[1],
                         .type = l->dtype < 0 ? DTYPE_COUNT : types[l->dtype],
                         .merge = l->merge,
+                        .heads = (export_heads)l->heads, /* the row of --heads */
                         .adapter = l->generation.adapter,
                         .tokenizer = l->generation.tokenizer};
     export_report r;

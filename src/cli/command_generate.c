@@ -78,6 +78,21 @@ static json_t *ids_json(const int32_t *ids, size_t n) {
     return list;
 }
 
+/* Tokens of a sequence that one decode step gave it, on average. */
+static double tokens_per_pass(const generation_report *r) {
+    return r->verified ? 1 + (double)r->accepted / (double)r->verified : 1;
+}
+
+static double acceptance(const generation_report *r) {
+    return r->drafted ? (double)r->accepted / (double)r->drafted : 0;
+}
+
+static json_t *speculative_json(const generation_report *r) {
+    return json_pack("{s:I, s:I, s:f, s:I, s:f}", "drafted", (json_int_t)r->drafted, "accepted",
+                     (json_int_t)r->accepted, "acceptance", acceptance(r), "passes", (json_int_t)r->verified,
+                     "tokens_per_pass", tokens_per_pass(r));
+}
+
 static void print_json(const generator *g, const questions *q, const asked *a, const completion *c, int64_t n_each,
                        const generation_report *r) {
     json_t *root = json_object(), *list = json_array();
@@ -98,6 +113,7 @@ static void print_json(const generator *g, const questions *q, const asked *a, c
     json_object_set_new(root, "prefill_seconds", json_real(r->prefill_seconds));
     json_object_set_new(root, "decode_seconds", json_real(r->decode_seconds));
     json_object_set_new(root, "shared_tokens", json_integer((json_int_t)r->shared_tokens));
+    if (generator_plan(g)->request.generation.heads > 1) json_object_set_new(root, "speculative", speculative_json(r));
     json_object_set_new(root, "strategy", plan_strategy_json(generator_plan(g)));
     json_object_set_new(root, "memory", memory_json(generator_plan(g), &r->memory));
     json_print(root, "generate", 9);
@@ -115,6 +131,10 @@ static void print_summary(const generator *g, const questions *q, const asked *a
             (unsigned long long)r->prompt_tokens);
     if (r->shared_tokens) fprintf(stderr, " (%llu of them shared)", (unsigned long long)r->shared_tokens);
     fprintf(stderr, " in %.2f s: %.1f tokens/s\n", seconds, seconds > 0 ? (double)r->new_tokens / seconds : 0);
+    if (generator_plan(g)->request.generation.heads > 1)
+        fprintf(stderr, "drafts    %llu of %llu accepted (%.1f %%): %.2f tokens per pass instead of 1\n",
+                (unsigned long long)r->accepted, (unsigned long long)r->drafted, 100 * acceptance(r),
+                tokens_per_pass(r));
     if (n_cut)
         fprintf(stderr, "cut       %zu completion%s stopped at --max-new or the context, not by the model\n", n_cut,
                 n_cut == 1 ? "" : "s");

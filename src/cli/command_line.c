@@ -152,7 +152,7 @@ static status read_config(command_line *l, const char *path) {
     struct stat st;
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
         const char *how = "";
-        if (access(arena_format(&l->memory, "%s/config.json", path), F_OK) == 0)
+        if (model_dir_is(path))
             how = arena_format(&l->memory, "; a model is given with --set model.path=%s", path);
         else if (access(arena_format(&l->memory, "%s/config.yaml", path), F_OK) == 0)
             how = arena_format(&l->memory, ", such as %s/config.yaml", path);
@@ -161,6 +161,7 @@ static status read_config(command_line *l, const char *path) {
     }
     if (access(path, F_OK) != 0 && errno == ENOENT)
         return ERR(ERR_INPUT, "CONFIG %s: no such file; expected a file of settings in YAML or JSON", path);
+    l->foreign.stage = l->stage, l->foreign.stages_dir = l->stages_dir;
     return foreign_read_config(&l->foreign, &l->config, path);
 }
 
@@ -191,7 +192,9 @@ status command_line_parse(command_line *l, const command *c, int argc, char **ar
             if (!f) return refuse_flag(c, argv[i]);
             TRY(find_value(l, f, &i, &text));
             bool takes_value = *f->value != 0;
-            if (pass == 1 || !takes_value) TRY(apply(l, f, text));
+            bool reads_config =
+                f->row.storage == STORE_TEXT && (strcmp(f->name, "stage") == 0 || strcmp(f->name, "dir") == 0);
+            if (pass == 1 || !takes_value || reads_config) TRY(apply(l, f, text));
         }
         if (l->help) return OK;
         if (pass == 1) break;
@@ -199,6 +202,9 @@ status command_line_parse(command_line *l, const command *c, int argc, char **ar
         if (is_config && l->arguments[0]) TRY(read_config(l, l->arguments[0]));
     }
     TRY(check_needed(l));
+    if (is_config && !l->arguments[0] && (l->stage || l->stages_dir))
+        return ERR(ERR_INPUT, "%s: --%s is about a CONFIG with stages, and none is given", c->name,
+                   l->stage ? "stage" : "dir");
     if (!takes_settings(c)) return OK;
     if (l->deepspeed) TRY(foreign_read_deepspeed(&l->foreign, l->deepspeed));
     int rank = 0, launched = 0;

@@ -1,6 +1,7 @@
 /* command_plan.c - ralo plan: compile and show, allocate nothing. */
 #include "cli/longest.h"
 #include "cli/output.h"
+#include "cli/profile.h"
 
 #include <malloc.h>
 #include <stdlib.h>
@@ -57,12 +58,14 @@ static status show_world(const command_line *l, const plan_request *from) {
     return OK;
 }
 
-static status show(const command_line *l, const train_request *r, const plan *p, const longest_row *row) {
+static status show(const command_line *l, const train_request *r, const plan *p, const longest_row *row,
+                   const profile *sizes) {
     status rc;
     plan_view view;
     FILE *out = report_stream(l->json || l->program);
     if (l->program) program_print(&p->program, l->json ? stderr : stdout); /* stdout is for the JSON object */
     if (l->longest) longest_print(row, out);
+    if (l->profile) profile_print(sizes, out);
     TRY_GOTO(rc, plan_view_init(&view, r, p), done);
     plan_view_print(&view, out);
     fflush(out); /* lines on stderr then follow it */
@@ -73,6 +76,7 @@ static status show(const command_line *l, const train_request *r, const plan *p,
     if (l->json) {
         json_t *root = plan_view_json(&view);
         if (l->longest) json_object_set_new(root, "longest", longest_json(row));
+        if (l->profile) json_object_set_new(root, "profile", profile_json(sizes));
         if (foreign_was_read(&l->foreign))
             json_object_set_new(root, "translated", foreign_json(&l->foreign, &l->config));
         if (l->timeline) json_object_set_new(root, "timeline", json_text(l->timeline, strlen(l->timeline)));
@@ -124,22 +128,32 @@ status command_plan(command_line *l) {
     train_request r;
     hardware machine;
     longest_row row = {0};
+    profile sizes = {0};
     plan p = {0};
     keep_freed_memory();
-    if ((l->timeline || l->longest) && l->world)
+    if ((l->timeline || l->longest || l->profile) && l->world)
         return ERR(ERR_INPUT, "plan: --%s needs a single plan, --world %d compares many; leave one out",
-                   l->timeline ? "timeline" : "longest", l->world);
+                   l->timeline  ? "timeline"
+                   : l->longest ? "longest"
+                                : "profile",
+                   l->world);
+    if (l->longest && l->profile)
+        return ERR(ERR_INPUT, "plan: --longest needs a fixed micro-batch, --profile a fixed data.seq_len; leave one out");
     if (l->longest) TRY(check_longest(&l->config));
     if (l->timeline) TRY(plan_timeline_check(l->timeline));
     if (l->longest) TRY(longest_find(l, make_request, &row));
-    TRY(make_request(l, &r, &machine));
+    status rc = OK;
+    if (l->profile) TRY_GOTO(rc, profile_find(l, make_request, &sizes), done);
+    TRY_GOTO(rc, make_request(l, &r, &machine), done);
     warn_of_missing_data(&r.data);
     r.plan.hardware = &machine;
     r.plan.compare = true;
     r.plan.shorten = !l->program && !l->timeline; /* what is shown op by op is shown whole */
     if (l->world) return show_world(l, &r.plan);
-    TRY(plan_choose(&p, &r.plan));
-    status rc = show(l, &r, &p, &row);
+    TRY_GOTO(rc, plan_choose(&p, &r.plan), done);
+    rc = show(l, &r, &p, &row, &sizes);
     plan_close(&p);
+done:
+    profile_fini(&sizes);
     return rc;
 }

@@ -9,8 +9,23 @@ static void warn_of_greedy(const command_line *l) {
             log_warn("--%s has no effect: without --temperature decoding is greedy", flags[i]);
 }
 
+/* Drafts are verified by what the model would choose itself, so its choice must be the largest logit. */
+static status check_speculative(const command_line *l) {
+    bool on = l->generation.speculative;
+    if (!on && command_line_given(l, "draft-max"))
+        return ERR(ERR_INPUT, "%s: --draft-max is for --speculative; add it", l->command->name);
+    if (on && l->sampling.temperature > 0)
+        return ERR(ERR_INPUT, "%s: --speculative decodes greedily, found --temperature %g; leave one of them out",
+                   l->command->name, l->sampling.temperature);
+    if (on && l->sampling.repetition_penalty != 1)
+        return ERR(ERR_INPUT, "%s: --speculative is without --repetition-penalty; leave one of them out",
+                   l->command->name);
+    return OK;
+}
+
 status generation_from_flags(command_line *l) {
     warn_of_greedy(l);
+    TRY(check_speculative(l));
     static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_FP16}; /* the row of --precision */
     l->generation.precision = precisions[l->precision];
     l->generation.trace_path = l->trace;

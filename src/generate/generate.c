@@ -45,8 +45,21 @@ uint64_t generation_host_bytes(const model_config *c, const generation_shape *g,
            (uint64_t)n_threads * sample_scratch_bytes((size_t)c->vocab);
 }
 
+static status choose_heads(const model_config *c, const generator_options *o, int64_t *heads) {
+    *heads = 1;
+    if (!o->speculative) return OK;
+    if (c->mtp_heads <= 1)
+        return ERR(
+            ERR_INPUT,
+            "%s has no prediction heads, which --speculative drafts with; expected a run with model.mtp.heads, or "
+            "its export with --heads all or --heads meta",
+            c->name);
+    *heads = o->draft_max ? MIN(c->mtp_heads, o->draft_max + 1) : c->mtp_heads;
+    return OK;
+}
+
 static status request_make(plan_request *r, const model_source *s, const generator_options *o) {
-    const model_config *c = &s->config;
+    const model_config *c = o->speculative ? &s->all_heads : &s->config;
     sys_info machine;
     sys_info_get(&machine);
     int threads = o->n_threads ? o->n_threads : machine.n_cores;
@@ -69,8 +82,9 @@ static status request_make(plan_request *r, const model_source *s, const generat
                    "sequences, and a context of at most the model's %lld positions",
                    c->name, (long long)g->slots, (long long)g->context, (long long)g->page_size,
                    (long long)c->max_positions);
+    TRY(choose_heads(c, o, &g->heads));
     g->pages = generation_pages_wanted(g);
-    uint64_t page = generation_page_bytes(c, g->page_size, precision_compute(o->precision));
+    uint64_t page = generation_page_bytes(c, g, precision_compute(o->precision));
     if (o->cache_bytes) g->pages = MIN(g->pages, (int64_t)(o->cache_bytes / page));
     if (g->pages < 1) {
         char a[32], b[32];
@@ -93,14 +107,15 @@ status generator_plan_compile(plan *out, const generator_options *o) {
 
 static void make_buffers(generator *g) {
     const generation_shape *s = &g->plan->request.generation;
-    size_t most = (size_t)MAX(s->slots, s->prefill_tokens), vocab = (size_t)g->plan->model.config.vocab;
+    int64_t heads = generation_heads(s), n_rows = heads * heads * s->slots;
+    size_t most = (size_t)MAX(n_rows, s->prefill_tokens), vocab = (size_t)g->plan->model.config.vocab;
     g->tokens = arena_array(&g->memory, int32_t, most);
     g->doc_start = arena_array(&g->memory, int32_t, most);
     g->slots = arena_array(&g->memory, int32_t, most);
     g->pick = arena_array(&g->memory, int32_t, most);
     g->page_row = arena_array(&g->memory, int32_t, generation_pages_per_slot(s));
-    g->top = arena_array(&g->memory, int32_t, s->slots);
-    g->top_sums = arena_alloc(&g->memory, (size_t)s->slots * sizeof *g->top_sums);
+    g->top = arena_array(&g->memory, int32_t, n_rows);
+    g->top_sums = arena_alloc(&g->memory, (size_t)n_rows * sizeof *g->top_sums);
     g->logits = mem_alloc((size_t)s->slots * vocab * sizeof *g->logits);
     g->n_scratch = exec_threads(g->e);
     g->scratch = mem_alloc((size_t)g->n_scratch * sizeof *g->scratch);
@@ -234,6 +249,12 @@ status generator_run(generator *g, const prompt *prompts, size_t n_prompts, cons
     *report = (generation_report){0};
     *out = NULL;
     TRY(sampling_check(s));
+    if (generation_heads(&g->plan->request.generation) > 1 && !sample_takes_top(s))
+        return ERR(
+            ERR_INPUT,
+            "speculative decoding is greedy: found %s, expected %s; leave it out, or decode without --speculative",
+            s->temperature > 0 ? "a temperature above 0" : "a repetition penalty",
+            s->temperature > 0 ? "temperature 0" : "none");
     size_t n = n_prompts * (size_t)s->n_completions;
     completion *list = mem_alloc(MAX(n, (size_t)1) * sizeof *list);
     status rc = generation_run(g, prompts, n_prompts, s, observer, list, report);
@@ -245,6 +266,7 @@ status generator_run(generator *g, const prompt *prompts, size_t n_prompts, cons
 
 status generator_logits(generator *g, const int32_t *tokens, size_t n, bool token_by_token, float *out) {
     int64_t size = g->plan->request.generation.page_size, vocab = g->plan->model.config.vocab;
+    size_t slots = (size_t)g->plan->request.generation.slots;
     size_t n_pages = (size_t)divide_up((int64_t)n, size);
     if (n == 0 || (int64_t)n > generator_context(g))
         return ERR(ERR_INPUT, "logits of %zu tokens: expected 1 to %lld, the context", n,
@@ -263,9 +285,9 @@ status generator_logits(generator *g, const int32_t *tokens, size_t n, bool toke
     for (size_t at = 0; at < n;) {
         step_begin(g, token_by_token ? SECTION_DECODE : SECTION_PREFILL);
         size_t first = at, end = token_by_token ? at + 1 : n;
-        for (; at < end && step_room(g) > 0 && step_pick_room(g) > 0; at++) {
+        for (; at < end && at - first < slots && step_room(g) > 0 && step_pick_room(g) > 0; at++) {
             step_add(g, tokens[at], 0, (int64_t)at);
-            step_pick(g);
+            step_pick(g, 1);
         }
         TRY_GOTO(rc, step_run(g, true), done);
         memcpy(out + first * (size_t)vocab, step_logits(g, 0), (at - first) * (size_t)vocab * sizeof *out);

@@ -10,6 +10,9 @@
  *   - Greedy completions do not depend on what else is in the batch, on the number of slots or on the page size; sampled
  *     ones depend on (seed, prompt number, completion index, position) only. The CPU backend gives a token the same bits in
  *     one prefill, in chunks of it, and token by token through the cache; other backends within 1e-4 of the largest logit.
+ *   - Speculative decoding (generator_options.speculative) gives the tokens of plain greedy decoding: a token is one that the first
+ *     head chose after the tokens before it. On the CPU all bits are the same; on other backends a pass over several tokens may
+ *     round otherwise than one over a single token (the bound above), so two logits that are that close may change places.
  *   - Nothing is cut silently: a prompt that does not fit the context is an error, a completion that reaches it stops
  *     with STOP_LENGTH.
  *
@@ -71,6 +74,8 @@ typedef struct generator_options {
     int64_t context;       /* most tokens of prompt and completion; 0: the model's positions, at most 4096 */
     int64_t page_size;     /* tokens per page; 0: 32 */
     int64_t prefill;       /* prompt tokens computed at once; 0: 256 */
+    bool speculative;  /* the model's prediction heads draft tokens, which one pass verifies; greedy decoding only */
+    int64_t draft_max; /* ... at most so many; 0: all but one of the heads */
     uint64_t cache_bytes;  /* most bytes for keys and values; 0: every slot can hold a full context */
     uint64_t device_limit; /* 0: what the machine has */
     int n_threads;
@@ -93,6 +98,8 @@ typedef struct generation_report {
     uint64_t prompt_tokens, new_tokens; /* over all completions: a prompt counts once for each */
     uint64_t shared_tokens;             /* prompt tokens that were not computed again because their pages were shared */
     uint64_t prefill_steps, decode_steps;
+    uint64_t verified; /* speculative: sequences in all decode steps, each with a token of its own and drafts */
+    uint64_t drafted, accepted; /* ... tokens that heads proposed there, and those that the first head chose too */
     double prefill_seconds, decode_seconds; /* with the sampling that follows */
     ledger memory;
 } generation_report;

@@ -11,7 +11,12 @@
  * order, so the pages kept for the next completions of a prompt are those of one prompt at a time; and the tokens of the
  * first completion come before those of the others in line, hence in the same chunk or an earlier one.
  *
- * Prompts go before decoding: a step over all slots costs little more than one over a few. */
+ * Prompts go before decoding: a step over all slots costs little more than one over a few.
+ *
+ * Speculative decoding: behind its next token every sequence adds the tokens that the other heads proposed after the token before
+ * (drafts), and one decode step computes them all. The first head's choice at each is what plain decoding would have computed
+ * there, as long as the drafts before were its choices too: so far they are taken. Behind the last that was taken stand the next
+ * drafts. Keys and values of drafts that were not taken are overwritten by the next step, before any token looks at them. */
 #include "generate/state.h"
 #include "generate/text.h"
 
@@ -25,6 +30,7 @@ typedef struct sequence {
     int64_t n_cached; /* tokens whose keys and values are in the cache */
     int32_t *pages;
     size_t n_pages;
+    int32_t drafts[MTP_HEADS_MAX]; /* speculative: what heads 2, 3 ... propose after the next token */
     double log_probability;
     float *log_probabilities; /* of the completion's tokens */
     text_stream text;
@@ -45,9 +51,12 @@ typedef struct scheduler {
     size_t next_prompt, next_index; /* of the line */
     int32_t *kept;                  /* full pages of next_prompt, for the completions still to come */
     size_t n_kept;
-    sequence **rows; /* who gets which row of logits */
+    sequence **rows;   /* who gets which row of logits */
+    int64_t *n_drafts; /* speculative: of each of them */
     sample_result *results;
 } scheduler;
+
+static int64_t n_heads(const scheduler *s) { return generation_heads(&s->g->plan->request.generation); }
 
 static int64_t page_size(const scheduler *s) { return s->g->plan->request.generation.page_size; }
 
@@ -179,7 +188,8 @@ static void sample_task(void *context, int64_t row, int thread) {
     const sequence *q = s->rows[row];
     const generator *g = s->g;
     if (sample_takes_top(s->options)) {
-        s->results[row] = sample_top(g->top[row], g->top_sums[row][0], g->top_sums[row][1]);
+        int64_t at = row * n_heads(s);
+        s->results[row] = sample_top(g->top[at], g->top_sums[at][0], g->top_sums[at][1]);
         return;
     }
     double uniform = sample_uniform(s->options->seed, s->options->first_prompt + q->prompt, q->index,
@@ -225,11 +235,17 @@ static void free_sequence(scheduler *s, const sequence *q) {
     s->n_active--;
 }
 
+/* What the heads after the first propose in the rows of one token. */
+static void take_drafts(const scheduler *s, sequence *q, int64_t row) {
+    for (int64_t k = 1; k < n_heads(s); k++) q->drafts[k - 1] = s->g->top[row * n_heads(s) + k];
+}
+
 static status sample_rows(scheduler *s, int64_t n) {
     status rc = OK;
     exec_parallel(s->g->e, sample_task, s, n);
     for (int64_t i = 0; i < n && rc == OK; i++) {
         bool ended;
+        take_drafts(s, s->rows[i], i);
         rc = take_token(s, s->rows[i], &s->results[i], &ended);
         if (!ended || rc != OK) continue;
         free_sequence(s, s->rows[i]);
@@ -252,7 +268,7 @@ static status prefill(scheduler *s) {
         for (; q->n_cached < q->n_prompt && step_room(g) > 0; q->n_cached++)
             step_add(g, q->tokens[q->n_cached], q->slot, q->n_cached);
         if (is_prefilling(q)) break;
-        step_pick(g);
+        step_pick(g, n_heads(s));
         s->rows[n_rows++] = q;
     }
     TRY(step_run(g, !sample_takes_top(s->options)));
@@ -266,13 +282,64 @@ static status decode(scheduler *s) {
     for (size_t i = 0; i < s->n_active; i++) {
         sequence *q = s->active[i];
         step_add(g, q->tokens[q->n_cached], q->slot, q->n_cached);
-        step_pick(g);
+        step_pick(g, 1);
         q->n_cached++;
         s->rows[i] = q;
     }
     TRY(step_run(g, !sample_takes_top(s->options)));
     s->report->decode_steps++;
     return sample_rows(s, (int64_t)s->n_active);
+}
+
+/* ---- speculative decoding ---------------------------------------------------------------------------------------- */
+
+/* Drafts that may be stored: the last token drawn never is. */
+static int64_t draft_count(const scheduler *s, const sequence *q) {
+    return MIN(n_heads(s) - 1, q->n_most - 1 - q->n_tokens);
+}
+
+/* Takes the first head's choices from `row` on, up to the first that is not the draft behind it. */
+static status take_verified(scheduler *s, sequence *q, int64_t row, int64_t n_drafts, bool *ended) {
+    const generator *g = s->g;
+    for (int64_t k = 0; k <= n_drafts; k++) {
+        int64_t at = (row + k) * n_heads(s);
+        sample_result r = sample_top(g->top[at], g->top_sums[at][0], g->top_sums[at][1]);
+        bool right = k < n_drafts && g->tokens[row + k + 1] == r.token;
+        s->report->accepted += right;
+        take_drafts(s, q, row + k);
+        TRY(take_token(s, q, &r, ended));
+        if (*ended || !right) break;
+    }
+    q->n_cached = q->n_tokens - 1;
+    return OK;
+}
+
+static status verify(scheduler *s) {
+    generator *g = s->g;
+    size_t n = s->n_active;
+    int64_t row = 0;
+    status rc = OK;
+    step_begin(g, SECTION_DECODE);
+    for (size_t i = 0; i < n; i++) {
+        sequence *q = s->rows[i] = s->active[i];
+        int64_t n_drafts = s->n_drafts[i] = draft_count(s, q);
+        for (int64_t k = 0; k <= n_drafts; k++) {
+            step_add(g, k ? q->drafts[k - 1] : q->tokens[q->n_cached], q->slot, q->n_cached + k);
+            step_pick(g, n_heads(s));
+        }
+        s->report->drafted += (uint64_t)n_drafts;
+    }
+    TRY(step_run(g, false));
+    s->report->decode_steps++;
+    s->report->verified += n;
+    for (size_t i = 0; i < n && rc == OK; row += 1 + s->n_drafts[i++]) {
+        bool ended = false;
+        rc = take_verified(s, s->rows[i], row, s->n_drafts[i], &ended);
+        if (!ended || rc != OK) continue;
+        free_sequence(s, s->rows[i]);
+        release(s, s->rows[i]);
+    }
+    return rc;
 }
 
 static status run(scheduler *s) {
@@ -282,7 +349,7 @@ static status run(scheduler *s) {
         bool prompts_first = false;
         for (size_t i = 0; i < s->n_active; i++) prompts_first |= is_prefilling(s->active[i]);
         double start = clock_s();
-        status rc = prompts_first ? prefill(s) : decode(s);
+        status rc = prompts_first ? prefill(s) : n_heads(s) > 1 ? verify(s) : decode(s);
         *(prompts_first ? &s->report->prefill_seconds : &s->report->decode_seconds) += clock_s() - start;
         TRY(rc);
     }
@@ -305,6 +372,7 @@ status generation_run(generator *g, const prompt *prompts, size_t n_prompts, con
     s.active = mem_alloc(slots * sizeof(sequence *));
     s.rows = mem_alloc(slots * sizeof(sequence *));
     s.results = mem_alloc(slots * sizeof *s.results);
+    s.n_drafts = mem_alloc(slots * sizeof *s.n_drafts);
     s.free_slots = mem_alloc(slots * sizeof *s.free_slots);
     s.kept = mem_alloc((size_t)generation_pages_per_slot(shape) * sizeof *s.kept);
     for (; s.n_free_slots < slots; s.n_free_slots++)
@@ -316,6 +384,7 @@ status generation_run(generator *g, const prompt *prompts, size_t n_prompts, con
     free(s.active);
     free(s.rows);
     free(s.results);
+    free(s.n_drafts);
     free(s.free_slots);
     free(s.kept);
     return rc;

@@ -25,7 +25,7 @@ struct generator {
     section where;
     int64_t n_tokens, n_pick;
     int32_t *tokens, *doc_start, *slots, *pick;
-    float *logits; /* of the rows that were asked for, as many as slots */
+    float *logits; /* of the rows that were asked for, at most as many as slots */
     int32_t *top;
     double (*top_sums)[2]; /* of the same rows, as LOGITS_TOP gives them */
 };
@@ -33,9 +33,11 @@ struct generator {
 /* Put together a run of SECTION_PREFILL or SECTION_DECODE, token by token, and run it. */
 void step_begin(generator *g, section where);
 int64_t step_room(const generator *g);      /* tokens that may still be added */
-int64_t step_pick_room(const generator *g); /* tokens whose logits may still be asked for */
+int64_t step_pick_room(const generator *g); /* rows of logits that may still be asked for */
 void step_add(generator *g, int32_t token, int64_t slot, int64_t position);
-void step_pick(generator *g); /* the logits of the token added last are wanted; DECODE gives those of all */
+/* The logits of the token added last are wanted, by the first n_heads heads: as many rows. DECODE gives those of all tokens where one
+ * head generates. */
+void step_pick(generator *g, int64_t n_heads);
 /* Logits are large and may be in device memory: they are fetched only if needed. */
 status step_run(generator *g, bool with_logits);
 const float *step_logits(const generator *g, int64_t row); /* of the row-th pick; valid until the next step */

@@ -26,11 +26,13 @@ void step_add(generator *g, int32_t token, int64_t slot, int64_t position) {
     g->doc_start[g->n_tokens++] = (int32_t)-position;
 }
 
-void step_pick(generator *g) {
-    ASSERT(step_pick_room(g) > 0 && g->n_tokens > 0);
+void step_pick(generator *g, int64_t n_heads) {
+    const generation_section *s = section_of(g);
+    ASSERT(step_pick_room(g) >= n_heads && g->n_tokens > 0);
     /* Without a list of picks the rows are the tokens themselves. */
-    ASSERT(section_of(g)->pick || g->n_pick == g->n_tokens - 1);
-    g->pick[g->n_pick++] = (int32_t)(g->n_tokens - 1);
+    ASSERT(s->pick || (n_heads == 1 && g->n_pick == g->n_tokens - 1));
+    for (int64_t k = 0; k < n_heads; k++)
+        g->pick[g->n_pick++] = (int32_t)(k * length_of(g, s->tokens) + g->n_tokens - 1);
 }
 
 static void write_ints(generator *g, value_id v, const int32_t *from, int64_t n) {

@@ -316,8 +316,13 @@ int64_t generation_pages_wanted(const generation_shape *g) {
     return n_prompts * shared + g->slots * (each - shared);
 }
 
-uint64_t generation_page_bytes(const model_config *c, int64_t page_size, dtype compute) {
-    return (uint64_t)(2 * model_main_layers(c) * c->n_kv_heads * page_size * c->head_dim) * dtype_bytes(compute);
+/* Layers with keys and values in the cache: the trunk and the heads that generate. */
+static int64_t cached_layers(const model_config *c, const generation_shape *g) {
+    return model_main_layers(c) + generation_heads(g) - 1;
+}
+
+uint64_t generation_page_bytes(const model_config *c, const generation_shape *g, dtype compute) {
+    return (uint64_t)(2 * cached_layers(c, g) * c->n_kv_heads * g->page_size * c->head_dim) * dtype_bytes(compute);
 }
 
 static status check_generation(const model_config *c, const generation_shape *g, const mesh *m) {
@@ -337,6 +342,7 @@ static status check_generation(const model_config *c, const generation_shape *g,
                   {"page_size", g->page_size, 1 << 16},
                   {"pages", g->pages, 1 << 30},
                   {"prefill_tokens", g->prefill_tokens, 1 << 20},
+                  {"heads", generation_heads(g), model_loss_count(c)},
                   {"context", g->context, c->max_positions}};
     for (size_t i = 0; i < ARRAY_LENGTH(limits); i++)
         if (limits[i].found < 1 || limits[i].found > limits[i].most)
@@ -367,12 +373,32 @@ static generation_section add_section_inputs(builder *b, const char *prefix, int
     return s;
 }
 
+/* The last hidden states of every head that generates, one behind the other, so that one product makes all logits: (heads N, C). */
+static value_id write_hidden_of_heads(builder *b, const outer_params *w, const char *prefix, int64_t n_heads) {
+    int64_t first = model_first_head(b->c), N = n_tokens(b), C = b->c->hidden;
+    value_id trunk = write_layers(b, w, first);
+    value_id all = builder_value(b, "final_norm.heads", b->o->compute, SHAPE(n_heads * N, C));
+    for (int64_t k = 0; k < n_heads; k++) {
+        char name[NAME_BYTES];
+        value_id x = builder_layers(b, w, first + k, first + k + 1, trunk);
+        snprintf(name, sizeof name, "%shead.%lld.", prefix, (long long)k + 1);
+        b->prefix = name;
+        char norm[2 * NAME_BYTES];
+        snprintf(norm, sizeof norm, "%sfinal_norm", name);
+        value_id y = program_view(b->p, norm, all, (size_t)(k * N * C) * dtype_bytes(b->o->compute), SHAPE(N, C));
+        builder_norm_into(b, "final_norm", x, w->final_norm, y);
+        b->prefix = prefix;
+    }
+    return all;
+}
+
 static void write_generation(builder *b, const outer_params *w, section where, const char *prefix,
                              generation_section *s) {
+    int64_t n_heads = generation_heads(&b->o->generation);
     b->where = where, b->prefix = prefix;
     b->batch = program_get(b->p, s->tokens)->shape.dim[0], b->seq_len = 1;
     b->tokens = s->tokens, b->doc_start = s->doc_start, b->rows = s->n_tokens, b->paged = s;
-    value_id h = write_hidden(b, w);
+    value_id h = n_heads > 1 ? write_hidden_of_heads(b, w, prefix, n_heads) : write_hidden(b, w);
     int64_t n = s->pick ? program_get(b->p, s->pick)->shape.dim[0] : b->batch;
     s->logits = builder_value(b, "logits", DTYPE_F32, SHAPE(n, b->c->vocab));
     op *o = builder_emit(b, OP_UNEMBED_LOGITS);
@@ -389,7 +415,7 @@ static void write_generation(builder *b, const outer_params *w, section where, c
 
 static void add_caches(builder *b, const generation_shape *g) {
     const model_config *c = b->c;
-    for (int l = 0; l < model_main_layers(c); l++) {
+    for (int l = 0; l < cached_layers(c, g); l++) {
         char name[NAME_BYTES];
         b->p->current_layer = l;
         b->caches[l] = add_lasting(b, builder_layer_name(name, "layers.%d.cache", l), b->o->compute,
@@ -402,8 +428,9 @@ static void build_generation(builder *b, const outer_params *w) {
     const generation_shape *g = &b->o->generation;
     model *m = b->m;
     m->page_table = add_lasting(b, "page_table", DTYPE_I32, SHAPE(g->slots, generation_pages_per_slot(g)), ROLE_INPUT);
-    m->prefill = add_section_inputs(b, "prefill.", g->prefill_tokens, MIN(g->slots, g->prefill_tokens));
-    m->decode = add_section_inputs(b, "decode.", g->slots, 0);
+    int64_t n = generation_heads(g);
+    m->prefill = add_section_inputs(b, "prefill.", g->prefill_tokens, n * MIN(g->slots, g->prefill_tokens));
+    m->decode = add_section_inputs(b, "decode.", n * g->slots, n > 1 ? n * n * g->slots : 0);
     b->caches = arena_array(&m->memory, value_id, b->c->n_layers);
     add_caches(b, g);
     write_generation(b, w, SECTION_PREFILL, "prefill.", &m->prefill);

@@ -49,8 +49,13 @@ value_id builder_scatter(builder *b, const char *name, value_id x) {
 }
 
 value_id builder_norm(builder *b, const char *name, value_id x, norm_params n) {
-    char buf[NAME_BYTES];
     value_id y = builder_value(b, name, b->o->compute, SHAPE(n_own_tokens(b), b->c->hidden));
+    builder_norm_into(b, name, x, n, y);
+    return y;
+}
+
+void builder_norm_into(builder *b, const char *name, value_id x, norm_params n, value_id y) {
+    char buf[NAME_BYTES];
     snprintf(buf, sizeof buf, "%s.rstd", name);
     value_id rstd = builder_value(b, buf, DTYPE_F32, SHAPE(n_own_tokens(b)));
     if (b->t->layernorm) {
@@ -64,7 +69,6 @@ value_id builder_norm(builder *b, const char *name, value_id x, norm_params n) {
         op_in(o, RMSNORM_X, x), op_in(o, RMSNORM_GAMMA, n.gamma);
         op_out(o, RMSNORM_Y, y), op_out(o, RMSNORM_RSTD, rstd);
     }
-    return y;
 }
 
 /* Every element draws as in the tensor of one rank, whatever part of it this rank has: its columns of the input of a product

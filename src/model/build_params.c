@@ -40,9 +40,10 @@ static model_param *add_cut_param(builder *b, const char *name, shape whole, int
     return p;
 }
 
-static void add_part(builder *b, model_param *p, const char *file_name, int64_t n_rows) {
+static void add_part(builder *b, model_param *p, const char *file_name, int64_t n_rows, int module,
+                     int64_t interleaved) {
     int64_t first = p->n_parts ? p->parts[p->n_parts - 1].first_row + p->parts[p->n_parts - 1].n_rows : 0;
-    p->parts[p->n_parts++] = (param_part){arena_string(&b->m->memory, file_name), first, n_rows};
+    p->parts[p->n_parts++] = (param_part){arena_string(&b->m->memory, file_name), first, n_rows, module, interleaved};
 }
 
 /* "layers.3.attn.qkv.w" and "model.layers.3.self_attn.q_proj.weight" from a format with one %d for the layer. */
@@ -60,18 +61,35 @@ const char *builder_layer_name(char buf[NAME_BYTES], const char *format, int lay
     return buf;
 }
 
-/* Files are those of the ordinary model: every head is its last layer there. */
-static int file_layer(const builder *b, int layer) { return MIN(layer, (int)model_main_layers(b->c) - 1); }
+/* "model.layers.%d.mlp" of a head after the first is "model.extra_heads.%d.mlp" in files that hold it. */
+static void extra_head_format(char buf[NAME_BYTES], const char *format) {
+    const char *number = strstr(format, ".%d"), *word = number;
+    while (word > format && word[-1] != '.') word--;
+    snprintf(buf, NAME_BYTES, "%.*sextra_heads%s", (int)(word - format), format, number);
+}
+
+/* A tensor of the files. Where they are those of the ordinary model, every head is its last layer there; adapters always are,
+ * and always as Hugging Face has them. */
+static void add_file_part(builder *b, model_param *p, int layer, const char *format, const char *ending, int module,
+                          int64_t rows) {
+    char buf[NAME_BYTES], extra[NAME_BYTES];
+    bool interleaved = false;
+    int main = (int)model_main_layers(b->c), last = main - 1;
+    if (b->c->meta_files && !p->adapter) format = meta_tensor_name(format, &interleaved);
+    if (layer > last && b->c->file_heads > 1 && !p->adapter) {
+        extra_head_format(extra, format);
+        builder_layer_name(buf, extra, layer - main);
+    } else {
+        builder_layer_name(buf, format, MIN(layer, last));
+    }
+    strncat(buf, ending, sizeof buf - strlen(buf) - 1);
+    add_part(b, p, buf, rows, module, interleaved ? b->c->head_dim : 0);
+}
 
 /* Files name biases and weights of one projection alike but for the ending. */
 static void add_file_parts(builder *b, model_param *p, int layer, const char *const *formats, const int64_t *rows,
                            int n, const char *ending) {
-    char buf[NAME_BYTES];
-    for (int i = 0; i < n; i++) {
-        builder_layer_name(buf, formats[i], file_layer(b, layer));
-        strncat(buf, ending, sizeof buf - strlen(buf) - 1);
-        add_part(b, p, buf, rows[i]);
-    }
+    for (int i = 0; i < n; i++) add_file_part(b, p, layer, formats[i], ending, i, rows[i]);
 }
 
 /* Our own names: "final_norm.g", "layers.3.attn.qkv.w". */
@@ -113,10 +131,11 @@ static void add_adapters(builder *b, projection *r, int layer, const char *name,
     char buf[NAME_BYTES];
     int64_t rank = b->lora.rank, out = 0, all = 0, a_rows[3], b_rows[3];
     const char *a_files[3];
-    int n_adapted = 0;
+    int n_adapted = 0, module[3];
     for (int i = 0; i < n; i++) {
         all += rows[i];
         if (!(modules & 1u << i)) continue;
+        module[n_adapted] = i;
         a_files[n_adapted] = files[i], a_rows[n_adapted] = rank, b_rows[n_adapted++] = rows[i];
         out += rows[i];
     }
@@ -136,6 +155,7 @@ static void add_adapters(builder *b, projection *r, int layer, const char *name,
     w->frozen = false, w->adapter = ADAPTER_B;
     w->init = INIT_ZERO;
     add_file_parts(b, w, layer, a_files, b_rows, n_adapted, ".lora_B.weight");
+    for (int i = 0; i < n_adapted; i++) w->parts[i].module = module[i];
     r->lora_b = w->value;
 }
 
@@ -201,12 +221,10 @@ static projection add_qkv(builder *b, int layer, const char *const *files, const
 
 static value_id add_gain(builder *b, int layer, const char *name, const char *file_format, const char *ending,
                          param_init init, int64_t n) {
-    char buf[NAME_BYTES], file[NAME_BYTES];
+    char buf[NAME_BYTES];
     model_param *p = add_param(b, param_name(buf, layer, name, init == INIT_ONE ? ".g" : ".b"), SHAPE(n));
     p->init = init;
-    builder_layer_name(file, file_format, file_layer(b, layer));
-    strncat(file, ending, sizeof file - strlen(file) - 1);
-    add_part(b, p, file, n);
+    add_file_part(b, p, layer, file_format, ending, 0, n);
     return p->value;
 }
 

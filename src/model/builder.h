@@ -82,4 +82,5 @@ op *builder_message(builder *b, op_kind k); /* between tensor ranks */
 value_id builder_gather(builder *b, const char *name, value_id x);
 value_id builder_scatter(builder *b, const char *name, value_id x);
 value_id builder_norm(builder *b, const char *name, value_id x, norm_params n);
+void builder_norm_into(builder *b, const char *name, value_id x, norm_params n, value_id y); /* y: its output */
 value_id builder_layers(builder *b, const outer_params *w, int64_t first, int64_t end, value_id x);

@@ -292,6 +292,10 @@ static status read_config(const reading *r, model_config *c) {
     TRY(demand_bool(r, "is_causal", true, "true: no token looks at those behind it"));
     TRY(read_size(r, NAMES("vocab_size"), 1 << 24, &c->vocab));
     TRY(model_family_traits(c->family)->gpt2_config ? read_gpt2(r, c) : read_llama_like(r, c));
+    /* Layers are counted as transformers does, which loads the first head and leaves out extra_heads.* */
+    int64_t heads;
+    TRY(read_size_or(r, "n_future_tokens", MTP_HEADS_MAX, 1, &heads));
+    if (heads > 1) c->mtp_heads = c->file_heads = heads, c->n_layers += heads - 1;
     return model_config_check(c);
 }
 
@@ -302,6 +306,17 @@ status model_config_from_json(model_config *out, const json_t *root, const char 
     return OK;
 }
 
+static bool holds(const char *dir, const char *name) {
+    strbuf path;
+    strbuf_init(&path);
+    strbuf_printf(&path, "%s/%s", dir, name);
+    bool found = access(path.text, F_OK) == 0;
+    strbuf_fini(&path);
+    return found;
+}
+
+bool model_dir_is(const char *dir) { return holds(dir, "config.json") || holds(dir, "params.json"); }
+
 status model_config_read(model_config *out, const char *dir) {
     strbuf path;
     json_t *root = NULL;
@@ -310,14 +325,16 @@ status model_config_read(model_config *out, const char *dir) {
     while (end > 1 && dir[end - 1] == '/') end--;
     for (start = end; start > 0 && dir[start - 1] != '/';) start--;
     strbuf_init(&path);
-    strbuf_printf(&path, "%s/config.json", dir);
+    bool meta = !holds(dir, "config.json") && holds(dir, "params.json");
+    strbuf_printf(&path, "%s/%s.json", dir, meta ? "params" : "config");
     if (access(path.text, F_OK) != 0) {
         rc = ERR(ERR_INPUT, "%s: found no config.json (%s), expected a Hugging Face model directory", dir,
                  strerror(errno));
         goto done;
     }
     TRY_GOTO(rc, json_read_file(path.text, CONFIG_MAX_BYTES, &root), done);
-    TRY_GOTO(rc, model_config_from_json(out, root, dir + start, path.text), done);
+    rc = meta ? model_config_from_meta(out, root, dir + start, path.text)
+              : model_config_from_json(out, root, dir + start, path.text);
 done:
     json_decref(root);
     strbuf_fini(&path);
@@ -349,7 +366,7 @@ static json_t *rope_json(const rope_options *r, bool with_theta) {
 
 static void put_gpt2(json_t *o, const model_config *c) {
     put_int(o, "n_embd", c->hidden);
-    put_int(o, "n_layer", c->n_layers);
+    put_int(o, "n_layer", model_main_layers(c));
     put_int(o, "n_head", c->n_heads);
     put_int(o, "n_inner", c->ffn);
     put_int(o, "n_positions", c->max_positions);
@@ -365,7 +382,7 @@ static void put_gpt2(json_t *o, const model_config *c) {
 
 static void put_llama_like(json_t *o, const model_config *c) {
     put_int(o, "hidden_size", c->hidden);
-    put_int(o, "num_hidden_layers", c->n_layers);
+    put_int(o, "num_hidden_layers", model_main_layers(c));
     put_int(o, "num_attention_heads", c->n_heads);
     put_int(o, "num_key_value_heads", c->n_kv_heads);
     put_int(o, "head_dim", c->head_dim);
@@ -391,6 +408,7 @@ json_t *model_config_to_json(const model_config *c) {
     put_int(o, "vocab_size", c->vocab);
     if (t->gpt2_config) put_gpt2(o, c);
     else put_llama_like(o, c);
+    if (c->mtp_heads > 1) put_int(o, "n_future_tokens", c->mtp_heads);
     put(o, "initializer_range", json_real(0.02));
     put(o, "tie_word_embeddings", json_boolean(c->tied));
     put(o, "use_cache", json_true());

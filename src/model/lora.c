@@ -43,9 +43,13 @@ static bool ends_with_parts(const char *format, const char *name, size_t n) {
 /* The modules with a short name; 0: it is none. */
 static uint32_t short_name(const model_config *c, const char *name, size_t n) {
     static const char *const shorts[LORA_MODULE_COUNT] = {"q", "k", "v", "o", "gate", "up", "down"};
+    static const char *const metas[LORA_MODULE_COUNT] = {"wq", "wk", "wv", "wo", "w1", "w3", "w2"};
     const tensor_names *names = names_of(c);
     for (lora_module m = 0; m < LORA_MODULE_COUNT; m++) {
-        if (strlen(shorts[m]) != n || memcmp(shorts[m], name, n) != 0) continue;
+        const char *meta = c->family == FAMILY_LLAMA ? metas[m] : shorts[m];
+        if ((strlen(shorts[m]) != n || memcmp(shorts[m], name, n) != 0) &&
+            (strlen(meta) != n || memcmp(meta, name, n) != 0))
+            continue;
         if (m == LORA_MODULE_UP + 1 && !names->up[1]) return 1u << LORA_MODULE_UP; /* up without a gate is the first */
         if (m == LORA_MODULE_UP && !names->up[1]) return 0;
         return module_format(names, m) && (m >= LORA_MODULE_OUT || names->qkv[1]) ? 1u << m : 0;

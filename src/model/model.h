@@ -57,6 +57,9 @@ typedef struct model_config {
     /* Multi-token prediction: the last so many layers are heads, each of which reads the output of the layers before all of
      * them (the trunk); head k predicts the k-th token from here. 0 and 1: an ordinary model. */
     int64_t mtp_heads;
+    /* How the weight files of this model are laid out. */
+    int64_t file_heads; /* heads they hold, as extra_heads.* behind the first; 0 and 1: an ordinary model's files */
+    bool meta_files;    /* Meta's names, and rows of q and k in Meta's order (meta.c); else Hugging Face's */
 } model_config;
 enum { MTP_HEADS_MAX = 8 };
 /* Losses of a training step: one for each head. */
@@ -107,9 +110,24 @@ uint64_t model_param_count(const model_config *c);
 
 /* Hugging Face's config.json. What ralo does not compute is refused with file, key, what was found and what is expected.
  * The name is the last part of dir and points into it; `path` is shown in messages. */
-status model_config_read(model_config *out, const char *dir); /* dir/config.json */
+status model_config_read(model_config *out, const char *dir); /* dir/config.json, or else Meta's dir/params.json */
 status model_config_from_json(model_config *out, const json_t *root, const char *name, const char *path);
 json_t *model_config_to_json(const model_config *c); /* without dtype and token ids; the caller takes it */
+bool model_dir_is(const char *dir);                  /* it holds config.json, or Meta's params.json */
+
+/* ---- meta.c: Meta's layout of a Llama, ordinary or with prediction heads ------------------------------------------------ */
+
+status model_config_from_meta(model_config *out, const json_t *root, const char *name, const char *path);
+/* params.json; ERR_INPUT: Meta's layout has no place for this model. */
+status model_config_to_meta(const model_config *c, json_t **out);
+/* Meta's name of a tensor that Hugging Face's files call so (a format with one %d); NULL: it has none. *interleaved: rows of a
+ * head are in the order x0 y0 x1 y1, where Hugging Face has x0 x1 .. y0 y1. */
+const char *meta_tensor_name(const char *format, bool *interleaved);
+/* Where row `row` of such a tensor stands in Meta's file. */
+static inline int64_t meta_row(int64_t row, int64_t head_dim) {
+    int64_t first = row / head_dim * head_dim, at = row - first, half = head_dim / 2;
+    return first + at % half * 2 + at / half;
+}
 
 /* ---- lora.c: adapters beside frozen linear layers ---------------------------------------------------------------------
  *
@@ -148,6 +166,8 @@ typedef enum adapter_part { ADAPTER_NONE, ADAPTER_A, ADAPTER_B } adapter_part;
 typedef struct param_part {
     const char *file_name;     /* Hugging Face tensor name */
     int64_t first_row, n_rows; /* rows of the packed parameter it fills, in the model */
+    int module;                /* which of the projection's modules it is, or is the adapter of */
+    int64_t interleaved;       /* > 0: the rows of each so many are in Meta's order in the file (meta_row) */
 } param_part;
 /* The part of a parameter on a tensor rank: slices along one dimension, one after the other, possibly followed by rows of
  * padding, which stay zero. Rows (columns) [at, at + n) are [from, from + n) of the whole. */
@@ -193,13 +213,16 @@ typedef struct generation_shape {
     int64_t pages, page_size; /* of the cache; tokens per page */
     int64_t context;          /* most tokens of one sequence */
     int64_t prefill_tokens;   /* prompt tokens of one run of SECTION_PREFILL */
+    int64_t heads; /* > 1: prediction heads that generate, those after the first as drafts; else the first alone */
     /* Prompts, completions of each, and the tokens of a prompt that those share; 0 where nothing is shared. */
     int64_t prompts, group, shared_tokens;
 } generation_shape;
+static inline int64_t generation_heads(const generation_shape *g) { return MAX(g->heads, (int64_t)1); }
 int64_t generation_pages_per_slot(const generation_shape *g);
 /* Pages with which all slots are at work, the full pages of a prompt stored once for its group. With fewer some wait. */
 int64_t generation_pages_wanted(const generation_shape *g);
-uint64_t generation_page_bytes(const model_config *c, int64_t page_size, dtype compute); /* of one page, all layers */
+uint64_t generation_page_bytes(const model_config *c, const generation_shape *g,
+                               dtype compute); /* of one page, all layers */
 
 /* What the responses of a preference are compared with. */
 typedef enum reference_kind {
@@ -232,11 +255,12 @@ typedef struct model_build_options {
     generation_shape generation;
 } model_build_options;
 
-/* Inputs and outputs of PREFILL or DECODE. Token i is (slots[i], position -doc_start[i]). */
+/* Inputs and outputs of PREFILL or DECODE. Token i is (slots[i], position -doc_start[i]). With several heads, row i of the hidden
+ * states that are picked from is that of head i / N at token i % N, and DECODE has room for a token and its drafts in each slot. */
 typedef struct generation_section {
     value_id tokens, doc_start, slots; /* int32 (N) */
     value_id n_tokens;                 /* int32 (1): how many of them there are */
-    value_id pick, n_pick;             /* PREFILL: the tokens whose logits are wanted, int32 (R), and how many */
+    value_id pick, n_pick; /* PREFILL, several heads: the rows whose logits are wanted, int32 (R), and how many */
     value_id logits;                   /* fp32 (R, V), one row per pick; DECODE: (N, V), one per token */
     value_id top, top_sums;            /* of those rows, as LOGITS_TOP gives them */
 } generation_section;

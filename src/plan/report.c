@@ -126,10 +126,9 @@ static void print_heads(const plan *p, FILE *out) {
     const model_config *c = &p->request.model;
     const selection_options *s = &p->request.selection;
     if (c->mtp_heads > 1)
-        fprintf(out,
-                "heads     the last %lld layers predict 1 to %lld tokens ahead over a trunk of %lld; one at a time is "
-                "in memory\n",
-                (long long)c->mtp_heads, (long long)c->mtp_heads, (long long)model_first_head(c));
+        fprintf(out, "heads     the last %lld layers predict 1 to %lld tokens ahead over a trunk of %lld; %s\n",
+                (long long)c->mtp_heads, (long long)c->mtp_heads, (long long)model_first_head(c),
+                p->request.generation.heads > 1 ? "those after the first draft tokens" : "one at a time is in memory");
     if (!s->kind) return;
     fprintf(out, "weighting rho1, %g of the tokens of each head; ", s->share);
     print_reference(p, out);
@@ -142,16 +141,15 @@ static void print_generation(const plan *p, FILE *out) {
             (long long)g->slots, (long long)g->context, precision_name(p->request.choice.precision),
             (long long)g->prefill_tokens, str_format_count(a, p->flops_per_step));
     fprintf(out, "cache     %lld pages of %lld tokens, %s each\n", (long long)g->pages, (long long)g->page_size,
-            str_format_bytes(b, generation_page_bytes(&p->request.model, g->page_size,
-                                                      precision_compute(p->request.choice.precision))));
+            str_format_bytes(
+                b, generation_page_bytes(&p->request.model, g, precision_compute(p->request.choice.precision))));
 }
 
 /* Generation beside training: what its cache takes, and that it takes it from the activations. */
 static void print_samples(const plan *p, FILE *out) {
     const generation_shape *g = &p->request.generation;
     char a[32];
-    uint64_t page =
-        generation_page_bytes(&p->request.model, g->page_size, precision_compute(p->request.choice.precision));
+    uint64_t page = generation_page_bytes(&p->request.model, g, precision_compute(p->request.choice.precision));
     if (p->request.rollout) {
         long long n = p->request.rollout, waves = divide_up(n, g->slots);
         fprintf(out, "rollout   %lld completions: %lld wave%s of %lld,", n, waves, waves == 1 ? "" : "s",

@@ -5,6 +5,7 @@
  * Refused: unknown keys (with the nearest known one), a key given twice in one file in any spelling, numbers that
  * are not finite or out of range, text that is not UTF-8 (it could not be written back). */
 #include "settings/config.h"
+#include "settings/fsdp.h"
 #include "settings/setting.h"
 #include "settings/form.h"
 
@@ -462,12 +463,32 @@ static status file_assign(file_reader *r, const setting *s, int element, const y
     return setting_assign(r->c, s, element, text, n->quoted, where, key, ORIGIN_FILE);
 }
 
+/* A key of FSDP stands for others; each counts as given in its line. */
+static status file_fsdp(file_reader *r, const yaml_node *n, const char *key, bool *taken) {
+    fsdp_translation t;
+    bool is_value = n->kind != YAML_MAP; /* a map is walked into */
+    *taken = false;
+    if (!is_value) return OK;
+    const char *where = arena_format(r->memory, "%s:%d", r->path, n->line);
+    TRY(fsdp_translate(where, key, n->kind == YAML_SCALAR ? n->text : "a list", &t));
+    *taken = t.is_fsdp;
+    for (int i = 0; i < t.n; i++) {
+        int element;
+        yaml_node value = {.kind = YAML_SCALAR, .text = t.value, .line = n->line};
+        TRY(file_assign(r, setting_find(t.settings[i], &element), WHOLE, &value, key));
+    }
+    return OK;
+}
+
 static status file_walk(file_reader *r, const yaml_node *map, const char *prefix) {
     for (const yaml_node *n = map->first_child; n; n = n->next) {
         const char *key = *prefix ? arena_format(r->memory, "%s.%s", prefix, n->key) : n->key;
         const char *where = arena_format(r->memory, "%s:%d", r->path, n->line);
         int element;
         const setting *s = setting_find(key, &element);
+        bool is_fsdp = false;
+        if (!s) TRY(file_fsdp(r, n, key, &is_fsdp));
+        if (is_fsdp) continue;
         if (s) {
             TRY(file_assign(r, s, element, n, key));
         } else if (n->kind == YAML_MAP && n->first_child) {
@@ -537,6 +558,14 @@ status config_set(config *c, const char *assignment, const char *where) {
     const setting *s = setting_find(key, &element);
     const char *text = equals + 1 + strspn(equals + 1, " ");
     bool is_flow = s && ((takes_pairs(s) && *text == '{') || (takes_list(s) && *text == '['));
+    fsdp_translation fsdp = {0};
+    if (!s) TRY_GOTO(rc, fsdp_translate(where, key, text, &fsdp), done);
+    for (int i = 0; i < fsdp.n; i++)
+        TRY_GOTO(rc,
+                 setting_assign(c, setting_find(fsdp.settings[i], &element), WHOLE, fsdp.value, false, where, key,
+                                ORIGIN_COMMAND),
+                 done);
+    if (fsdp.is_fsdp) goto done;
     if (is_flow) TRY_GOTO(rc, set_flow(c, s, text, where, key), done);
     else if (s) TRY_GOTO(rc, setting_assign(c, s, element, equals + 1, false, where, key, ORIGIN_COMMAND), done);
     else if (group_exists(key))

@@ -7,6 +7,7 @@
  * values when it is printed, so it shows what will be used, even if a default changed later. */
 #include "settings/foreign_dialect.h"
 #include "settings/form.h"
+#include "settings/stages.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -246,6 +247,9 @@ status foreign_read_config(foreign *f, config *c, const char *path) {
     const foreign_dialect *d = dialect_of(root, is_json);
     if (d == &foreign_deepspeed && !is_strict) TRY_GOTO(rc, json_check(path, text, n_bytes), done);
     if (d) TRY_GOTO(rc, file_add(f, d, path, root), done);
+    else if (stages_are_in(root)) TRY_GOTO(rc, stages_apply(c, root, path, f->stage, f->stages_dir, &f->memory), done);
+    else if (f->stage || f->stages_dir)
+        rc = ERR(ERR_INPUT, "%s has no stages, which --%s is about", path, f->stage ? "stage" : "dir");
     else TRY_GOTO(rc, config_read_tree(c, root, path), done);
 done:
     free(text);

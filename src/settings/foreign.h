@@ -47,6 +47,7 @@ typedef struct foreign {
     size_t n_files;
     foreign_entry *entries;
     size_t n_entries, capacity;
+    const char *stage, *stages_dir; /* --stage and --dir: of a CONFIG with stages (stages.h); NULL: not given */
     int n_ranks;         /* that run, or are planned for; 0: one */
     const char *refusal; /* why `train` must not run with this, though `plan` may; NULL: it may */
     arena memory;

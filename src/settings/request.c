@@ -74,10 +74,20 @@ static status check_own_tokenizer(const config *c, const model_config *m) {
         c->model.path, (long long)m->vocab);
 }
 
-/* Weights of an ordinary model: its last layer is where every head begins. Without them, layers are as they are counted. */
+/* Weights of an ordinary model: its last layer is where every head begins; files that hold heads give each its own. Without
+ * weights, layers are as they are counted. */
 static status heads_from_config(const config *c, model_config *out) {
-    out->mtp_heads = c->model.mtp_heads;
-    if (out->mtp_heads > 1 && *c->model.path && c->model.init != INIT_RANDOM) out->n_layers += out->mtp_heads - 1;
+    int64_t heads = c->model.mtp_heads, found = out->file_heads;
+    bool pretrained = *c->model.path && c->model.init != INIT_RANDOM;
+    if (pretrained && heads > 1 && found > 1 && heads != found)
+        return ERR(
+            ERR_INPUT,
+            "model.mtp.heads: found %lld, and %s holds %lld prediction heads; set %lld to go on with all of them, "
+            "or begin from a directory with the first head alone (ralo export without --heads)",
+            (long long)heads, c->model.path, (long long)found, (long long)found);
+    if (pretrained && heads <= 1) *out = model_main_config(out);
+    if (pretrained && heads > 1 && found <= 1) out->n_layers += heads - 1;
+    out->mtp_heads = heads;
     return model_config_check(out);
 }
 
@@ -168,8 +178,8 @@ static status rollout_from_config(const config *c, plan_request *p) {
     if (t->micro_batch < 0)
         return ERR(ERR_INPUT, "train.micro_batch: found auto with train.task rloo, expected a number of rows");
     if (t->rl.prompts % ranks)
-        return ERR(ERR_INPUT, "rl.prompts: found %lld, expected a multiple of the %lld data ranks", (long long)t->rl.prompts,
-                   (long long)ranks);
+        return ERR(ERR_INPUT, "rl.prompts: found %lld, expected a multiple of the %lld data ranks",
+                   (long long)t->rl.prompts, (long long)ranks);
     p->choice.micro_batch = t->micro_batch;
     p->rollout = t->rl.prompts / ranks * t->rl.k;
     p->choice.accumulation = divide_up(p->rollout, t->micro_batch);

@@ -12,6 +12,7 @@
 #include "settings/config.h"
 #include "settings/foreign.h"
 #include "settings/setting.h"
+#include "settings/stages.h"
 
 /* ---- from settings to what the rooms below understand (request.c) -------------------------------------------------- */
 

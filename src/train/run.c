@@ -232,8 +232,7 @@ static status open_parts(trainer *t) {
     t->tensors = params_checkpoint_tensors(t->p, &t->memory, &t->n_tensors);
     const char *id = identity(t);
     TRY(load_frozen(t));
-    model_config exported = model_main_config(&r->plan.model);
-    TRY(export_describe(&exported, r->model_dir, &r->data, t->d, &t->description));
+    TRY(export_describe(&r->plan.model, r->model_dir, &r->data, t->d, &t->description));
     TRY(lora_describe(t->p, &t->base, &t->description));
     if (r->train.sample_every)
         TRY(samples_open(&t->samples, &(samples_host){r, t->p, t->d, t->o, t->e, t->description}));

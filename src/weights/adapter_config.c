@@ -205,14 +205,13 @@ status adapter_config_read(adapter_config *out, const model_config *c, const cha
 }
 
 status adapter_base_dir(const char *dir, char *out, size_t n) {
-    char path[4200], inside[4200];
+    char path[4200];
     json_t *root;
     TRY(read_root(dir, path, sizeof path, &root));
     const char *base = json_string_value(json_object_get(root, "base_model_name_or_path"));
     snprintf(out, n, "%s", base ? base : "");
-    snprintf(inside, sizeof inside, "%s/config.json", out);
     status rc = OK;
-    if (!*out || strlen(base) >= n || access(inside, F_OK) != 0)
+    if (!*out || strlen(base) >= n || !model_dir_is(out))
         rc = ERR(ERR_INPUT,
                  "%s is an adapter, and its base '%.300s' is not a directory with config.json here; give the directory "
                  "of the base as the model and the adapter with --adapter %s",

@@ -41,9 +41,10 @@ typedef struct exporter {
     arena memory;
 } exporter;
 
-/* Adapters alone, all but them, or everything where there are none; of several heads the first, which is the ordinary model. */
+/* Adapters alone, all but them, or everything where there are none; heads after the first where they are asked for. */
 static bool is_written(const exporter *x, const model_param *q) {
-    return !q->of_other_head && (q->adapter != ADAPTER_NONE) == (x->job->kind == EXPORT_ADAPTER);
+    if (q->of_other_head && x->job->heads == EXPORT_FIRST_HEAD) return false;
+    return (q->adapter != ADAPTER_NONE) == (x->job->kind == EXPORT_ADAPTER);
 }
 
 static void list_items(exporter *x, uint64_t shard_bytes) {
@@ -82,6 +83,7 @@ static void list_items(exporter *x, uint64_t shard_bytes) {
 
 static const char *shard_name(exporter *x, int shard) {
     if (x->job->kind == EXPORT_ADAPTER) return "adapter_model.safetensors";
+    if (x->job->heads == EXPORT_META) return "consolidated.safetensors";
     if (x->n_shards == 1) return "model.safetensors";
     return arena_format(&x->memory, "model-%05d-of-%05d.safetensors", shard + 1, x->n_shards);
 }
@@ -105,6 +107,16 @@ static void transpose(float *out, const float *in, int64_t n, int64_t columns) {
                 for (int64_t i = r; i < MIN(r + TILE, n); i++) out[j * n + i] = in[i * columns + j];
 }
 
+/* n rows from x->narrow, each to its place in Meta's order. */
+static status put_interleaved(exporter *x, safetensors_writer *w, size_t entry, const param_part *part, int64_t row,
+                              int64_t n, int64_t columns) {
+    size_t row_bytes = (size_t)columns * dtype_bytes(x->type);
+    for (int64_t i = 0; i < n; i++)
+        TRY(safetensors_writer_put(w, entry, (uint64_t)meta_row(row + i, part->interleaved) * row_bytes,
+                                   (const char *)x->narrow + (size_t)i * row_bytes, row_bytes));
+    return OK;
+}
+
 static status write_item(exporter *x, safetensors_writer *w, size_t entry, const item *it) {
     const model_param *q = &x->from->m->params[it->param];
     const param_part *part = &q->parts[it->part];
@@ -117,6 +129,10 @@ static status write_item(exporter *x, safetensors_writer *w, size_t entry, const
         TRY(param_reader_read(x->from, it->param, (part->first_row + row) * columns, n * columns, x->wide));
         if (transposed) transpose(x->transposed, x->wide, n, columns);
         TRY(narrow_elements(x, transposed ? x->transposed : x->wide, n * columns, part->file_name));
+        if (part->interleaved) {
+            TRY(put_interleaved(x, w, entry, part, row, n, columns));
+            continue;
+        }
         if (!transposed) {
             TRY(safetensors_writer_put(w, entry, (uint64_t)(row * columns) * width, x->narrow,
                                        (size_t)(n * columns) * width));
@@ -191,7 +207,15 @@ static status write_adapter_config(const exporter *x, const json_t *description,
 
 static status write_config(const exporter *x, const json_t *description, arena *memory) {
     static const char *const names[] = {[DTYPE_F32] = "float32", [DTYPE_BF16] = "bfloat16", [DTYPE_F16] = "float16"};
+    if (x->job->heads == EXPORT_META) {
+        json_t *params;
+        TRY(model_config_to_meta(&x->from->m->config, &params));
+        status written = json_write_file(arena_format(memory, "%s/params.json", x->dir), params);
+        json_decref(params);
+        return written;
+    }
     json_t *config = json_copy(json_object_get(description, "config")); /* shallow: only its own members change */
+    if (x->job->heads == EXPORT_FIRST_HEAD) json_object_del(config, "n_future_tokens");
     json_object_set_new(config, "dtype", json_string(names[x->type]));
     json_object_set_new(config, "torch_dtype", json_string(names[x->type])); /* transformers 4 */
     status rc = json_write_file(arena_format(memory, "%s/config.json", x->dir), config);
@@ -251,7 +275,7 @@ static status fill(exporter *x, uint64_t shard_bytes) {
     bool adapter = j->kind == EXPORT_ADAPTER;
     TRY(adapter ? write_adapter_config(x, j->description, &x->memory) : write_config(x, j->description, &x->memory));
     if (j->tokenizer) TRY(tokenizer_files_write(j->tokenizer, x->dir));
-    TRY(write_weights(x, adapter ? UINT64_MAX : shard_bytes));
+    TRY(write_weights(x, adapter || j->heads == EXPORT_META ? UINT64_MAX : shard_bytes));
     if (j->check) TRY(j->check(j));
     TRY(dir_sync(x->dir));
     return OK;

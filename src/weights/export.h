@@ -8,10 +8,17 @@
  * complete or does not exist. */
 #include "checkpoint/checkpoint.h"
 
+typedef enum export_heads {
+    EXPORT_FIRST_HEAD, /* the ordinary model: trunk and first head */
+    EXPORT_ALL_HEADS,  /* the same, with the others as extra_heads.* in the same files, which transformers leaves out */
+    EXPORT_META,       /* Meta's layout: params.json and consolidated.safetensors */
+} export_heads;
+
 typedef struct export_options {
     const char *dir;       /* must not exist, or be empty */
     dtype type;            /* fp32, bf16, fp16; DTYPE_COUNT: as the parameters were trained; merged: as the base is */
     bool merge;            /* W + scale B A instead of the adapters alone */
+    export_heads heads;    /* of a run with prediction heads */
     const char *adapter;   /* merge: PEFT's directory or a run, over the model given; NULL: that of the run given */
     uint64_t shard_bytes;  /* a file grows no larger, unless one tensor is; 0: 5 GB */
     const char *tokenizer; /* tokenizer directory that the user gave; "none": no tokenizer. NULL: the run's own files */

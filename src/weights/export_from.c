@@ -47,6 +47,27 @@ static dtype stored_type(const checkpoint_reader *r, const model *m, bool adapte
     return half ? found.type : DTYPE_F32;
 }
 
+/* The model whose parameters and names are written. */
+static status choose_heads(const export_options *o, const char *from, bool adapters, model_config *c) {
+    if (o->heads == EXPORT_FIRST_HEAD) {
+        *c = model_main_config(c);
+        return OK;
+    }
+    if (adapters)
+        return ERR(ERR_INPUT,
+                   "export --heads: %s holds adapters, and PEFT knows those of the first head alone; leave --heads out",
+                   from);
+    if (o->heads == EXPORT_ALL_HEADS && c->mtp_heads <= 1)
+        return ERR(ERR_INPUT,
+                   "export --heads all: %s is an ordinary model, without prediction heads; leave --heads out", from);
+    c->file_heads = c->mtp_heads;
+    c->meta_files = o->heads == EXPORT_META;
+    json_t *params = NULL;
+    status rc = c->meta_files ? model_config_to_meta(c, &params) : OK; /* refused before its names are asked for */
+    json_decref(params);
+    return rc;
+}
+
 static status export_stored(const char *from, const export_options *o, export_report *out) {
     status rc = OK;
     checkpoint_reader *r = NULL;
@@ -66,6 +87,8 @@ static status export_stored(const char *from, const export_options *o, export_re
     TRY_GOTO(rc, model_config_from_json(&c, json_object_get(j.description, "config"), "of the checkpoint", out->from),
              done);
     TRY_GOTO(rc, lora_from_description(j.description, &c, out->from, &j.lora, &base), done);
+    TRY_GOTO(rc, choose_heads(o, out->from, j.lora.rank > 0, &c), done);
+    j.heads = o->heads;
     TRY_GOTO(rc, build_names(&c, &j.lora, &m, &g), done);
     out->is_adapter = j.lora.rank > 0;
     if (out->is_adapter) j.kind = EXPORT_ADAPTER;
@@ -206,6 +229,7 @@ static status merge(merger *x, const char *from, const export_options *o, export
         x->convert.adapters.raw = x->convert.base.raw, x->convert.adapters.block = x->convert.base.block;
         j.from.m = &x->convert.wide, j.from.g = &x->convert.wide_g, j.from.pissa = &x->convert;
     }
+    if (s->config.meta_files) j.heads = EXPORT_META; /* of the first head: a merged model is laid out as its base */
     TRY(describe(x, &j.description));
     TRY(find_tokenizer(x, o, &j.tokenizer));
     if (out->type == DTYPE_COUNT) out->type = base_type(x);
@@ -218,6 +242,8 @@ status export_checkpoint(const char *from, const export_options *o, export_repor
         return ERR(ERR_INPUT,
                    "export: --adapter %s is for --merge, which writes the model with the adapter merged into it",
                    o->adapter);
+    if (o->merge && o->heads != EXPORT_FIRST_HEAD)
+        return ERR(ERR_INPUT, "export: --heads is not for --merge, which writes the first head; leave one of them out");
     TRY(export_check_dir(NULL, o->dir));
     if (!o->merge) return export_stored(from, o, out);
     merger x = {0};

@@ -13,8 +13,9 @@ typedef struct export_job export_job;
 struct export_job {
     export_kind kind;
     param_reader from;
-    lora_options lora;                /* EXPORT_ADAPTER */
-    const json_t *description;        /* export_describe */
+    lora_options lora;         /* EXPORT_ADAPTER */
+    const json_t *description; /* export_describe */
+    export_heads heads;
     const tokenizer_files *tokenizer; /* NULL: none */
     status (*check)(
         const export_job *j); /* after all parameters were read, before the directory appears; may be NULL */

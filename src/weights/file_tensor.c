@@ -22,6 +22,20 @@ void file_tensor_read(const safetensor *t, int64_t first, float *out, int64_t n)
     }
 }
 
+/* Row by row where the file has its rows in another order. */
+void file_part_read(const safetensor *t, const param_part *part, int64_t columns, int64_t first, float *out,
+                    int64_t n) {
+    if (!part->interleaved) {
+        file_tensor_read(t, first, out, n);
+        return;
+    }
+    for (int64_t at = 0; at < n;) {
+        int64_t row = (first + at) / columns, column = (first + at) % columns, k = MIN(n - at, columns - column);
+        file_tensor_read(t, meta_row(row, part->interleaved) * columns + column, out + at, k);
+        at += k;
+    }
+}
+
 void file_tensor_release(const safetensor *t, size_t from, size_t to) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), base = (uintptr_t)t->data;
     uintptr_t start = (base + from) & ~(page - 1), end = (base + to) & ~(page - 1);

@@ -83,14 +83,45 @@ done:
     return rc;
 }
 
-static status open_any(weight_files *w, const char *dir, arena *memory) {
-    const char *single = arena_format(memory, "%s/model.safetensors", dir);
-    const char *index_path = arena_format(memory, "%s/model.safetensors.index.json", dir);
+static bool holds(const char *dir, const char *name, arena *memory) {
+    return access(arena_format(memory, "%s/%s", dir, name), F_OK) == 0;
+}
+
+/* Meta publishes pickles, which can run any program when they are opened. */
+static status refuse_pickle(const char *dir, const char *name) {
+    return ERR(ERR_INPUT,
+               "%s: %s is a pickle, which is not read; convert it once, where torch is installed: python3 -c \"import "
+               "torch; from safetensors.torch import save_file; save_file(torch.load('%s', map_location='cpu', "
+               "weights_only=True), 'consolidated.safetensors')\"",
+               dir, name, name);
+}
+
+/* One file, whichever of these it is; false in *found: none. Meta cuts large models into several, each with a part of every tensor. */
+static status open_single(weight_files *w, const char *dir, arena *memory, bool *found) {
+    static const char *const names[] = {"model.safetensors", "consolidated.safetensors", "consolidated.00.safetensors"};
+    static const char *const pickles[] = {"consolidated.pth", "consolidated.00.pth"};
     size_t capacity = 0;
-    if (access(single, F_OK) == 0) return open_one(w, &capacity, dir, "model.safetensors");
+    *found = true;
+    if (holds(dir, "consolidated.01.safetensors", memory))
+        return ERR(ERR_INPUT,
+                   "%s: consolidated.01.safetensors is one of several parts of each tensor, which are not joined; use "
+                   "the model's Hugging Face directory",
+                   dir);
+    for (size_t i = 0; i < ARRAY_LENGTH(names); i++)
+        if (holds(dir, names[i], memory)) return open_one(w, &capacity, dir, names[i]);
+    *found = false;
+    for (size_t i = 0; i < ARRAY_LENGTH(pickles) && !holds(dir, "model.safetensors.index.json", memory); i++)
+        if (holds(dir, pickles[i], memory)) return refuse_pickle(dir, pickles[i]);
+    return OK;
+}
+
+static status open_any(weight_files *w, const char *dir, arena *memory) {
+    const char *index_path = arena_format(memory, "%s/model.safetensors.index.json", dir);
+    bool found;
+    TRY(open_single(w, dir, memory, &found));
+    if (found) return OK;
     if (access(index_path, F_OK) != 0) {
-        bool pickled = access(arena_format(memory, "%s/pytorch_model.bin", dir), F_OK) == 0 ||
-                       access(arena_format(memory, "%s/pytorch_model.bin.index.json", dir), F_OK) == 0;
+        bool pickled = holds(dir, "pytorch_model.bin", memory) || holds(dir, "pytorch_model.bin.index.json", memory);
         return ERR(
             ERR_INPUT, "%s: found no model.safetensors and no model.safetensors.index.json, expected one of them%s",
             dir,
@@ -131,6 +162,7 @@ typedef struct mover {
     bool master; /* it has one */
     dtype type;  /* of the parameter */
     const safetensor *source;
+    const param_part *part;
     bool transposed;       /* the file is (columns, rows) */
     int64_t rows, columns; /* of the part */
     int64_t row, n;        /* the block in progress */
@@ -147,7 +179,7 @@ static void narrow_elements(const mover *m, int64_t first, int64_t n) {
 static void plain_task(void *context, int64_t task, int thread) {
     const mover *m = context;
     int64_t first = task * TASK_ELEMENTS, n = MIN((int64_t)TASK_ELEMENTS, m->n * m->columns - first);
-    file_tensor_read(m->source, m->row * m->columns + first, m->wide + first, n);
+    file_part_read(m->source, m->part, m->columns, m->row * m->columns + first, m->wide + first, n);
     narrow_elements(m, first, n);
 }
 
@@ -206,6 +238,7 @@ static void quantize_rows(void *context, int64_t first, int64_t n, float *out) {
     int k = 0;
     while (first >= q->parts[k].first_row + q->parts[k].n_rows) k++; /* never rows of two */
     m->source = r->sources[k];
+    m->part = &q->parts[k];
     m->rows = q->parts[k].n_rows;
     m->row = first - q->parts[k].first_row;
     m->n = n;
@@ -252,6 +285,7 @@ status weights_move(exec *e, const plan *p, const safetensor *const *sources, ba
         }
         for (int k = 0; k < q->n_parts; k++) {
             if (!(m.source = *sources++)) continue;
+            m.part = &q->parts[k];
             m.rows = q->parts[k].n_rows;
             move_part(&m, q->parts[k].first_row, MAX((int64_t)1, block / m.columns));
         }
@@ -309,14 +343,20 @@ status weights_load_reference(exec *e, const plan *p, const char *dir) {
         return ERR(ERR_INPUT,
                    "rho1.reference: %s has a vocabulary of %lld, the model one of %lld; both must read the same tokens",
                    dir, (long long)c.vocab, (long long)m->vocab);
-    if (c.family != m->family || c.n_layers != model_main_layers(m) || c.hidden != m->hidden || c.ffn != m->ffn)
+    if (c.meta_files != m->meta_files)
+        return ERR(ERR_INPUT,
+                   "rho1.reference: %s is laid out as %s has it, the model as %s: expected both alike; export the "
+                   "reference once more",
+                   dir, c.meta_files ? "Meta" : "Hugging Face", m->meta_files ? "Meta" : "Hugging Face");
+    if (c.family != m->family || model_main_layers(&c) != model_main_layers(m) || c.hidden != m->hidden ||
+        c.ffn != m->ffn)
         return ERR(
             ERR_INPUT,
             "rho1.reference: %s is %s of %lld layers, hidden %lld, ffn %lld; expected %s of %lld layers, hidden %lld, "
             "ffn %lld, as the model",
-            dir, model_family_traits(c.family)->name, (long long)c.n_layers, (long long)c.hidden, (long long)c.ffn,
-            model_family_traits(m->family)->name, (long long)model_main_layers(m), (long long)m->hidden,
-            (long long)m->ffn);
+            dir, model_family_traits(c.family)->name, (long long)model_main_layers(&c), (long long)c.hidden,
+            (long long)c.ffn, model_family_traits(m->family)->name, (long long)model_main_layers(m),
+            (long long)m->hidden, (long long)m->ffn);
     TRY(load_dir(e, p, dir, NULL, NULL));
     return OK;
 }

@@ -4,7 +4,7 @@
 #include "weights/quantized.h"
 
 /* The weight files of a Hugging Face directory: model.safetensors, or the shards that model.safetensors.index.json
- * names. Names in the index are plain file names: a path would leave the directory. */
+ * names; of Meta's, consolidated.safetensors. Names in the index are plain file names: a path would leave the directory. */
 typedef struct weight_files {
     safetensors *files;
     size_t n_files, header_bytes;

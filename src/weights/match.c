@@ -16,9 +16,9 @@ typedef struct matcher {
     const safetensors *files;
     size_t n_files;
     const char *prefix;
-    bool **used;   /* per file, per tensor */
+    bool **used;    /* per file, per tensor */
     bool reference; /* only the parameters of the frozen copy */
-    json_t *names; /* adapters: the tensor's index by the name that the model knows it by; else NULL */
+    json_t *names;  /* adapters: the tensor's index by the name that the model knows it by; else NULL */
     strbuf problems;
     size_t n_problems;
 } matcher;
@@ -87,7 +87,7 @@ static const safetensor *match_part(matcher *m, const model_param *q, const para
 
 static bool is_buffer(const char *name) {
     return str_ends_with(name, ".attn.bias") || str_ends_with(name, ".attn.masked_bias") ||
-           str_ends_with(name, "rotary_emb.inv_freq");
+           str_ends_with(name, "rotary_emb.inv_freq") || strcmp(name, "rope.freqs") == 0;
 }
 
 static bool same_bytes(const safetensor *a, const safetensor *b) {
@@ -110,11 +110,15 @@ static void match_head(matcher *m, const safetensor *embedding) {
         add_problem(m, "lm_head.weight is not the embedding, though tie_word_embeddings is true");
 }
 
+/* A model that only has the first head leaves the others in the files. */
 static void match_rest(matcher *m) {
+    const model_config *c = &m->model->config;
+    bool leaves_out_heads = m->reference || (c->file_heads > 1 && c->mtp_heads <= 1);
     for (size_t i = 0; i < m->n_files; i++)
         for (size_t k = 0; k < m->files[i].n_tensors; k++) {
             const char *name = m->files[i].tensors[k].name;
             if (m->used[i][k] || !str_starts_with(name, m->prefix) || is_buffer(name)) continue;
+            if (leaves_out_heads && strstr(name, "extra_heads.")) continue;
             add_problem(m, "%.120s is not part of this %s", name, m->names ? "adapter" : "model");
         }
 }

@@ -48,7 +48,7 @@ static void read_files(const param_reader *s, const param_place *from, size_t i,
         float *to = out + (row - begin) * columns;
         int64_t at = row - part->first_row;
         if (q->transposed && q->shape.rank == 2) read_transposed(files[k], part->n_rows, columns, at, last - row, to);
-        else file_tensor_read(files[k], at * columns, to, (last - row) * columns);
+        else file_part_read(files[k], part, columns, at * columns, to, (last - row) * columns);
     }
 }
 
@@ -135,11 +135,8 @@ static status find_adapters(param_reader *s, size_t i) {
 }
 
 int param_adapted_part(const model_param *b, const param_part *part) {
-    size_t n = strlen(part->file_name) - strlen(".weight");
-    for (int k = 0; k < b->n_parts; k++) {
-        const char *name = b->parts[k].file_name;
-        if (strncmp(name, part->file_name, n) == 0 && strcmp(name + n, ".lora_B.weight") == 0) return k;
-    }
+    for (int k = 0; k < b->n_parts; k++)
+        if (b->parts[k].module == part->module) return k;
     return -1;
 }
 

@@ -42,5 +42,5 @@ void param_reader_drop(param_reader *s);          /* after an error */
 status param_reader_adapter(param_reader *s, size_t i, float **out);
 /* "layers.0.mlp.down.w" and "layers.0.mlp.down.lora_a" are of one projection. */
 bool param_is_adapter_of(const model_param *w, const model_param *q);
-/* The part of B that belongs to a part of W: files name both alike but for the ending. -1: that module has no adapter. */
+/* The part of B that belongs to a part of W. -1: that module has no adapter. */
 int param_adapted_part(const model_param *b, const param_part *part);

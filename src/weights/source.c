@@ -32,12 +32,20 @@ static status read_config_eos(model_source *s, const char *path) {
     return OK;
 }
 
+/* What is generated with and evaluated is the first head. */
+static void use_config(model_source *s, const model_config *c) {
+    s->all_heads = *c;
+    s->config = model_main_config(c);
+}
+
 static status open_directory(model_source *s, const char *path) {
-    TRY(model_config_read(&s->config, path));
+    model_config c;
+    TRY(model_config_read(&c, path));
+    use_config(s, &c);
     const char *generation = arena_format(&s->memory, "%s/generation_config.json", path);
     s->base.dir = arena_string(&s->memory, path);
     if (access(generation, F_OK) == 0) TRY(json_read_file(generation, JSON_MOST_BYTES, &s->generation));
-    else TRY(read_config_eos(s, path));
+    else if (!c.meta_files) TRY(read_config_eos(s, path));
     return OK;
 }
 
@@ -88,7 +96,14 @@ static status read_description(model_source *s, checkpoint_reader *r, const char
 static status open_base(model_source *s) {
     const lora_base *b = &s->trained_over;
     s->base = (param_origin){.dir = b->dir, .drawn = !b->dir, .seed = b->seed};
-    if (!b->dir || access(arena_format(&s->memory, "%s/config.json", b->dir), F_OK) == 0) return OK;
+    if (!b->dir) return OK;
+    if (model_dir_is(b->dir)) { /* its files may hold heads, or be Meta's */
+        model_config files;
+        TRY(model_config_read(&files, b->dir));
+        s->config.file_heads = s->all_heads.file_heads = files.file_heads;
+        s->config.meta_files = s->all_heads.meta_files = files.meta_files;
+        return OK;
+    }
     return ERR(
         ERR_INPUT,
         "%s holds adapters only; their base was %.1000s, which is no directory with config.json (any more): put it "
@@ -105,7 +120,9 @@ static status open_checkpoint(model_source *s, const char *path) {
     TRY(checkpoint_reader_open(&r, s->dir));
     s->base.reader = r;
     TRY(read_description(s, r, s->dir));
-    TRY(model_config_from_json(&s->config, json_object_get(s->description, "config"), last_part(path), s->dir));
+    model_config c;
+    TRY(model_config_from_json(&c, json_object_get(s->description, "config"), last_part(path), s->dir));
+    use_config(s, &c);
     TRY(lora_from_description(s->description, &s->config, s->dir, &s->lora, &s->trained_over));
     if (!s->lora.rank) return OK;
     s->adapters.reader = r;
@@ -125,7 +142,7 @@ static status check_same_model(const model_source *s, const json_t *config, cons
     } sizes[] = {{"family", (int64_t)s->config.family, (int64_t)c.family},
                  {"vocabulary", s->config.vocab, c.vocab},
                  {"width", s->config.hidden, c.hidden},
-                 {"layers", s->config.n_layers, c.n_layers},
+                 {"layers", s->config.n_layers, model_main_layers(&c)},
                  {"heads", s->config.n_heads, c.n_heads},
                  {"key and value heads", s->config.n_kv_heads, c.n_kv_heads},
                  {"head size", s->config.head_dim, c.head_dim},
@@ -199,13 +216,13 @@ static status open_model(model_source *s, const char *path, const char *adapter,
         model = arena_string(&s->memory, s->dir);
         adapter = path;
     }
-    if (access(arena_format(&s->memory, "%s/config.json", model), F_OK) == 0) {
+    if (model_dir_is(model)) {
         snprintf(s->dir, sizeof s->dir, "%s", model);
         TRY(open_directory(s, model));
     } else {
         TRY(open_checkpoint(s, model));
     }
-    s->config.name = last_part(path);
+    s->config.name = s->all_heads.name = last_part(path);
     if (adapter) TRY(open_adapter(s, adapter));
     return choose_tokenizer(s, tokenizer);
 }

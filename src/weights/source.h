@@ -12,8 +12,9 @@ typedef struct param_origin {
 } param_origin;
 
 typedef struct model_source {
-    char dir[4096]; /* the Hugging Face directory or the checkpoint */
-    model_config config;
+    char dir[4096];            /* the Hugging Face directory or the checkpoint */
+    model_config config;       /* of the ordinary model: with prediction heads, trunk and first head */
+    model_config all_heads;    /* the same with every head that is there */
     lora_options lora;         /* for the plan: adapters are applied unmerged, as in training; rank 0: none */
     param_origin base;         /* of all parameters but adapters */
     param_origin adapters;     /* rank > 0 */

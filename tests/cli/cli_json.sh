@@ -20,6 +20,7 @@ collect train train --deepspeed "$deepspeed" $few --set train.accumulation=1 --s
 collect plan plan $few --timeline drawn.svg --set run.export=other
 collect plan plan --longest $few
 collect plan plan --longest $few --set memory.device=8K
+collect plan plan --profile $few --limit 64M
 collect plan plan $few --set parallel.pipeline=2 --set parallel.sequence=2 --set train.accumulation=4
 collect plan plan $few --set train.sample_every=2
 collect plan plan $few --set 'memory.place=embed=cpu:0, layers.0=cpu:1, layers.1=cpu:2, head=cpu:3'
@@ -39,6 +40,10 @@ collect show show --set data.source=pairs.jsonl --set train.task=preference
 echo '{"prompt": "1+1", "completion": "2", "answer": 2}' >completions.jsonl
 collect reward reward --data completions.jsonl --list numeric
 collect generate generate --model run --prompt a --chat none --max-new 2
+collect train train $few --set train.task=mtp --set model.layers=3 --set model.mtp.heads=2 --set train.steps=1 --set run.dir=heads
+collect generate generate --model heads --prompt a --chat none --max-new 4 --speculative
+printf 'pipeline: {dir: stages}\nstages:\n  a: {}\n' >stages.yaml
+collect "pipeline runs" pipeline stages.yaml ${few/--preset /--set model.preset=}
 collect "generate plan" generate --model run --plan --timeline drawn.svg
 collect "eval text" eval --model run --data text.txt
 collect "eval questions" eval --model run --data questions.jsonl --max-new 2

@@ -57,4 +57,32 @@ done
 check 2 "train.micro_batch: found auto" "with --longest" -- \
     plan --longest "${base[@]}" --set train.micro_batch=auto --set train.batch=1000000000
 check 2 "precision: found auto" "with --longest" -- plan --longest "${base[@]}" --set precision=auto
-finish "the longest row fits and the next does not"
+# --profile: the same for micro-batches; the rows of a step stay.
+manual=("${base[@]}" --set memory.strategy=manual --set data.seq_len=128 --set train.accumulation=30)
+run 0 plan --profile --json --limit 100M "${manual[@]}"
+read -r largest too_large micro accumulation <<<"$(python3 -c '
+import json
+r = json.load(open("out"))
+p, rows = r["profile"], r["profile"]["rows"]
+assert p["limit"] == 100 << 20 and p["step_rows"] == 30 == p["micro_batch"] * p["accumulation"], p
+assert p["too_large"] == p["largest"] + 1 and rows[0]["micro_batch"] == 1 and rows[-1]["micro_batch"] == p["largest"], p
+assert all(x["fits"] and x["memory"]["device"]["planned"] <= p["limit"] for x in rows)
+assert all(sum(x["memory"]["by_role"].values()) == x["memory"]["device"]["planned"] for x in rows)
+assert (r["strategy"]["micro_batch"], r["strategy"]["accumulation"]) == (p["micro_batch"], p["accumulation"])
+assert not [m for m in range(p["micro_batch"] + 1, p["largest"] + 1) if 30 % m == 0]
+print(p["largest"], p["too_large"], p["micro_batch"], p["accumulation"])')"
+[ -n "${accumulation:-}" ] || die "profile: $(tail -n 2 err) $(grep -o '"profile".*' out | head -c 600)"
+grep -q "^keep      train.micro_batch=$micro and train.accumulation=$accumulation" err || fail "profile: $(head -n 6 err)"
+run 0 plan --device-memory 100M "${manual[@]}" --set train.micro_batch="$largest"
+run 3 plan --device-memory 100M "${manual[@]}" --set train.micro_batch="$too_large"
+run 0 plan --profile --json --limit 100M "${manual[@]}" --set parallel.data=2 --set train.micro_batch=auto --set train.batch=14 \
+    --set train.accumulation=1 --set parallel.zero=0
+python3 -c '
+import json
+p = json.load(open("out"))["profile"]
+assert p["step_rows"] == 7 and p["micro_batch"] * p["accumulation"] == 7, p' || fail "profile of two ranks: $(tail -n 2 err)"
+check 3 "largest   none" -- plan --profile "${manual[@]}" --limit 4M
+check 2 "leave one out" -- plan --profile --longest "${manual[@]}"
+check 2 "--profile needs a single plan" -- plan --profile --world 8 "${manual[@]}"
+check 2 "--profile counts the rows" -- plan --profile --set train.task=rloo
+finish "the longest row fits and the next does not, and so does the largest micro-batch"

@@ -1,4 +1,4 @@
-/* fuzz_config_json.c - a model's config.json.
+/* fuzz_config_json.c - a model's config.json, or Meta's params.json where it has "dim".
  *
  * Of a config that is accepted: written out and read again it is the same, and it compiles to a verified plan (or is
  * refused with a reason): a few layers of it, whose sizes may be anything, because nothing is allocated for them. */
@@ -57,7 +57,8 @@ void fuzz_one(const uint8_t *data, size_t size) {
     model_config c;
     status rc = json_read_file(fuzz_file(0, data, size), CONFIG_MOST, &root);
     if (rc == OK) {
-        rc = model_config_from_json(&c, root, "fuzz", "config.json");
+        rc = json_object_get(root, "dim") ? model_config_from_meta(&c, root, "fuzz", "params.json")
+                                          : model_config_from_json(&c, root, "fuzz", "config.json");
         json_decref(root);
     }
     if (rc != OK) {

@@ -1,8 +1,9 @@
 /* fuzz_yaml.c - a configuration file, and assignments of the command line.
  *
  * Sections: the file, then one --set after the other.
+ * A file with stages is read as its first stage.
  * Of settings that are accepted: written out they are read again, and then written out the same. */
-#include "settings/config.h"
+#include "settings/stages.h"
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>
@@ -36,6 +37,23 @@ static void check_round_trip(const config *c) {
     strbuf_fini(&second);
 }
 
+/* As `ralo train FILE --stage NAME` reads it, with the name that stands first. */
+static status read_settings(config *c, const char *path) {
+    arena memory;
+    yaml_node *root;
+    stage_list list;
+    arena_init(&memory);
+    status rc = yaml_read_file(path, &memory, &root);
+    if (rc == OK && stages_are_in(root)) {
+        rc = stages_read(&list, path, "dir", &memory);
+        if (rc == OK) rc = stages_apply(c, root, path, list.names[0], "dir", &memory);
+    } else if (rc == OK) {
+        rc = config_read_tree(c, root, path);
+    }
+    arena_fini(&memory);
+    return rc;
+}
+
 void fuzz_one(const uint8_t *data, size_t size) {
     fuzz_input in = {data, size};
     span file = fuzz_section(&in);
@@ -43,7 +61,7 @@ void fuzz_one(const uint8_t *data, size_t size) {
     if (!defaults.memory_of_strings.blocks) config_init(&defaults);
     config c;
     config_copy(&c, &defaults);
-    status rc = config_read_file(&c, fuzz_file(0, file.text, file.length));
+    status rc = read_settings(&c, fuzz_file(0, file.text, file.length));
     if (rc != OK) fuzz_refused(rc);
     for (int i = 0; i < SETS_MOST && in.n_left && rc == OK; i++) {
         span section = fuzz_section(&in);

@@ -90,6 +90,10 @@ static void write_model(const char *dir, size_t family, const char *eos) {
     write_file(dir, "generation_config.json", path);
 }
 
+static uint64_t page_bytes(const model_config *c, int64_t page_size, dtype t) {
+    return generation_page_bytes(c, &(generation_shape){.page_size = page_size}, t);
+}
+
 static generator *open_model(const char *dir, generator_options o) {
     char path[600];
     generator *g;
@@ -170,7 +174,7 @@ static void batched_completions_equal_those_one_by_one(void **state) {
         for (size_t i = 1; i < N_PROMPTS; i++) distinct += memcmp(alone[i].tokens, alone[0].tokens, 4 * NEW) != 0;
         assert_true(distinct > N_PROMPTS / 2); /* else the comparison would say little */
         for (size_t k = 0; k < ARRAY_LENGTH(shapes); k++) {
-            uint64_t page = generation_page_bytes(&c, shapes[k].page_size, DTYPE_F32);
+            uint64_t page = page_bytes(&c, shapes[k].page_size, DTYPE_F32);
             g = open_model(dir, (generator_options){.max_sequences = shapes[k].slots,
                                                     .page_size = shapes[k].page_size,
                                                     .prefill = shapes[k].prefill,
@@ -417,9 +421,8 @@ static void what_cannot_be_done_is_refused_and_changes_nothing(void **state) {
     model_config c = config_of(2);
     int32_t many[CONTEXT] = {0}, bad[2] = {1, 260};
     sampling_options s = greedy(8), t;
-    generator *g = open_model(dir, (generator_options){.max_sequences = 4,
-                                                       .page_size = 8,
-                                                       .cache_bytes = 6 * generation_page_bytes(&c, 8, DTYPE_F32)});
+    generator *g = open_model(
+        dir, (generator_options){.max_sequences = 4, .page_size = 8, .cache_bytes = 6 * page_bytes(&c, 8, DTYPE_F32)});
     refuse(g, (prompt){many, 0}, &s, ERR_INPUT, "prompt 1 is empty");
     refuse(g, (prompt){many, CONTEXT}, &s, ERR_INPUT, "the context holds 128");
     refuse(g, (prompt){bad, 2}, &s, ERR_INPUT, "token 2 is 260");
@@ -567,7 +570,7 @@ static void plans_of_generation_verify_and_add_up(void **state) {
             uint64_t sum = p.gap_bytes;
             for (role i = 0; i < ROLE_COUNT; i++) sum += p.by_role[i];
             assert_int_equal(sum, p.planned[TIER_DEVICE]);
-            assert_int_equal(p.by_role[ROLE_CACHE], 72 * generation_page_bytes(&c, 5, precision_compute(q)));
+            assert_int_equal(p.by_role[ROLE_CACHE], 72 * page_bytes(&c, 5, precision_compute(q)));
             assert_int_equal(p.by_role[ROLE_PARAM], model_param_count(&c) * dtype_bytes(precision_compute(q)));
             assert_int_equal(p.by_role[ROLE_GRAD] + p.by_role[ROLE_STATE], 0);
             assert_true(p.flops_per_step > 0);

@@ -132,6 +132,45 @@ static void test_aliases_and_pairs(void **state) {
     REFUSED("train: {beta1: [0.9, 0.9]}", "train.beta1", "a list");
 }
 
+/* PyTorch's words for what ralo does too, from a file and from the command line. */
+static void test_keys_of_fsdp(void **state) {
+    static const struct {
+        const char *word;
+        int zero;
+    } rows[] = {{"FULL_SHARD", 3}, {"full_shard", 3}, {"SHARD_GRAD_OP", 2}, {"NO_SHARD", 0}};
+    config c;
+    config_init(&c);
+    assert_int_equal(read_text(&c,
+                               "distributed:\n  fsdp: {sharding_strategy: FULL_SHARD, activation_checkpointing: true, "
+                               "mixed_precision: true, cpu_offload: false}\n"),
+                     OK);
+    assert_int_equal(c.choice.shard.zero, 3);
+    assert_string_equal(c.memory.recompute, "full");
+    assert_int_equal(c.choice.precision, PRECISION_BF16);
+    assert_true(config_was_given(&c, "memory.offload.states"));
+    assert_string_equal(config_alias(&c, "parallel.zero"), "distributed.fsdp.sharding_strategy");
+    for (size_t i = 0; i < ARRAY_LENGTH(rows); i++) {
+        char text[100];
+        snprintf(text, sizeof text, "fsdp_config.fsdp_sharding_strategy=%s", rows[i].word);
+        assert_int_equal(config_set(&c, text, "--override"), OK);
+        assert_int_equal(c.choice.shard.zero, rows[i].zero);
+    }
+    assert_int_equal(config_set(&c, "distributed.fsdp.activation_checkpointing=false", "--override"), OK);
+    assert_string_equal(c.memory.recompute, "none");
+    assert_int_equal(config_set(&c, "fsdp.use_orig_params=true", "--set"), OK); /* nothing to do */
+    assert_int_equal(config_set(&c, "fsdp.backward_prefetch=NO_PREFETCH", "--set"), OK);
+    assert_int_equal(c.choice.shard.prefetch, 0);
+    config_fini(&c);
+    REFUSED("distributed: {fsdp: {sharding_strategy: HYBRID_SHARD}}", "HYBRID_SHARD", "between nodes", "FULL_SHARD");
+    REFUSED("distributed: {fsdp: {sharding_strategy: ZERO}}", "'ZERO'", "FULL_SHARD, SHARD_GRAD_OP, NO_SHARD");
+    REFUSED("distributed: {fsdp: {sharding_stratgy: FULL_SHARD}}", "sharding_stratgy",
+            "did you mean 'sharding_strategy'");
+    REFUSED("distributed: {fsdp: {ignored_modules: [a]}}", "ignored_modules", "leave it out");
+    REFUSED("fsdp: {cpu_offload: maybe}", "'maybe'", "true, false");
+    REFUSED("parallel: {zero: 1}\nfsdp:\n  sharding_strategy: FULL_SHARD\n", ":3:", "line 1");
+    REFUSED("fsdp: {sharding_strategy: FULL_SHARD, reshard_after_forward: true}", "given already");
+}
+
 /* A map of names is the same in a file, in its braces and as pairs. */
 static void test_maps_of_names(void **state) {
     static const char *const ways[] = {"memory.place=embed=cpu:0, layers.0-5=cpu:1",
@@ -516,6 +555,7 @@ int main(void) {
         cmocka_unit_test(test_nested_and_dotted_keys),
         cmocka_unit_test(test_json_is_read),
         cmocka_unit_test(test_aliases_and_pairs),
+        cmocka_unit_test(test_keys_of_fsdp),
         cmocka_unit_test(test_maps_of_names),
         cmocka_unit_test(test_lists_of_names),
         cmocka_unit_test(test_words_and_null),
