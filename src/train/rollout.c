@@ -33,7 +33,9 @@ uint64_t rollout_host_bytes(const rl_options *o, int64_t seq_len, int n_ranks) {
 uint64_t rollout_row_bytes(int64_t seq_len) { return (uint64_t)seq_len * (4 * sizeof(int32_t) + 5 * sizeof(float)); }
 
 int64_t rollout_slots(const rl_options *o, bool discrete) {
-    return o->sequences ? o->sequences : discrete ? SLOTS_DISCRETE : SLOTS;
+    if (o->sequences) return o->sequences;
+    if (o->baseline) return o->k;
+    return discrete ? SLOTS_DISCRETE : SLOTS;
 }
 
 /* ---- open, close ----------------------------------------------------------------------------------------------- */

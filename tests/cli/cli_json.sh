@@ -22,6 +22,7 @@ collect plan plan --longest $few
 collect plan plan --longest $few --set memory.device=8K
 collect plan plan $few --set parallel.pipeline=2 --set parallel.sequence=2 --set train.accumulation=4
 collect plan plan $few --set train.sample_every=2
+collect plan plan $few --set train.task=rloo
 collect plan plan $few --set 'memory.place=embed=cpu:0, layers.0=cpu:1, layers.1=cpu:2, head=cpu:3'
 "$RALO" devices --hardware cpu-2 | grep -v '^disk' >machine.yaml # without a disk nothing is predicted for nvme
 collect plan plan $few --hardware machine.yaml --set memory.offload.states=nvme
