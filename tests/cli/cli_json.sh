@@ -43,6 +43,8 @@ collect generate generate --model run --prompt a --chat none --max-new 2
 collect "generate plan" generate --model run --plan --timeline drawn.svg
 collect "eval text" eval --model run --data text.txt
 collect "eval questions" eval --model run --data questions.jsonl --max-new 2
+collect "bench list" bench
+collect "bench rloo" bench rloo --scale small --out bench
 collect export export run exported-again
 collect devices devices
 if command -v mpirun >/dev/null && "$RALO" train --ranks 2 $few --set run.dir=two --json >out 2>err </dev/null; then
