@@ -4,6 +4,7 @@
  * vocabulary of 151,669 makes its logits large. Prompts are bytes, so a model without any training and without a tokenizer will do.
  * What the three ways have in common is written once, so that they differ in nothing else. */
 #include "bench/rloo.h"
+#include "data/prompts.h"
 
 #include <errno.h>
 #include <math.h>
@@ -17,7 +18,7 @@ const int64_t rloo_ks[RLOO_KS] = {2, 4, 8, 16};
  * gradient would be 0, and its norm no proof that all ways make the same update. */
 static const rloo_scale scales[BENCH_SCALE_COUNT] = {
     [BENCH_FULL] = {"full", 3012, 1024, 100, 0, "64M", 1},
-    [BENCH_SMALL] = {"small", 150, 51, 5, 8192, "2M", 3},
+    [BENCH_SMALL] = {"small", 150, 51, 5, 8192, "2M", 9},
 };
 
 const char *rloo_mode_name(rloo_mode m) {
@@ -120,7 +121,10 @@ static void watch(void *context, const train_step_report *r) {
     const struct {
         const char *name;
         double *to;
-    } wanted[] = {{"reward", &x->reward}, {"time/rollout", &x->rollout_s}, {"time/update", &x->update_s}};
+    } wanted[] = {{"reward", &x->reward},
+                  {"time/rollout", &x->rollout_s},
+                  {"time/update", &x->update_s},
+                  {"completions/mean_length", &x->length}};
     x->step_s = 1e-3 * r->step_ms;
     x->grad_norm = r->grad_norm;
     for (int i = 0; i < r->metrics.n; i++)
@@ -172,13 +176,16 @@ static status run_cell(rloo_result *r, rloo_cell *x, const bench_options *o, con
     snprintf(prompts, sizeof prompts, "%s/prompt.jsonl", dir);
     snprintf(trace, sizeof trace, "%s/trace.json", dir);
     config_init(&c);
-    x->step_s = x->rollout_s = x->update_s = x->grad_norm = x->reward = NAN;
+    x->step_s = x->rollout_s = x->update_s = x->grad_norm = x->reward = x->length = NAN;
     TRY_GOTO(rc, write_prompt(prompts, x->prompt), done);
     TRY_GOTO(rc, make_config(&c, o, r->scale, x, prompts), done);
     TRY_GOTO(rc, job_init(&j, &c, NULL), done);
     TRY_GOTO(rc, job_open(&j), done);
     note_machine(r, &j);
     note_plan(x, &j.plan);
+    prompts_report found;
+    prompts_report_get(dataset_prompts(j.data), &found);
+    x->prompt = (int64_t)found.longest; /* as it was read, not as it was meant */
     if (x->fits) rc = run_planned(x, &j, trace);
 done:
     job_close(&j);

@@ -28,7 +28,7 @@ typedef struct rloo_cell {
     int64_t sequences, waves;
     char peak_section[32];
     uint64_t peak, host_peak, rss_peak, gpu_in_use;
-    double step_s, rollout_s, update_s, grad_norm, reward;
+    double step_s, rollout_s, update_s, grad_norm, reward, length; /* length: mean tokens of a completion */
     memory_line line;
 } rloo_cell;
 

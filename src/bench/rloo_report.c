@@ -194,6 +194,7 @@ static json_t *cell_json(const rloo_cell *x) {
     json_object_set_new(j, "step_seconds", json_real_or_null(x->step_s));
     json_object_set_new(j, "rollout_seconds", json_real_or_null(x->rollout_s));
     json_object_set_new(j, "update_seconds", json_real_or_null(x->update_s));
+    json_object_set_new(j, "mean_length", json_real_or_null(x->length));
     json_object_set_new(j, "reward", json_real_or_null(x->reward));
     json_object_set_new(j, "grad_norm", json_real_or_null(x->grad_norm));
     json_object_set_new(j, "timeline", x->fits ? memory_line_json(&x->line) : json_null());

@@ -35,6 +35,7 @@ static status unknown(const char *name) {
 status command_bench(command_line *l) {
     const char *name = l->arguments[0];
     json_t *result;
+    char kind[64];
     if (!name) {
         list_benches(l->json);
         return OK;
@@ -51,7 +52,8 @@ status command_bench(command_line *l) {
                                 .report = report_stream(l->json),
                                 .progress = stderr},
                &result));
-    if (l->json) json_print(result, "bench rloo", ALL_DIGITS);
+    snprintf(kind, sizeof kind, "bench %s", b->name);
+    if (l->json) json_print(result, kind, ALL_DIGITS);
     else json_decref(result);
     return OK;
 }

@@ -32,6 +32,7 @@ for (mode, k), c in cells.items():
     assert 0 <= c["planned"] - max(line) < 8192, where  # but for the gaps between values
     assert max(line) == max(c["rollout_bytes"], c["update_bytes"]), where
     assert c["timeline"]["seconds"] == sorted(c["timeline"]["seconds"]), where
+    assert c["mean_length"] == r["completion_tokens"], where
     assert c["waves"] == -(-k // c["sequences"]), where
     assert c["prompt_tokens"] == (r["cut_prompt_tokens"] if mode == "cut" else r["prompt_tokens"]), where
 ours = [cells["ours", k] for k in (2, 4, 8, 16)]
@@ -60,4 +61,12 @@ for c in json.load(open("little/rloo.json"))["cells"]:
     assert c["fits"] or c["mode"] == "base", c
 LOOK
 grep -q 'does not fit' little/rloo-peak.svg || fail "the chart does not say what does not fit"
+
+# The plan of such a step: waves, what is shared, which part sets the peak, what the baseline costs, and how to do without it.
+step="--preset test-llama --set train.task=rloo --set rl.prompts=1 --set rl.k=16 --set rl.max_completion=8 --set data.seq_len=64"
+check 0 "16 completions: 2 waves of 8" "stored once for its completions" "the update sets the peak" "!baseline" -- plan $step --set rl.sequences=8
+check 0 "16 completions: 1 wave of 16" "the rollout sets the peak" -- plan $step --set rl.sequences=4096
+check 0 "16 completions in a micro-batch, each with its own copy of the prompt" "65.0 KiB for each, 1.0 MiB in all" "1 wave of 16" -- \
+    plan $step --set rl.baseline_memory=true
+check 3 "Fits with: --set rl.baseline_memory=false --set train.micro_batch=1" -- plan $step --set rl.baseline_memory=true --device-memory 8M
 finish "the experiments of ralo bench run and say what they should"
