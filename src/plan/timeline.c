@@ -76,7 +76,7 @@ static void add_micro(plan_timeline *t, const plan *p) {
         add_part(t, "forward and backward", first, end); /* alternating */
         return;
     }
-    for (backward = first; backward < end && g->ops[backward].kind != OP_UNEMBED_LOSS_GRAD;) backward++;
+    for (backward = first; backward < end && !op_is_loss_gradient(g->ops[backward].kind);) backward++;
     add_part(t, "forward", first, backward);
     add_part(t, "backward", backward, end);
 }
