@@ -311,6 +311,7 @@ typedef struct sys_info {
 void sys_info_get(sys_info *out);
 uint64_t sys_rss_bytes(void);      /* resident now */
 uint64_t sys_rss_peak_bytes(void); /* VmHWM */
+void sys_rss_peak_reset(void);     /* to what is resident now; where the system refuses, it stays the highest so far */
 
 /* CPU seconds of all cores of the machine since it started; all 0 if the system does not report them. */
 typedef struct sys_cores {

@@ -233,6 +233,14 @@ uint64_t sys_rss_peak_bytes(void) {
     return read_small("/proc/self/status", text, sizeof text) ? number_after(text, "VmHWM") * 1024 : 0;
 }
 
+void sys_rss_peak_reset(void) {
+    int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return;
+    ssize_t written = write(fd, "5", 1); /* proc(5): resets VmHWM */
+    (void)written;
+    close(fd);
+}
+
 /* ---- who has the cores ------------------------------------------------------------------------------------------- */
 
 static double seconds_of(int who) {

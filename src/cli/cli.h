@@ -42,6 +42,8 @@ typedef struct command_line {
     const char *hardware;                 /* built-in name or file; NULL: this machine */
     const char *measure_path, *disk_path; /* NULL: the user's cache; the present directory */
     bool host_only;                       /* what is measured */
+    int scale;                            /* of a bench, into the row's list */
+    const char *out;                      /* ... and where its files go; NULL: none are written */
     int ranks;                            /* ranks to start here; 0: those that a launcher started, or one */
     int world;                            /* ranks to plan for; 0: not given */
     bool given[MAX_FLAGS];                /* by row of commands.def */
@@ -73,6 +75,7 @@ status command_generate(command_line *l);
 status command_eval(command_line *l);
 status command_export(command_line *l);
 status command_devices(command_line *l);
+status command_bench(command_line *l);
 status command_completion(command_line *l);
 status command_help(command_line *l);
 

@@ -47,6 +47,54 @@ status yaml_read_text(const char *text, size_t n_bytes, const char *where, arena
 /* The text in double quotes, so that it reads back as it is. Bytes that are not UTF-8 become U+0080 to U+00FF. */
 void yaml_write_quoted(const char *text, strbuf *out);
 
+/* ---- SVG (svg.c): what pictures share --------------------------------------------------------------------------- */
+
+/* At most `most` characters of untrusted text, escaped, without those that XML forbids. */
+void svg_add_escaped(strbuf *b, const char *text, size_t most);
+/* Ticks at steps of 1, 2 or 5 times a power of ten; of bytes in the largest unit below the top. */
+typedef struct svg_axis {
+    double unit, step; /* a tick stands at i * step * unit */
+    const char *name;  /* of the unit; "" */
+    int n_ticks;       /* with the one at 0 */
+} svg_axis;
+svg_axis svg_axis_make(double top, int most_ticks, bool of_bytes);
+const char *svg_axis_label(const svg_axis *a, int tick, char out[48]);
+
+/* ---- charts (chart.c): bars and lines as one SVG file ------------------------------------------------------------ */
+
+/* Light or dark as the viewer is; nothing from elsewhere: no font, no script, no link. All text is escaped.
+ *
+ *     chart_series s = {.color = 0, .y = bytes, .n = 3};
+ *     chart_panel p = {.title = "peak", .series = &s, .n_series = 1, .groups = (const char *[]){"k = 2", "k = 4", "k = 8"}};
+ *     chart c = {.title = "Memory", .names = (const char *[]){"ours"}, .n_names = 1, .panels = &p, .n_panels = 1, .columns = 1};
+ *     chart_draw(&c, &svg); */
+enum { CHART_COLORS = 6 };
+typedef struct chart_series {
+    int color;           /* into chart.names: a thing has one colour in all panels */
+    const double *x, *y; /* lines: y holds from its x to the next; bars: x is NULL, y of each group, NAN: no bar */
+    size_t n;
+    const char *const *labels; /* bars: text above each, NULL where there is none; lines: one, above the highest point; or NULL */
+    const bool *hollow;        /* bars: drawn as an outline; or NULL */
+} chart_series;
+typedef struct chart_panel {
+    const char *title;
+    const chart_series *series;
+    size_t n_series;
+    const char *const *groups; /* bars: names of the groups; NULL: lines */
+    const char *x_unit;        /* lines: "s" */
+} chart_panel;
+typedef struct chart {
+    const char *title;
+    const char *const *notes; /* lines of text below the title */
+    size_t n_notes;
+    const char *const *names; /* legend, by colour; NULL: that colour is not used */
+    size_t n_names;
+    const chart_panel *panels;
+    size_t n_panels;
+    int columns; /* panels side by side */
+} chart;
+void chart_draw(const chart *c, strbuf *out); /* y is in bytes */
+
 /* ---- safetensors --------------------------------------------------------------------------------------------- */
 
 typedef struct safetensor {

@@ -262,14 +262,16 @@ static void write_evaluation(builder *b, const outer_params *w, const outer_para
                                             write_reference(b, reference, "eval." REFERENCE_PREFIX));
     if (b->m->eval_reference)
         b->p->values[b->m->eval_reference].persistent = true; /* until the model has been evaluated too */
+    /* The log-probabilities of a policy are those of completions; an argmax would need the logits of prompts too. */
+    bool has_argmax = !b->o->policy.on;
     value_id h = write_hidden(b, w), losses = NO_VALUE, argmax = NO_VALUE;
     if (h) {
         losses = builder_value(b, "losses", DTYPE_F32, SHAPE(n_tokens(b)));
-        argmax = builder_value(b, "argmax", DTYPE_I32, SHAPE(n_tokens(b)));
+        if (has_argmax) argmax = builder_value(b, "argmax", DTYPE_I32, SHAPE(n_tokens(b)));
         write_loss(b, w, h, losses, argmax);
     }
     b->m->eval_losses = write_answer(b, "eval.losses.all", DTYPE_F32, losses);
-    b->m->eval_argmax = write_answer(b, "eval.argmax.all", DTYPE_I32, argmax);
+    if (has_argmax) b->m->eval_argmax = write_answer(b, "eval.argmax.all", DTYPE_I32, argmax);
 }
 
 static void add_inputs(builder *b) {

@@ -290,7 +290,8 @@ typedef struct model {
     value_id z;                        /* preference: kto's z, where it is an input; fp64 (1) */
     value_id loss_sums;                /* preference, policy: of the examples of a step; else autodiff adds those of tokens */
     value_id eval_reference;           /* preference, policy: the reference's, as eval_losses; NO_VALUE where it is an input */
-    value_id eval_losses, eval_argmax; /* of all tokens, on every stage; those of sequence ranks one behind the other */
+    /* Of all tokens, on every stage; those of sequence ranks one behind the other. A policy has no argmax. */
+    value_id eval_losses, eval_argmax;
     generation_section prefill, decode; /* generation */
     value_id page_table;                /* int32 (slots, pages of a slot) */
     arena memory;

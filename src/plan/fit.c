@@ -168,6 +168,35 @@ found:
     return true;
 }
 
+/* Without rl.baseline_memory: a row per micro-batch, which works for every length, and everything open that it had closed. */
+static plan_request without_baseline(const plan_request *r) {
+    plan_request q = *r;
+    q.baseline = q.manual = false;
+    q.open = r->left_open;
+    if (r->left_open_recompute) q.choice.recompute = (recompute_policy){.kind = RECOMPUTE_AUTO};
+    q.logits_chunk_bytes = 0;
+    q.choice.micro_batch = 1;
+    q.choice.accumulation = r->rollout;
+    return q;
+}
+
+/* The same where rl.baseline_memory asks for more memory than is needed: that goes first. */
+static bool find_change(const plan_request *r, strbuf *b) {
+    if (!r->baseline) return smallest_change(r, b);
+    plan_request usual = without_baseline(r);
+    uint64_t planned;
+    char a[32];
+    bool is_enough = plan_variant_fits(&usual, &planned);
+    strbuf more;
+    strbuf_init(&more);
+    bool found = is_enough || smallest_change(&usual, &more);
+    if (found) strbuf_add(b, "--set rl.baseline_memory=false --set train.micro_batch=1");
+    if (is_enough) strbuf_printf(b, " (%s)", str_format_bytes(a, planned));
+    else strbuf_printf(b, "%s%s", found ? " " : "", more.text);
+    strbuf_fini(&more);
+    return found;
+}
+
 /* Advises an nvme directory; false: a drive does not help. Alone it helps only where the plan may choose what to offload. */
 static bool advise_nvme(const plan_request *r, strbuf *b) {
     uint64_t planned;
@@ -303,7 +332,7 @@ status plan_check_fit(const plan *p) {
     strbuf_init(&largest);
     list_largest(p, &largest);
     if (!has_no_room(r, &advice)) {
-        bool found = plan_generates(r) ? plan_generation_change(r, &change) : smallest_change(r, &change);
+        bool found = plan_generates(r) ? plan_generation_change(r, &change) : find_change(r, &change);
         if (found) strbuf_printf(&advice, "Fits with: %s", change.text);
         else advise_limit(r, needed, change.text, &advice);
     }

@@ -64,6 +64,7 @@ typedef struct plan_request {
     selection_options selection;   /* kind not none: tokens are selected by comparing with the reference */
     bool no_training;            /* evaluation only: parameters and one forward */
     int64_t rollout;             /* policy: completions that this rank generates for a step */
+    bool baseline;               /* policy: rl.baseline_memory, which set micro_batch, logits_chunk_bytes and manual */
     generation_shape generation; /* slots > 0: generation; unless beside_training, fields about training are ignored */
     int64_t logits_chunk_bytes;  /* largest bytes of logits at once; 0 = chosen from the vocabulary */
     target target;
@@ -239,6 +240,14 @@ json_t *plan_strategy_json(const plan *p);
 void plan_note(const plan *p, strbuf *out);
 /* The whole plan; rungs: NULL where they were not asked for. */
 json_t *plan_json(const plan *p, const plan_rung *rungs);
+
+/* ---- timeline.c: bytes alive over the ops ------------------------------------------------------------------------ */
+
+/* On the device at every op of the program, without the gaps between values; the caller frees. The largest is what the plan
+ * counts at its peak. */
+uint64_t *plan_bytes_at_ops(const plan *p);
+/* Most bytes alive in the sections of a rollout (prefill, decode), or in those of everything else. */
+uint64_t plan_rollout_bytes(const plan *p, bool of_rollout);
 
 /* ---- fit.c: when it does not fit -------------------------------------------------------------------------------- */
 

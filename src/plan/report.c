@@ -145,6 +145,30 @@ static void print_generation(const plan *p, FILE *out) {
                 b, generation_page_bytes(&p->request.model, g, precision_compute(p->request.choice.precision))));
 }
 
+/* What rollout and update need on the same bytes. */
+static void print_rollout_peak(const plan *p, FILE *out) {
+    uint64_t rollout = plan_rollout_bytes(p, true), update = plan_rollout_bytes(p, false);
+    char a[32], b[32];
+    fprintf(
+        out,
+        "          full pages of a prompt are stored once for its completions; the rollout needs %s, the update %s: "
+        "the %s sets the peak\n",
+        str_format_bytes(a, rollout), str_format_bytes(b, update), rollout > update ? "rollout" : "update");
+}
+
+/* rl.baseline_memory: what grows with rl.k. */
+static void print_baseline(const plan *p, FILE *out) {
+    const plan_request *r = &p->request;
+    uint64_t row = (uint64_t)(r->seq_len * r->model.vocab) * sizeof(float);
+    char a[32], b[32];
+    fprintf(
+        out,
+        "baseline  rl.baseline_memory: %lld completions in a micro-batch, each with its own copy of the prompt, and "
+        "the logits of all tokens at once: %s for each, %s in all\n",
+        (long long)r->choice.micro_batch, str_format_bytes(a, row),
+        str_format_bytes(b, row * (uint64_t)r->choice.micro_batch));
+}
+
 /* Generation beside training: what its cache takes, and that it takes it from the activations. */
 static void print_samples(const plan *p, FILE *out) {
     const generation_shape *g = &p->request.generation;
@@ -160,6 +184,7 @@ static void print_samples(const plan *p, FILE *out) {
     fprintf(out, " at most %lld tokens each; cache %s: %lld pages of %lld tokens, on the bytes of activations\n",
             (long long)g->context, str_format_bytes(a, page * (uint64_t)g->pages), (long long)g->pages,
             (long long)g->page_size);
+    if (p->request.rollout) print_rollout_peak(p, out);
 }
 
 static void print_ranks(const plan *p, FILE *out) {
@@ -207,6 +232,7 @@ void plan_print(const plan *p, FILE *out) {
                 (long long)r->choice.accumulation, str_format_count(a, (double)plan_tokens_per_step(p)),
                 precision_name(r->choice.precision), str_format_count(b, p->flops_per_step));
     if (plan_samples(r)) print_samples(p, out);
+    if (r->baseline) print_baseline(p, out);
     if (mesh_world(&r->mesh) > 1) print_ranks(p, out);
     if (mesh_size(&r->mesh, AXIS_SEQUENCE) > 1) plan_print_attention(p, out);
     if (mesh_size(&r->mesh, AXIS_PIPELINE) > 1) plan_print_pipeline(p, out);
@@ -286,6 +312,15 @@ static void add_generation_json(const generation_shape *g, json_t *s) {
     json_object_set_new(s, "prefill_tokens", json_integer(g->prefill_tokens));
 }
 
+static void add_rollout_json(const plan *p, json_t *s) {
+    const plan_request *r = &p->request;
+    json_object_set_new(s, "completions", json_integer(r->rollout));
+    json_object_set_new(s, "waves", json_integer(divide_up(r->rollout, r->generation.slots)));
+    json_object_set_new(s, "rollout_bytes", json_integer((json_int_t)plan_rollout_bytes(p, true)));
+    json_object_set_new(s, "update_bytes", json_integer((json_int_t)plan_rollout_bytes(p, false)));
+    json_object_set_new(s, "baseline_memory", json_boolean(r->baseline));
+}
+
 json_t *plan_strategy_json(const plan *p) {
     const plan_request *r = &p->request;
     json_t *s = json_object();
@@ -324,6 +359,7 @@ json_t *plan_strategy_json(const plan *p) {
     if (plan_samples(r)) {
         add_generation_json(&r->generation, s);
         json_object_set_new(s, "peak_section", json_string(section_name(p->program.ops[p->peak_op].section)));
+        if (r->rollout) add_rollout_json(p, s);
     }
     return s;
 }

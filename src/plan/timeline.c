@@ -40,6 +40,25 @@ uint64_t plan_alive_sum(const plan_alive *a) {
     return sum;
 }
 
+uint64_t *plan_bytes_at_ops(const plan *p) {
+    size_t n = p->program.n_ops;
+    plan_alive *alive = plan_alive_at_ops(&p->program, TIER_DEVICE);
+    uint64_t *bytes = mem_alloc(MAX(n, (size_t)1) * sizeof *bytes);
+    for (size_t i = 0; i < n; i++) bytes[i] = plan_alive_sum(&alive[i]);
+    free(alive);
+    return bytes;
+}
+
+uint64_t plan_rollout_bytes(const plan *p, bool of_rollout) {
+    uint64_t *bytes = plan_bytes_at_ops(p), most = 0;
+    for (size_t i = 0; i < p->program.n_ops; i++) {
+        section s = p->program.ops[i].section;
+        if ((s == SECTION_PREFILL || s == SECTION_DECODE) == of_rollout) most = MAX(most, bytes[i]);
+    }
+    free(bytes);
+    return most;
+}
+
 /* ---- parts of the step ---------------------------------------------------------------------------------------------- */
 
 static void add_part(plan_timeline *t, const char *name, size_t first_op, size_t end_op) {
@@ -57,7 +76,7 @@ static void add_micro(plan_timeline *t, const plan *p) {
         add_part(t, "forward and backward", first, end); /* alternating */
         return;
     }
-    for (backward = first; backward < end && g->ops[backward].kind != OP_UNEMBED_LOSS_GRAD;) backward++;
+    for (backward = first; backward < end && !op_is_loss_gradient(g->ops[backward].kind);) backward++;
     add_part(t, "forward", first, backward);
     add_part(t, "backward", backward, end);
 }

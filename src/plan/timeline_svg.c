@@ -39,38 +39,6 @@ static const char *const line_colors[TIER_COUNT] = {"", "#3b6fb6", "#b5374a", "#
 
 /* ---- pieces --------------------------------------------------------------------------------------------------------- */
 
-/* Control characters, U+FFFE and U+FFFF: XML has no way to write them. */
-static bool is_forbidden(const char *c, size_t length) {
-    if (length == 1) return (unsigned char)*c < ' ' || *c == 0x7f;
-    return length == 3 && (memcmp(c, "\xef\xbf\xbe", 3) == 0 || memcmp(c, "\xef\xbf\xbf", 3) == 0);
-}
-
-/* At most `most` characters of untrusted text, without those that XML forbids. */
-static void add_escaped(strbuf *b, const char *text, size_t most) {
-    size_t n = strlen(text), n_shown = 0;
-    for (size_t at = 0; at < n;) {
-        utf8_scan s = utf8_check(text + at, n - at);
-        for (size_t end = at + s.n_valid; at < end;) {
-            size_t length = 1;
-            while (at + length < end && ((unsigned char)text[at + length] & 0xc0) == 0x80) length++;
-            const char *c = text + at;
-            if (n_shown++ == most) {
-                strbuf_add(b, "...");
-                return;
-            }
-            if (*c == '&') strbuf_add(b, "&amp;");
-            else if (*c == '<') strbuf_add(b, "&lt;");
-            else if (*c == '>') strbuf_add(b, "&gt;");
-            else if (*c == '"') strbuf_add(b, "&quot;");
-            else if (is_forbidden(c, length)) strbuf_add(b, "\xef\xbf\xbd");
-            else strbuf_add_bytes(b, c, length);
-            at += length;
-        }
-        if (s.n_bad) strbuf_add(b, "\xef\xbf\xbd");
-        at += s.n_bad;
-    }
-}
-
 static void add_text(strbuf *b, int x, int y, const char *anchor, const char *text) {
     strbuf_printf(b, "<text x=\"%d\" y=\"%d\" text-anchor=\"%s\">%s</text>\n", x, y, anchor, text);
 }
@@ -92,21 +60,12 @@ static int column_x(const plan_timeline *t, size_t column) {
 
 /* Lines and numbers at steps of 1, 2 or 5 times a power of ten of the largest unit below the top. */
 static void add_axis(strbuf *b, int y, int height, double top, int most_ticks) {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-    static const double factors[] = {1, 2, 5};
-    double unit = 1, ten = 0.1, step = ten;
-    size_t u = 0;
-    for (; u + 1 < ARRAY_LENGTH(units) && top >= 1024 * unit; u++) unit *= 1024;
-    for (size_t i = 1; top / unit / step > most_ticks; i++) {
-        if (i % ARRAY_LENGTH(factors) == 0) ten *= 10;
-        step = ten * factors[i % ARRAY_LENGTH(factors)];
-    }
-    for (int i = 0; i * step * unit <= top; i++) {
+    svg_axis a = svg_axis_make(top, most_ticks, true);
+    for (int i = 0; i < a.n_ticks; i++) {
         char label[48];
-        int at = y + height - (int)(i * step * unit / top * height + 0.5);
-        snprintf(label, sizeof label, i ? "%g %s" : "0", i * step, units[u]);
+        int at = y + height - (int)(i * a.step * a.unit / top * height + 0.5);
         add_line(b, LEFT, at, LEFT + PLOT_WIDTH, at, GRID);
-        add_text(b, LEFT - 8, at + 4, "end", label);
+        add_text(b, LEFT - 8, at + 4, "end", svg_axis_label(&a, i, label));
     }
 }
 
@@ -146,7 +105,7 @@ static void add_strategy(strbuf *b, const plan *p) {
                   (long long)r->choice.micro_batch, (long long)r->seq_len);
     if (plan_micro_runs(p) > 1) strbuf_printf(b, " (one of %lld micro-batches)", (long long)r->choice.accumulation);
     strbuf_add(b, "; recompute ");
-    add_escaped(b, policy.text, NAME_CHARACTERS);
+    svg_add_escaped(b, policy.text, NAME_CHARACTERS);
     add_places(b, &p->request.choice.offload);
     strbuf_fini(&policy);
 }
@@ -154,7 +113,7 @@ static void add_strategy(strbuf *b, const plan *p) {
 static void add_title(strbuf *b, const plan *p) {
     char n[32];
     strbuf_add(b, "device memory over one step: ");
-    add_escaped(b, p->request.model.name, NAME_CHARACTERS);
+    svg_add_escaped(b, p->request.model.name, NAME_CHARACTERS);
     strbuf_printf(b, ", %s parameters", str_format_count(n, (double)model_param_count(&p->request.model)));
 }
 

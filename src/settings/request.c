@@ -26,7 +26,9 @@ static void resolve_policy(config *c) {
     if (c->task != TASK_RLOO) return;
     if (!config_was_given(c, "train.lr")) c->train.lr = POLICY_LR;
     if (!config_was_given(c, "train.micro_batch"))
-        c->train.micro_batch = MIN(MAX(POLICY_TOKENS / c->data.seq_len, (int64_t)1), (int64_t)POLICY_ROWS);
+        c->train.micro_batch = c->train.rl.baseline
+                                   ? c->train.rl.k
+                                   : MIN(MAX(POLICY_TOKENS / c->data.seq_len, (int64_t)1), (int64_t)POLICY_ROWS);
 }
 
 void config_resolve(config *c) {
@@ -171,6 +173,25 @@ static preference_options preference_from_config(const config *c) {
                                 .lambda_bad = (float)c->preference.undesirable};
 }
 
+/* rl.baseline_memory is what a common implementation does: what would need less memory contradicts it. */
+static status baseline_from_config(const config *c, plan_request *p) {
+    long long rows = c->train.micro_batch, k = c->train.rl.k;
+    p->baseline = c->task == TASK_RLOO && c->train.rl.baseline;
+    if (!p->baseline) return OK;
+    if (c->memory.logits_chunk)
+        return ERR(ERR_INPUT,
+                   "memory.logits_chunk: found %lld bytes with rl.baseline_memory, expected auto: the logits of all "
+                   "tokens exist at once there; leave one of them out",
+                   (long long)c->memory.logits_chunk);
+    if (rows != k)
+        return ERR(ERR_INPUT,
+                   "train.micro_batch: found %lld with rl.baseline_memory, expected the %lld of rl.k: a micro-batch is "
+                   "all completions of a prompt; leave it out",
+                   rows, k);
+    p->logits_chunk_bytes = k * c->data.seq_len * p->model.vocab * (int64_t)sizeof(float);
+    return OK;
+}
+
 /* A step over completions has as many micro-batches as they fill, at most a row for each. */
 static status rollout_from_config(const config *c, plan_request *p) {
     const train_options *t = &c->train;
@@ -289,7 +310,7 @@ static void strategy_from_config(const config *c, device_kind kind, plan_request
                                .zero = is_auto(asked->shard.zero),
                                .sequence = sequence_is_open(c, kind)};
     p->left_open_recompute = p->choice.recompute.kind == RECOMPUTE_AUTO;
-    p->manual = c->memory.strategy == STRATEGY_MANUAL;
+    p->manual = c->memory.strategy == STRATEGY_MANUAL || p->baseline;
     if (!p->manual) p->open = p->left_open;
     else if (p->left_open_recompute) p->choice.recompute.kind = RECOMPUTE_NONE;
     p->choice.offload = (offload_tiers){.params = until_chosen(asked->offload.params),
@@ -349,6 +370,7 @@ status request_from_config(const config *c, train_request *out) {
     /* Files without held-out text have no rows to evaluate. */
     if (!str_starts_with(c->data.source, "builtin:") && c->data.eval_fraction == 0) out->train.eval_rows = 0;
     p->logits_chunk_bytes = c->memory.logits_chunk;
+    TRY(baseline_from_config(c, p));
     TRY(recompute_parse(&p->choice.recompute, c->memory.recompute));
     strategy_from_config(c, kind, p);
     if (*c->memory.nvme_path) out->nvme_path = c->memory.nvme_path;

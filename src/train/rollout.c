@@ -34,6 +34,7 @@ uint64_t rollout_row_bytes(int64_t seq_len) { return (uint64_t)seq_len * (4 * si
 
 int64_t rollout_slots(const rl_options *o, bool discrete) {
     if (o->sequences) return o->sequences;
+    if (o->baseline) return o->k;
     return MIN(o->prompts * o->k, (int64_t)(discrete ? SLOTS_DISCRETE : SLOTS));
 }
 

@@ -33,12 +33,21 @@ static void place(rollout *r, rollout_item *i) {
     r->filled[row] += n;
 }
 
+/* rl.baseline_memory: completion i is row i, so that a micro-batch of k rows is a group. */
+static void place_alone(rollout *r, rollout_item *i) {
+    i->row = places_of(r, i) > 0 ? r->n_rows : -1;
+    i->at = 0;
+    i->segment = i->is_masked ? POLICY_COUNTED : 0;
+    r->n_rows++;
+}
+
 status rollout_pack(rollout *r) {
     comm *ranks = r->host->request->comm;
     bool has_tokens = false;
     r->n_rows = 0;
     for (size_t i = 0; i < r->n; i++) {
-        place(r, &r->items[i]);
+        if (r->o->baseline) place_alone(r, &r->items[i]);
+        else place(r, &r->items[i]);
         has_tokens |= r->items[i].row >= 0;
     }
     uint64_t n = (uint64_t)MAX(divide_up(r->n_rows, rows_of(r)), (int64_t)1);

@@ -40,6 +40,7 @@ typedef struct rl_options {
     int mask_truncated;         /* completions that reached max_completion have no loss; -1: as the loss has it */
     double importance;          /* cap of truncated importance sampling; 0: none */
     int64_t redraws;            /* of groups whose rewards are equal; -1: as the loss has it */
+    bool baseline;              /* memory of a common implementation: a group per micro-batch, all its logits at once */
     bool skip_long;             /* prompts without room for max_completion are left out; else an error */
     int64_t eval_k;             /* completions of each held-out prompt; 1: greedy */
     double pass;                /* reward from which a completion counts as solved */

@@ -23,6 +23,7 @@ collect plan plan --longest $few --set memory.device=8K
 collect plan plan --profile $few --limit 64M
 collect plan plan $few --set parallel.pipeline=2 --set parallel.sequence=2 --set train.accumulation=4
 collect plan plan $few --set train.sample_every=2
+collect plan plan $few --set train.task=rloo
 collect plan plan $few --set 'memory.place=embed=cpu:0, layers.0=cpu:1, layers.1=cpu:2, head=cpu:3'
 "$RALO" devices --hardware cpu-2 | grep -v '^disk' >machine.yaml # without a disk nothing is predicted for nvme
 collect plan plan $few --hardware machine.yaml --set memory.offload.states=nvme
@@ -47,6 +48,8 @@ collect "pipeline runs" pipeline stages.yaml ${few/--preset /--set model.preset=
 collect "generate plan" generate --model run --plan --timeline drawn.svg
 collect "eval text" eval --model run --data text.txt
 collect "eval questions" eval --model run --data questions.jsonl --max-new 2
+collect "bench list" bench
+collect "bench rloo" bench rloo --scale small --out bench
 collect export export run exported-again
 collect devices devices
 if command -v mpirun >/dev/null && "$RALO" train --ranks 2 $few --set run.dir=two --json >out 2>err </dev/null; then

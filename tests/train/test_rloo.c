@@ -207,25 +207,77 @@ static void split_and_order_change_rounding_alone(void **state) {
             fail_msg("rows of %s: gradient norm %.9g, of 1: %.9g", rows[i], norms[i], norms[0]);
 }
 
+/* rl.baseline_memory sums the same tokens in the order of its rows, and one chunk of logits instead of several: fp32 sums of a few
+ * hundred terms. With every level of the ratio, a KL, masked completions, and groups redrawn; the rows of a group are its
+ * completions. */
+static void the_baseline_makes_the_same_update(void **state) {
+    for (size_t i = 0; rl_loss_at(i); i++) {
+        arena memory;
+        train_result r[2];
+        watched w[2] = {0};
+        arena_init(&memory);
+        for (int baseline = 0; baseline < 2; baseline++) {
+            train_observer o = {.context = &w[baseline], .on_step = watch};
+            training t = rl_training(&memory, rl_loss_at(i)->name,
+                                     SETTINGS(baseline ? "rl.baseline_memory=true" : "rl.baseline_memory=false",
+                                              baseline ? "memory.logits_chunk=auto" : "memory.logits_chunk=16K",
+                                              "rl.beta=0.1", "rl.updates=2", "rl.prompts=3", "rl.temperature=0.8"));
+            t.micro_batch = baseline ? 4 : 1, t.observer = &o;
+            must(training_run(&t, &r[baseline]));
+            training_as_planned(&r[baseline], rl_loss_at(i)->name);
+        }
+        for (int k = 0; k < w[0].n; k++)
+            if (!(fabs(w[0].norms[k] - w[1].norms[k]) <= 1e-5 * w[0].norms[k]) || w[0].rewards[k] != w[1].rewards[k])
+                fail_msg("%s, step %d: gradient norm %.9g, of the baseline %.9g", rl_loss_at(i)->name, k + 1,
+                         w[0].norms[k], w[1].norms[k]);
+        assert_true(fabs(r[0].last_loss - r[1].last_loss) <= 1e-5 * fmax(fabs(r[0].last_loss), 1));
+        assert_true(r[1].memory.peak[TIER_DEVICE] > r[0].memory.peak[TIER_DEVICE]);
+        arena_fini(&memory);
+    }
+}
+
 /* ---- memory ---------------------------------------------------------------------------------------------------- */
 
-static void the_peak_is_the_same_for_every_k(void **state) {
-    static const char *const k[] = {"2", "4", "8", "16"};
-    uint64_t peaks[ARRAY_LENGTH(k)];
-    for (size_t i = 0; i < ARRAY_LENGTH(k); i++) {
+static const char *const ks[] = {"2", "4", "8", "16"};
+
+/* Peaks of the device, and with what the host holds; used is planned (training_as_planned). */
+static void peaks_of(const char *const *more, bool baseline, uint64_t device[4], uint64_t all[4]) {
+    for (size_t i = 0; i < ARRAY_LENGTH(ks); i++) {
         arena memory;
         train_result r;
         arena_init(&memory);
-        training t = rl_training(
-            &memory, "rloo",
-            SETTINGS(arena_format(&memory, "rl.k=%s", k[i]), "rl.beta=0.05", "rl.prompts=2", "rl.sequences=16"));
-        t.micro_batch = 1, t.steps = 2;
+        const char *settings[SETTINGS_MOST];
+        settings_join(settings, SETTINGS(arena_format(&memory, "rl.k=%s", ks[i]), "rl.beta=0.05", "rl.prompts=2"),
+                      more);
+        training t = rl_training(&memory, "rloo", settings);
+        t.micro_batch = baseline ? atoi(ks[i]) : 1, t.steps = 2;
         must(training_run(&t, &r));
-        training_as_planned(&r, k[i]);
-        peaks[i] = r.memory.peak[TIER_DEVICE];
+        training_as_planned(&r, ks[i]);
+        device[i] = r.memory.peak[TIER_DEVICE];
+        all[i] = device[i] + r.host_peak;
         arena_fini(&memory);
     }
-    for (size_t i = 1; i < ARRAY_LENGTH(k); i++) assert_int_equal(peaks[i], peaks[0]);
+}
+
+/* On the device to the byte. The host keeps the completions themselves: a few hundred bytes each, here of 8 tokens. */
+static void the_peak_is_the_same_for_every_k(void **state) {
+    uint64_t device[4], all[4];
+    peaks_of(SETTINGS("rl.sequences=16"), false, device, all);
+    for (size_t i = 1; i < ARRAY_LENGTH(ks); i++) {
+        assert_int_equal(device[i], device[0]);
+        if (!((double)all[i] < 1.01 * (double)all[0]))
+            fail_msg("k = %s: %llu bytes, k = 2: %llu", ks[i], (unsigned long long)all[i], (unsigned long long)all[0]);
+    }
+}
+
+/* Rows and their logits: each completion more costs the same, but for the scratch of a few products. */
+static void the_peak_of_the_baseline_grows_with_k(void **state) {
+    uint64_t device[4], all[4];
+    peaks_of(SETTINGS("rl.baseline_memory=true"), true, device, all);
+    double logits = (double)(SEQ_LEN * 260 * 4), each = (double)(device[1] - device[0]) / 2;
+    assert_true(each > logits);
+    for (size_t i = 2; i < ARRAY_LENGTH(ks); i++)
+        assert_true(fabs((double)(device[i] - device[0]) / (atoi(ks[i]) - 2) - each) < 0.03 * each);
 }
 
 /* ---- what is reported ------------------------------------------------------------------------------------------ */
@@ -278,6 +330,10 @@ static void what_cannot_be_is_refused_by_name(void **state) {
         SETTINGS("train.sample_every=1", arena_format(&memory, "train.sample_prompts=%s", path_of("prompts.txt"))));
     must(training_run(&t, &r));
     training_as_planned(&r, "samples beside a rollout");
+    t = rl_training(&memory, "rloo", SETTINGS("rl.baseline_memory=true"));
+    must_refuse(training_run(&t, &r), WORDS("train.micro_batch", "rl.baseline_memory", "4 of rl.k"));
+    t = rl_training(&memory, "rloo", SETTINGS("rl.baseline_memory=true", "memory.logits_chunk=1M"));
+    must_refuse(training_run(&t, &r), WORDS("memory.logits_chunk", "rl.baseline_memory"));
     t = rl_training(&memory, "rloo", SETTINGS("reward.list=guess"));
     must_refuse(training_run(&t, &r), WORDS("reward.list", "guess"));
     t = rl_training(&memory, "rloo", NULL);
@@ -297,7 +353,9 @@ int main(void) {
         cmocka_unit_test(techniques_of_memory_keep_the_bits),
         cmocka_unit_test(resumed_runs_end_with_the_same_bits),
         cmocka_unit_test(split_and_order_change_rounding_alone),
+        cmocka_unit_test(the_baseline_makes_the_same_update),
         cmocka_unit_test(the_peak_is_the_same_for_every_k),
+        cmocka_unit_test(the_peak_of_the_baseline_grows_with_k),
         cmocka_unit_test(completions_and_ratios_are_reported),
         cmocka_unit_test(what_cannot_be_is_refused_by_name),
     };

@@ -1,0 +1,178 @@
+/* test_chart.c - charts as SVG: bars and lines as high as their numbers, whole files whatever text they hold, nothing from elsewhere. */
+#include "format/format.h"
+#include "xml.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void the_reader_of_these_tests_sees_what_is_wrong(void **state) {
+    (void)state;
+    static const char *const bad[] = {"",
+                                      "<a>",
+                                      "<a></b>",
+                                      "<a/><b/>",
+                                      "<a>&</a>",
+                                      "<a>&nbsp;</a>",
+                                      "<a b=c/>",
+                                      "<a b=\"<\"/>",
+                                      "<a b=\"1\" b=\"2\"/>",
+                                      "<a>\x01</a>",
+                                      "<a>\xff</a>",
+                                      "<a>\xef\xbf\xbf</a>",
+                                      "text",
+                                      "<a b=\"1/>"};
+    for (size_t i = 0; i < ARRAY_LENGTH(bad); i++)
+        if (!find_xml_error(bad[i])) fail_msg("'%s' was taken for XML", bad[i]);
+    assert_null(find_xml_error("<a b=\"1\" c=\"&lt;\"><b>x &amp; y</b>\n<c/></a>\n"));
+}
+
+static char *drawn(const chart *c) {
+    strbuf b;
+    strbuf_init(&b);
+    chart_draw(c, &b);
+    const char *error = find_xml_error(b.text);
+    if (error) fail_msg("not well-formed at byte %td: %.60s", error - b.text, error);
+    return strbuf_take(&b);
+}
+
+static size_t count(const char *text, const char *part) {
+    size_t n = 0;
+    for (; (text = strstr(text, part)); text += strlen(part)) n++;
+    return n;
+}
+
+/* Attribute of the n-th element that holds `mark`. */
+static int attribute(const char *text, const char *mark, size_t n, const char *name) {
+    char key[32];
+    snprintf(key, sizeof key, " %s=\"", name);
+    for (;; text++) {
+        text = strstr(text, mark);
+        assert_non_null(text);
+        if (n-- == 0) break;
+    }
+    while (*text != '<') text--;
+    return atoi(strstr(text, key) + strlen(key));
+}
+
+/* ---- bars --------------------------------------------------------------------------------------------------------- */
+
+static void bars_are_as_high_as_their_numbers(void **state) {
+    static const double first[] = {1e9, 4e9, 2e9}, second[] = {NAN, 8e9, 0};
+    static const bool hollow[] = {false, true, false};
+    const char *groups[] = {"k = 2", "k = 4", "k = 8"}, *labels[] = {NULL, "8 GB, does not fit", "none"};
+    const char *names[] = {"one", "other"};
+    chart_series series[] = {{.color = 0, .y = first, .n = 3},
+                             {.color = 1, .y = second, .n = 3, .labels = labels, .hollow = hollow}};
+    chart_panel panel = {.title = "peak", .series = series, .n_series = 2, .groups = groups};
+    char *svg =
+        drawn(&(chart){.title = "t", .names = names, .n_names = 2, .panels = &panel, .n_panels = 1, .columns = 1});
+    assert_int_equal(count(svg, "class=\"f0\""), 3 + 1); /* and one in the legend */
+    assert_int_equal(count(svg, "class=\"f1\""), 1 + 1); /* 0 is drawn as a line of one pixel */
+    assert_int_equal(count(svg, "class=\"l1\" fill=\"none\""), 1);
+    int highest = attribute(svg, "class=\"l1\" fill=\"none\"", 0, "height");
+    for (size_t i = 0; i < 3; i++)
+        assert_true(fabs(attribute(svg, "class=\"f0\"", 1 + i, "height") - first[i] / 8e9 * highest) <= 1);
+    int floor = attribute(svg, "class=\"f0\"", 1, "y") + attribute(svg, "class=\"f0\"", 1, "height");
+    assert_int_equal(attribute(svg, "class=\"l1\" fill", 0, "y") + highest, floor);
+    assert_non_null(strstr(svg, ">8 GB, does not fit</text>"));
+    assert_non_null(strstr(svg, " GiB</text>"));
+    free(svg);
+}
+
+/* ---- lines -------------------------------------------------------------------------------------------------------- */
+
+/* A step function: every height is one of the numbers, also that of a moment too short to be seen. */
+static void lines_keep_every_peak(void **state) {
+    static const double x[] = {0, 1, 1.0001, 3, 4}, y[] = {100, 700, 200, 350, 350};
+    const char *names[] = {NULL, NULL, "line"}, *label = "700 B";
+    chart_series s = {.color = 2, .x = x, .y = y, .n = 5, .labels = &label};
+    chart_panel panels[3];
+    for (int i = 0; i < 3; i++) panels[i] = (chart_panel){.title = "p", .series = &s, .n_series = 1, .x_unit = "s"};
+    char *svg =
+        drawn(&(chart){.title = "t", .names = names, .n_names = 3, .panels = panels, .n_panels = 3, .columns = 2});
+    assert_int_equal(count(svg, "<path class=\"l2\""), 3);
+    assert_int_equal(count(svg, ">700 B</text>"), 3);
+    assert_non_null(strstr(svg, ">4 s</text>"));
+    const char *path = strstr(strstr(svg, "class=\"l2\""), " d=\"M") + strlen(" d=\"M");
+    double high =
+        atof(strstr(svg, "viewBox=\"0 0 ") ? strchr(strstr(strstr(svg, "<svg x="), "viewBox=\"0 0 ") + 13, ' ') : "0");
+    double wanted[] = {100, 700, 200, 350};
+    size_t n = 0;
+    for (const char *p = strchr(path, ' '); p && *p != '"'; p = strpbrk(p + 1, "V\""))
+        if (*p != '"') {
+            assert_true(n < ARRAY_LENGTH(wanted));
+            assert_true(fabs((high - atof(p + 1)) / high - wanted[n] / (1.12 * 700)) < 1e-3);
+            n++;
+        }
+    assert_int_equal(n, ARRAY_LENGTH(wanted));
+    free(svg);
+}
+
+/* ---- files -------------------------------------------------------------------------------------------------------- */
+
+static void any_text_makes_a_whole_file(void **state) {
+    const char *bad = "</text><script>&\"'\x01\xff\xef\xbf\xbf", *names[] = {bad}, *notes[] = {bad, ""};
+    double x[] = {0}, y[] = {NAN};
+    chart_series s = {.x = x, .y = y, .n = 1, .labels = &bad}, none = {.x = x, .y = y};
+    chart_panel panels[] = {{.title = bad, .series = &s, .n_series = 1, .x_unit = bad},
+                            {.title = "", .series = &none, .n_series = 1},
+                            {.title = bad, .series = &s, .n_series = 1, .groups = &bad}};
+    chart c = {
+        .title = bad, .notes = notes, .n_notes = 2, .names = names, .n_names = 1, .panels = panels, .n_panels = 3};
+    for (s.y = y, y[0] = NAN; isnan(y[0]) || y[0] < 2; y[0] = isnan(y[0]) ? 0 : y[0] + 1) {
+        char *svg = drawn(&c);
+        assert_null(strstr(svg, "<script"));
+        free(svg);
+    }
+}
+
+static void nothing_comes_from_elsewhere_and_dark_viewers_are_served(void **state) {
+    double y[] = {1};
+    const char *group[] = {"g"}, *names[] = {"n"};
+    chart_series s = {.y = y, .n = 1};
+    chart_panel panel = {.title = "p", .series = &s, .n_series = 1, .groups = group};
+    char *svg = drawn(&(chart){.title = "t", .names = names, .n_names = 1, .panels = &panel, .n_panels = 1});
+    assert_int_equal(count(svg, "http"), 1); /* the name of the language */
+    assert_int_equal(count(svg, "href") + count(svg, "url(") + count(svg, "@import") + count(svg, "<script"), 0);
+    assert_int_equal(count(svg, "@media (prefers-color-scheme: dark)"), 1);
+    assert_int_equal(count(svg, ".page{"), 2);
+    free(svg);
+}
+
+static void axes_have_round_steps(void **state) {
+    static const struct {
+        double top;
+        int most;
+        bool of_bytes;
+        int n;
+        const char *last;
+    } cases[] = {
+        {1000, 5, true, 6, "1000 B"},          {1025, 5, true, 3, "1 KiB"}, {15.5 * (1 << 30), 5, true, 4, "15 GiB"},
+        {0x1p61, 6, true, 5, "2 EiB"},         {0.24, 5, false, 3, "0.2"},  {60, 5, false, 4, "60"},
+        {3.0 * (1 << 20), 6, true, 7, "3 MiB"}};
+    for (size_t i = 0; i < ARRAY_LENGTH(cases); i++) {
+        svg_axis a = svg_axis_make(cases[i].top, cases[i].most, cases[i].of_bytes);
+        char label[48];
+        assert_string_equal(svg_axis_label(&a, a.n_ticks - 1, label), cases[i].last);
+        assert_int_equal(a.n_ticks, cases[i].n);
+        assert_string_equal(svg_axis_label(&a, 0, label), "0");
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_reader_of_these_tests_sees_what_is_wrong),
+        cmocka_unit_test(bars_are_as_high_as_their_numbers),
+        cmocka_unit_test(lines_keep_every_peak),
+        cmocka_unit_test(any_text_makes_a_whole_file),
+        cmocka_unit_test(nothing_comes_from_elsewhere_and_dark_viewers_are_served),
+        cmocka_unit_test(axes_have_round_steps),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
