@@ -41,9 +41,10 @@ typedef struct exporter {
     arena memory;
 } exporter;
 
-/* Adapters alone, all but them, or everything where there are none; of several heads the first, which is the ordinary model. */
+/* Adapters alone, all but them, or everything where there are none; of several heads the first, which is the ordinary model; never the
+ * frozen copy that a task compares with. */
 static bool is_written(const exporter *x, const model_param *q) {
-    return !q->of_other_head && (q->adapter != ADAPTER_NONE) == (x->job->kind == EXPORT_ADAPTER);
+    return !q->of_other_head && !q->of_reference && (q->adapter != ADAPTER_NONE) == (x->job->kind == EXPORT_ADAPTER);
 }
 
 static void list_items(exporter *x, uint64_t shard_bytes) {

@@ -186,6 +186,27 @@ static void resumed_runs_end_with_the_same_bits(void **state) {
     }
 }
 
+/* The frozen copy that the KL is measured to is no part of the model. */
+static void a_run_with_a_reference_is_exported(void **state) {
+    static const char *const betas[] = {"0", "0.1"};
+    size_t n_bytes[2];
+    for (size_t i = 0; i < ARRAY_LENGTH(betas); i++) {
+        arena memory;
+        train_result r;
+        char *text;
+        arena_init(&memory);
+        const char *dir = arena_format(&memory, "%s/exported-%zu", test_dir, i);
+        training t = rl_training(
+            &memory, "rloo",
+            SETTINGS(arena_format(&memory, "rl.beta=%s", betas[i]), arena_format(&memory, "run.export=%s", dir)));
+        must(training_run(&t, &r));
+        must(file_read_all(arena_format(&memory, "%s/model.safetensors", dir), 1 << 24, &text, &n_bytes[i]));
+        free(text);
+        arena_fini(&memory);
+    }
+    assert_int_equal(n_bytes[0], n_bytes[1]);
+}
+
 /* The sum over a step in another order: the gradients of its first step agree to fp32 sums of a few hundred terms. */
 static void split_and_order_change_rounding_alone(void **state) {
     static const char *const rows[] = {"1", "2", "5", "16"};
@@ -294,6 +315,7 @@ int main(void) {
         cmocka_unit_test(masked_completions_have_no_part),
         cmocka_unit_test(techniques_of_memory_keep_the_bits),
         cmocka_unit_test(resumed_runs_end_with_the_same_bits),
+        cmocka_unit_test(a_run_with_a_reference_is_exported),
         cmocka_unit_test(split_and_order_change_rounding_alone),
         cmocka_unit_test(the_peak_is_the_same_for_every_k),
         cmocka_unit_test(completions_and_ratios_are_reported),
