@@ -91,6 +91,11 @@ run 0 train --ranks 2 "${common[@]}" --set run.dir=parts --set rl.normalize_adva
 got=$(python3 -c "import json; print(json.loads(open('out').read().splitlines()[-1])['param_hash'])")
 [ "$got" = "$expected" ] || fail "resumed on 2 ranks: $got, whole: $expected"
 
+# The best of two ranks is written by both, and exported by one process.
+train best 2 --set train.save_best=reward --set train.eval_every=1 --set parallel.zero=2 >/dev/null
+grep -q "^best  *best/best  (step [1-3], val/reward " err || fail "the best of two ranks: $(tail -n 3 err)"
+run 0 export best/best best-model
+
 refused() { # WORDS ARGUMENTS
     local words=$1
     shift
