@@ -41,6 +41,7 @@ typedef struct slot {
     strbuf answer;
     int64_t n_in_a_row; /* restarts without an answer in between */
     uint64_t copy;      /* number of the copy that runs */
+    bool has_answered;  /* this copy, anything */
 } slot;
 
 typedef struct program {
@@ -94,6 +95,7 @@ static status check(const reward_options *o) {
 
 static status start(program *p, slot *t) {
     t->copy = ++p->n_copies;
+    t->has_answered = false;
     return worker_start(&t->w, p->command, p->life[0]);
 }
 
@@ -206,8 +208,10 @@ static status take_back(program *p, const slot *t) {
         any = true;
         TRY(scoring_fail(p->s, i, "the program wrote more than one line per item"));
     }
-    return any ? OK
-               : scoring_note(p->s, "the program wrote a line after its last answer; the answer before may be wrong");
+    if (any) return OK;
+    return scoring_note(p->s, t->has_answered
+                                  ? "the program wrote a line after its last answer; the answer before may be wrong"
+                                  : "the program wrote a line before it was asked anything");
 }
 
 static status silence(program *p, slot *t) {
@@ -279,6 +283,7 @@ static status take_answer(program *p, slot *t, size_t n_bytes) {
     finish(p, t);
     if (r.kind == REPLY_VALUE)
         return scoring_fail(p->s, t->item, "the program answered %s, expected a finite number or null", found);
+    t->has_answered = true;
     p->scored_by[t->item] = t->copy;
     if (r.kind == REPLY_NUMBER) scoring_put(p->s, t->item, r.score);
     return OK;

@@ -211,6 +211,14 @@ static void lines_that_come_late_spoil_no_later_score(void **state) {
     }
 }
 
+static void a_banner_is_no_answer(void **state) {
+    rewards *r = open_rewards(options_of("echo ready; " EACH "echo $id; done"));
+    expect_error(rewards_score(r, items, 4, scores, &report), ERR_RUN,
+                 "wrote a line that nobody asked for|reward.retries");
+    expect_failure("wrote a line before it was asked anything");
+    rewards_close(r);
+}
+
 /* The item that was lost goes to a new copy, so a program that ends now and then loses nothing. */
 static void a_program_that_ends_after_some_lines_loses_nothing(void **state) {
     rewards *r = open_rewards(options_of("n=0; " EACH "echo $id; n=$((n+1)); [ $n = 3 ] && exit 0; done"));
@@ -442,6 +450,7 @@ int main(void) {
         cmocka_unit_test(what_is_no_answer_is_counted_and_the_program_starts_again),
         cmocka_unit_test(answers_that_may_be_shifted_are_taken_back),
         cmocka_unit_test(lines_that_come_late_spoil_no_later_score),
+        cmocka_unit_test(a_banner_is_no_answer),
         cmocka_unit_test(a_program_that_ends_after_some_lines_loses_nothing),
         cmocka_unit_test(an_item_that_kills_the_program_has_no_score),
         cmocka_unit_test(a_late_answer_is_of_nobody),
