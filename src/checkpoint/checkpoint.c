@@ -47,6 +47,7 @@ struct checkpointer {
     checkpoint_task task; /* name NULL: the default one */
     char *task_state;     /* of the save that is being written, as JSON; NULL: none */
     int64_t keep;
+    bool only_one;
     checkpoint_layout layout;
     copy_task *copies;
     size_t n_copies;
@@ -249,8 +250,8 @@ static void prune(const checkpointer *c, int64_t written) {
     size_t n;
     status rc = list_steps(c->dir, &steps, &n);
     for (size_t i = 0; i < n && rc == OK; i++) {
-        if (steps[i] > written) continue;
-        if (kept < c->keep) {
+        if (c->only_one ? steps[i] == written : steps[i] > written) continue;
+        if (!c->only_one && kept < c->keep) {
             kept += steps[i] == written || is_whole(c->dir, steps[i]);
             continue;
         }
@@ -604,6 +605,7 @@ status checkpointer_open_sharded(checkpointer **out, const checkpoint_options *o
     pthread_cond_init(&c->changed, NULL);
     c->lock_fd = -1;
     c->keep = o->keep;
+    c->only_one = o->only_one;
     c->tokenizer = o->tokenizer;
     remember_task(c, o->task);
     c->comm = o->comm;

@@ -17,6 +17,13 @@ typedef struct loss_scaler {
     int64_t hysteresis_left;
 } loss_scaler;
 
+/* The best evaluation so far, by a number that rises or falls; metric "": none. */
+typedef struct checkpoint_best {
+    char metric[64];
+    double value; /* finite */
+    int64_t step;
+} checkpoint_best;
+
 /* Everything that is not a tensor. */
 typedef struct train_state {
     int64_t step;    /* finished steps */
@@ -27,6 +34,7 @@ typedef struct train_state {
     double first_loss, last_loss;
     uint64_t seed;
     int64_t micro_batch, accumulation; /* of each rank, in the last step; 0: an older ralo did not write them */
+    checkpoint_best best;
 } train_state;
 
 /* One named tensor of a checkpoint and its value in the running program. Packed parameters are stored under their
@@ -57,6 +65,7 @@ typedef struct checkpointer checkpointer;
 typedef struct checkpoint_options {
     const char *run_dir;
     int64_t keep;         /* newest N whole ones kept; 0 = all */
+    bool only_one;        /* what is saved replaces all others, newer ones too; keep is 1 */
     const char *identity; /* model and precision in words: resuming another model is refused */
     const char *model;    /* JSON that export needs (export_describe); NULL: such a checkpoint cannot be exported */
     bool background;      /* stage a copy and write while training continues; false: write at once, nothing staged */

@@ -11,6 +11,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#define METRIC_CHARACTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/+.-"
+
 typedef enum scalar_kind { WHOLE, WHOLE_IF_THERE, COUNT, REAL, REAL_OR_NONE } scalar_kind;
 /* WHOLE: int64_t. WHOLE_IF_THERE: that, or 0 where an older ralo wrote none. COUNT: uint64_t, as text, because integers of JSON
  * end at 2^63. REAL: double. REAL_OR_NONE: that, or one of the words nan, inf and -inf, which JSON has no numbers for. */
@@ -62,6 +64,10 @@ json_t *state_to_json(const train_state *s) {
         if (!group) json_object_set_new(root, row->group, group = json_object());
         json_object_set_new(group, row->key, scalar_to_json(row, (const char *)s + row->offset));
     }
+    if (*s->best.metric)
+        json_object_set_new(root, "best",
+                            json_pack("{s:s, s:f, s:I}", "metric", s->best.metric, "value", s->best.value, "step",
+                                      (json_int_t)s->best.step));
     return root;
 }
 
@@ -105,6 +111,22 @@ static status read_real(const scalar *s, const json_t *object, const char *where
     return refuse(s, where, found);
 }
 
+/* Nothing where no run asked for it. */
+static status read_best(const json_t *state, const char *where, checkpoint_best *out) {
+    const json_t *o = json_object_get(state, "best");
+    const char *metric;
+    if (!o) return OK;
+    TRY(json_get_string(o, "metric", where, &metric));
+    TRY(json_get_real(o, "value", where, &out->value));
+    TRY(json_get_int(o, "step", 0, (int64_t)1 << 59, where, &out->step));
+    size_t n = strlen(metric);
+    if (n == 0 || n >= sizeof out->metric || strspn(metric, METRIC_CHARACTERS) != n)
+        return ERR(ERR_INPUT,
+                   "%s: state: best.metric: found another name than a metric can have; take another checkpoint", where);
+    memcpy(out->metric, metric, n + 1);
+    return OK;
+}
+
 status state_from_json(const json_t *root, const char *where, train_state *out) {
     const json_t *state = json_object_get(root, "state");
     *out = (train_state){0};
@@ -120,7 +142,7 @@ status state_from_json(const json_t *root, const char *where, train_state *out) 
     if (out->updates > out->step)
         return ERR(ERR_INPUT, "%s: state: updates: found %lld, expected at most the %lld steps", where,
                    (long long)out->updates, (long long)out->step);
-    return OK;
+    return read_best(state, where, &out->best);
 }
 
 status task_from_json(const json_t *root, const char *where, const char **name, const json_t **state) {

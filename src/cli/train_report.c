@@ -167,6 +167,9 @@ void train_report_summary(const plan *p, const dataset *d, const train_result *t
     if (mesh_size(&p->request.mesh, AXIS_PIPELINE) > 1 && isfinite(t->idle))
         fprintf(stderr, "pipeline  this stage waited %.1f %% of forward and backward, %.1f planned\n", 100 * t->idle,
                 100 * plan_bubble(&p->request));
+    if (*t->best.metric)
+        fprintf(stderr, "best      %s/best  (step %lld, %s %.6g)\n", run_dir, (long long)t->best.step, t->best.metric,
+                t->best.value);
     fprintf(stderr, "%s%s  (%sparam_hash %016llx)\n", t->saved ? "saved     " : "run       ", run_dir,
             t->saved ? "" : "last step not saved; ", (unsigned long long)t->param_hash);
 }
@@ -250,12 +253,23 @@ static json_t *ranks_json(const rank_memory *all, int n) {
     return list;
 }
 
+static json_t *best_json(const checkpoint_best *b, const char *run_dir) {
+    strbuf path;
+    strbuf_init(&path);
+    strbuf_printf(&path, "%s/best", run_dir);
+    json_t *out = json_pack("{s:o, s:I, s:s, s:f}", "run", json_name(path.text), "step", (json_int_t)b->step, "metric",
+                            b->metric, "value", b->value);
+    strbuf_fini(&path);
+    return out;
+}
+
 void train_report_json(const command_line *l, const plan *p, const train_request *r, const train_result *t,
                        const char *run_dir, const rank_memory *all) {
     int n_ranks = mesh_world(&p->request.mesh);
     json_t *root = json_object(), *memory = plan_memory_json(p);
     json_object_set_new(root, "run", json_name(run_dir));
     if (r->export_dir) json_object_set_new(root, "export", json_name(r->export_dir));
+    if (*t->best.metric) json_object_set_new(root, "best", best_json(&t->best, run_dir));
     json_object_set_new(root, "steps", json_integer(t->steps));
     json_object_set_new(
         root, "loss",

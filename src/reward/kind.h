@@ -26,6 +26,8 @@ typedef struct reward_kind {
 static inline void scoring_put(scoring *s, size_t i, double score) { s->scores[i * s->stride] = score; }
 /* Item i has no score, and this is why: counted and kept, or an error, as on_error has it. */
 status scoring_fail(scoring *s, size_t i, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* Something went wrong that belongs to no item of this call: kept for the report, or an error, as on_error has it. */
+status scoring_note(scoring *s, const char *why);
 
 /* The value in the column of the right answer: a string or a number; NULL: null, or something else, which is told. A record
  * without the column is an error. */

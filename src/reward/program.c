@@ -4,9 +4,12 @@
  * else; which copy an item goes to changes no score. Everything is one loop over poll with a deadline: no pipe that is full or
  * silent can stop it. A copy that is late, or that writes what is no answer, is killed and started again, because what it writes
  * next might be the answer to an earlier item. One that writes more lines than it was asked for may have shifted its answers, so
- * all scores that it gave in this call are taken back. A copy that ends is started again and gets its item once more; an item with which two
+ * all scores that it gave in this call are taken back. Such a line may come at any time, also when the next item is on its way. So an item
+ * is sent without the end of its line first. When the program has read that, it waits for more, and whatever it wrote for earlier items is in
+ * its pipe: only if there is nothing, the line is ended. A copy that ends is started again and gets its item once more; an item with which two
  * copies ended has no score. More restarts in a row than reward.retries end the run, whatever reward.on_error says: the program is
  * broken then, and nothing would be learned. */
+#define _GNU_SOURCE 1 /* ppoll */
 #include "reward/kind.h"
 #include "reward/reply.h"
 #include "reward/sigpipe.h"
@@ -24,6 +27,8 @@ enum { ATTEMPTS = 2, WORKERS_MOST = 1024 };
 #define START_SECONDS 0.1            /* in which a command that does not exist has ended */
 #define END_SECONDS 1.0              /* for a program to end by itself when its input does */
 #define EXIT_SECONDS 0.5             /* between the end of its output and its own */
+#define PAUSE_LEAST 20e-6            /* between two looks at whether an item is read, in seconds: doubled up to ... */
+#define PAUSE_MOST 2e-3
 
 typedef struct slot {
     worker w;
@@ -36,6 +41,7 @@ typedef struct slot {
     strbuf answer;
     int64_t n_in_a_row; /* restarts without an answer in between */
     uint64_t copy;      /* number of the copy that runs */
+    bool has_answered;  /* this copy, anything */
 } slot;
 
 typedef struct program {
@@ -48,6 +54,7 @@ typedef struct program {
     int life[2];
     scoring *s; /* of the call that runs */
     size_t n_next, n_done;
+    double pause;        /* seconds until the next look at items that are not read yet */
     uint64_t n_copies;   /* started so far */
     uint64_t *scored_by; /* per item of the call, the copy; 0: no score yet */
     size_t capacity;
@@ -88,6 +95,7 @@ static status check(const reward_options *o) {
 
 static status start(program *p, slot *t) {
     t->copy = ++p->n_copies;
+    t->has_answered = false;
     return worker_start(&t->w, p->command, p->life[0]);
 }
 
@@ -191,20 +199,38 @@ static bool has_said_more(slot *t) {
     return t->answer.length > 0 || read(t->w.out, &byte, 1) > 0;
 }
 
+/* What it gave in an earlier call is in use: there it can only be said. */
 static status take_back(program *p, const slot *t) {
+    bool any = false;
     for (size_t i = 0; i < p->s->n; i++) {
         if (p->scored_by[i] != t->copy) continue;
         p->scored_by[i] = 0;
+        any = true;
         TRY(scoring_fail(p->s, i, "the program wrote more than one line per item"));
     }
-    return OK;
+    if (any) return OK;
+    return scoring_note(p->s, t->has_answered
+                                  ? "the program wrote a line after its last answer; the answer before may be wrong"
+                                  : "the program wrote a line before it was asked anything");
 }
 
-static status check_silence(program *p, slot *t) {
-    if (t->w.pid == 0 || !has_said_more(t)) return OK;
+static status silence(program *p, slot *t) {
     worker_stop(&t->w);
     TRY(take_back(p, t));
     return restart(p, t, "wrote a line that nobody asked for");
+}
+
+static status check_silence(program *p, slot *t) { return t->w.pid == 0 || !has_said_more(t) ? OK : silence(p, t); }
+
+/* It wrote a line before it had read the item, which a new copy gets. */
+static status spoke_too_early(program *p, slot *t) {
+    TRY(silence(p, t));
+    if (t->attempts < ATTEMPTS) {
+        send_again(p, t);
+        return OK;
+    }
+    finish(p, t);
+    return scoring_fail(p->s, t->item, "the program wrote a line before it had read the item, %d times", ATTEMPTS);
 }
 
 static status give(program *p, slot *t, size_t item) {
@@ -224,27 +250,40 @@ static status give(program *p, slot *t, size_t item) {
     return OK;
 }
 
-static status write_some(program *p, slot *t) {
-    ssize_t n = write(t->w.in, t->line + t->n_sent, t->n_line - t->n_sent);
+static bool is_sent(const slot *t) { return t->n_sent == t->n_line; }
+static bool awaits_reading(const slot *t) {
+    return t->n_sent + 1 == t->n_line;
+} /* all but the end of the line is sent */
+
+static status write_some(program *p, slot *t, size_t n_most) {
+    ssize_t n = write(t->w.in, t->line + t->n_sent, n_most);
     if (n > 0) t->n_sent += (size_t)n;
     if (n >= 0 || errno == EAGAIN || errno == EINTR) return OK;
     return lost(p, t);
+}
+
+/* Ends the line once the rest of it was read. */
+static status end_line(program *p, slot *t) {
+    if (worker_has_unread(&t->w)) return OK;
+    p->pause = PAUSE_LEAST;
+    return has_said_more(t) ? spoke_too_early(p, t) : write_some(p, t, 1);
 }
 
 static status take_answer(program *p, slot *t, size_t n_bytes) {
     reply r = reply_parse(t->answer.text, n_bytes);
     char found[100];
     snprintf(found, sizeof found, "'%s'", r.found);
-    bool early = t->n_sent < t->n_line;
-    if (t->answer.length > n_bytes + 1) TRY(take_back(p, t));
-    if (early || t->answer.length > n_bytes + 1)
-        return noise(p, t, early ? "before it had read the item" : "more than one line");
+    if (t->answer.length > n_bytes + 1) {
+        TRY(take_back(p, t));
+        return noise(p, t, "more than one line");
+    }
     if (r.kind == REPLY_NOISE) return noise(p, t, found);
     t->answer.length = 0;
     t->n_in_a_row = 0;
     finish(p, t);
     if (r.kind == REPLY_VALUE)
         return scoring_fail(p->s, t->item, "the program answered %s, expected a finite number or null", found);
+    t->has_answered = true;
     p->scored_by[t->item] = t->copy;
     if (r.kind == REPLY_NUMBER) scoring_put(p->s, t->item, r.score);
     return OK;
@@ -255,6 +294,7 @@ static status read_some(program *p, slot *t) {
     ssize_t n = read(t->w.out, buffer, sizeof buffer);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return OK;
     if (n <= 0) return lost(p, t);
+    if (!is_sent(t)) return spoke_too_early(p, t);
     strbuf_add_bytes(&t->answer, buffer, (size_t)n);
     const char *end = memchr(t->answer.text, '\n', t->answer.length);
     if (end) return take_answer(p, t, (size_t)(end - t->answer.text));
@@ -263,30 +303,37 @@ static status read_some(program *p, slot *t) {
 
 /* ---- all items --------------------------------------------------------------------------------------------------- */
 
-static int milliseconds_to(double when) {
-    double ms = ceil((when - clock_s()) * 1e3);
-    return (int)MIN(MAX(ms, 0), 60000);
+/* Waits until something can be read or written, or it is time. */
+static status wait_for_any(program *p) {
+    double until = INFINITY, now = clock_s();
+    for (size_t i = 0; i < p->n; i++) {
+        const slot *t = &p->slots[i];
+        bool writes = t->busy && !is_sent(t) && !awaits_reading(t);
+        p->polled[2 * i] = (struct pollfd){.fd = t->busy ? t->w.out : -1, .events = POLLIN};
+        p->polled[2 * i + 1] = (struct pollfd){.fd = writes ? t->w.in : -1, .events = POLLOUT};
+        if (t->busy) until = MIN(until, t->deadline);
+        if (t->busy && awaits_reading(t)) until = MIN(until, now + p->pause);
+    }
+    p->pause = MIN(2 * p->pause, PAUSE_MOST);
+    double wait = MIN(MAX(until - now, 0), 60.0);
+    struct timespec time = {.tv_sec = (time_t)wait, .tv_nsec = (long)((wait - floor(wait)) * 1e9)};
+    if (ppoll(p->polled, (nfds_t)(2 * p->n), &time, NULL) < 0 && errno != EINTR)
+        return ERR(ERR_IO, "reward.program: poll: %s", strerror(errno));
+    return OK;
 }
 
 /* Waits for whatever comes first, and serves it. */
 static status turn(program *p) {
-    double first = INFINITY;
-    for (size_t i = 0; i < p->n; i++) {
-        slot *t = &p->slots[i];
-        p->polled[2 * i] = (struct pollfd){.fd = t->busy ? t->w.out : -1, .events = POLLIN};
-        p->polled[2 * i + 1] =
-            (struct pollfd){.fd = t->busy && t->n_sent < t->n_line ? t->w.in : -1, .events = POLLOUT};
-        if (t->busy) first = MIN(first, t->deadline);
-    }
-    if (poll(p->polled, (nfds_t)(2 * p->n), milliseconds_to(first)) < 0 && errno != EINTR)
-        return ERR(ERR_IO, "reward.program: poll: %s", strerror(errno));
+    TRY(wait_for_any(p));
     for (size_t i = 0; i < p->n; i++) {
         slot *t = &p->slots[i];
         if (!t->busy) continue;
         pid_t pid = t->w.pid;
         if (p->polled[2 * i].revents) TRY(read_some(p, t));
         bool same = t->busy && t->w.pid == pid; /* else what was polled is closed */
-        if (same && p->polled[2 * i + 1].revents) TRY(write_some(p, t));
+        if (same && p->polled[2 * i + 1].revents) TRY(write_some(p, t, t->n_line - 1 - t->n_sent));
+        same = t->busy && t->w.pid == pid;
+        if (same && awaits_reading(t)) TRY(end_line(p, t));
         if (t->busy && clock_s() > t->deadline) TRY(late(p, t));
     }
     return OK;
@@ -307,6 +354,7 @@ static status program_score(void *self, scoring *s) {
     sigpipe_hold hold = sigpipe_hold_begin();
     p->s = s;
     p->n_next = p->n_done = 0;
+    p->pause = PAUSE_LEAST;
     p->scored_by = array_grow(p->scored_by, &p->capacity, s->n, sizeof *p->scored_by);
     if (s->n) memset(p->scored_by, 0, s->n * sizeof *p->scored_by);
     status rc = score_all(p);

@@ -150,6 +150,10 @@ status scoring_fail(scoring *s, size_t i, const char *fmt, ...) {
     va_end(args);
     scoring_put(s, i, NAN);
     s->report->n_failed++;
+    return scoring_note(s, why);
+}
+
+status scoring_note(scoring *s, const char *why) {
     if (!*s->report->first_failure)
         snprintf(s->report->first_failure, sizeof s->report->first_failure, "%s: %s", s->name, why);
     if (s->on_error == REWARD_UNSCORABLE) return OK;

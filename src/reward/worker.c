@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -133,6 +134,12 @@ bool worker_ended(worker *w, double seconds, char why[96]) {
         if (s.si_pid == w->pid) return true;
         if (clock_s() >= until) return false;
     }
+}
+
+/* Linux counts the bytes of a pipe at either end. */
+bool worker_has_unread(const worker *w) {
+    int n = 0;
+    return w->in >= 0 && ioctl(w->in, FIONREAD, &n) == 0 && n > 0;
 }
 
 void worker_close_input(worker *w) {

@@ -19,6 +19,8 @@ status worker_start(worker *w, const char *command, int life);
 bool worker_ended(worker *w, double seconds, char why[96]);
 /* Kills the whole group, waits for it and closes the pipes; fine if it does not run. */
 void worker_stop(worker *w);
+/* Has it not read everything yet that was written to it? One that reads ahead, or through another program, always has. */
+bool worker_has_unread(const worker *w);
 void worker_close_input(worker *w); /* a program that reads to the end of its input ends now */
 
 status worker_life_open(int life[2]);

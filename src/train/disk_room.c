@@ -1,6 +1,6 @@
 /* disk_room.c - is there room on disk for what a run will write? Checked before it starts, not at its first save.
  *
- * A new checkpoint is complete before the oldest is removed: run.keep and one more exist for a while. Unfinished files
+ * A new checkpoint is complete before the oldest is removed: run.keep and one more exist for a while, and two in RUN/best. Unfinished files
  * of other writers are removed before the first save, so they count as free.
  * An error: a checkpoint, or the export, that is larger than the free space including root's reserve. A warning:
  * several of them do not fit at the same time, or only in that reserve; somebody may free space in the meantime. A
@@ -28,6 +28,9 @@ static uint64_t export_bytes(const train_request *r, const plan *p) {
     return plan_trained_params(&exported) * dtype_bytes(type) + tokenizer_files_bytes(r->data.tokenizer);
 }
 
+/* The one in RUN/best, and the next before that is removed. */
+static int64_t best_at_once(const train_request *r) { return r->train.save_best && *r->train.save_best ? 2 : 0; }
+
 /* Each keeps its own copy of the tokenizer. */
 static uint64_t checkpoint_bytes(const train_request *r, const plan *p) {
     return plan_checkpoint_bytes(p) + tokenizer_files_bytes(r->data.tokenizer);
@@ -35,7 +38,7 @@ static uint64_t checkpoint_bytes(const train_request *r, const plan *p) {
 
 train_disk train_disk_of(const train_request *r, const plan *p) {
     return (train_disk){.checkpoint_bytes = checkpoint_bytes(r, p),
-                        .n_checkpoints = disk_room_at_once(disk_room_saves(r, 0), r->keep, 0),
+                        .n_checkpoints = disk_room_at_once(disk_room_saves(r, 0), r->keep, 0) + best_at_once(r),
                         .export_bytes = export_bytes(r, p)};
 }
 
@@ -143,10 +146,10 @@ static status check_disk(const train_request *r, const plan *p, const char *run_
                          .dir = run_dir,
                          .one = "a checkpoint",
                          .many = "checkpoints",
-                         .instead = "set run.dir to a directory of another disk, or run.save_last=false and "
-                                    "train.save_every=0 for a run that saves nothing",
+                         .instead = "set run.dir to a directory of another disk, or run.save_last=false, "
+                                    "train.save_every=0 and train.save_best=none for a run that saves nothing",
                          .n_bytes = checkpoint_bytes(r, p),
-                         .n = disk_room_at_once(disk_room_saves(r, first), r->keep, found.n)},
+                         .n = disk_room_at_once(disk_room_saves(r, first), r->keep, found.n) + best_at_once(r)},
         [EXPORT] = {.key = "run.export",
                     .dir = r->export_dir,
                     .one = "the export",

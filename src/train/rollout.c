@@ -198,13 +198,41 @@ status rollout_score(rollout *r, const rollout_scored *s, double *scores, double
     return rc;
 }
 
-/* What went wrong outside is said once for every rollout in which it did. */
-static void say_failures(const rollout *r, int64_t step) {
-    const reward_report *p = &r->report;
-    if (p->n_failed == 0 && p->n_restarts == 0) return;
-    train_say(r->host->observer, "step %lld: %llu rewards failed, %llu restarts%s%s", (long long)step,
-              (unsigned long long)p->n_failed, (unsigned long long)p->n_restarts, *p->first_failure ? ": " : "",
-              p->first_failure);
+static void say_failures(const rollout *r, const char *when, int64_t step, const rollout_failures *f) {
+    char where[32] = "";
+    if (f->n_failed == 0 && f->n_restarts == 0) return;
+    if (r->n_ranks > 1) snprintf(where, sizeof where, ", rank %d", f->rank);
+    train_say(r->host->observer, "%s %lld%s: %llu rewards failed, %llu restarts%s%s", when, (long long)step, where,
+              (unsigned long long)f->n_failed, (unsigned long long)f->n_restarts, *f->first ? ": " : "", f->first);
+}
+
+static void add_failures(rollout_failures *to, const reward_report *p) {
+    to->n_failed += p->n_failed;
+    to->n_restarts += p->n_restarts;
+    if (!*to->first) memcpy(to->first, p->first_failure, sizeof to->first);
+}
+
+/* What went wrong outside, on any rank: said once for every rollout, and counted over all ranks. */
+static status join_failures(rollout *r, int64_t step) {
+    comm *ranks = r->host->request->comm;
+    rollout_failures *all = mem_alloc((size_t)r->n_ranks * sizeof *all), sum = {0};
+    r->failures.rank = r->rank;
+    all[0] = r->failures;
+    status rc = ranks ? comm_all_gather_bytes(ranks, &r->failures, sizeof r->failures, all) : OK;
+    for (int i = 0; rc == OK && i < r->n_ranks; i++) {
+        say_failures(r, "step", step, &all[i]);
+        sum.n_failed += all[i].n_failed;
+        sum.n_restarts += all[i].n_restarts;
+    }
+    r->failures = sum;
+    free(all);
+    return rc;
+}
+
+void rollout_say_eval_failures(const rollout *r, int64_t step) {
+    rollout_failures f = {.rank = r->rank};
+    add_failures(&f, &r->report);
+    say_failures(r, "evaluation after step", step, &f);
 }
 
 /* Rewards of this rank's completions of needed prompts, into its numbers. */
@@ -261,6 +289,7 @@ status rollout_draw(rollout *r, uint64_t position, int64_t step) {
     bool any = true;
     memset(r->needed, 1, (size_t)r->n_ranks * r->per_rank);
     r->times = (rollout_times){0};
+    r->failures = (rollout_failures){0};
     r->new_tokens = 0;
     for (; any && round <= redraws; round++) {
         double begin = clock_s();
@@ -269,10 +298,10 @@ status rollout_draw(rollout *r, uint64_t position, int64_t step) {
         r->times.rollout_s += generated - begin;
         TRY(score_needed(r));
         r->times.reward_s += clock_s() - generated;
-        say_failures(r, step);
+        add_failures(&r->failures, &r->report);
         any = redraws > 0;
         if (any) TRY(find_needed(r, &any));
     }
     r->next_position = position + (uint64_t)(round * r->o->prompts);
-    return OK;
+    return join_failures(r, step);
 }

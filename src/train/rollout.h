@@ -41,6 +41,13 @@ typedef struct rollout_times {
     double rollout_s, reward_s;
 } rollout_times;
 
+/* What went wrong in the rewards of a rollout: on one rank, then on all. */
+typedef struct rollout_failures {
+    uint64_t n_failed, n_restarts;
+    int rank;
+    char first[sizeof((reward_report *)0)->first_failure];
+} rollout_failures;
+
 typedef struct rollout {
     const task_host *host;
     const rl_options *o;
@@ -61,6 +68,7 @@ typedef struct rollout {
     int64_t n_rows, n_micros; /* of this rank; of all, the most */
     bool is_empty;            /* no rank has a token to train on, and this one says so */
     reward_report report;     /* of the last scoring */
+    rollout_failures failures;
     rollout_times times;
     uint64_t new_tokens; /* that this rank has generated */
     /* one micro-batch */
@@ -98,3 +106,5 @@ typedef struct rollout_scored {
     size_t n;
 } rollout_scored;
 status rollout_score(rollout *r, const rollout_scored *s, double *scores, double *totals);
+/* What went wrong in the last rollout_score, which was of an evaluation. */
+void rollout_say_eval_failures(const rollout *r, int64_t step);

@@ -9,6 +9,8 @@ enum {
     REWARD_STD,
     ZERO_STD,
     UNSCORABLE,
+    FAILED,
+    RESTARTS,
     KL,
     ENTROPY,
     CLIP_LOW,
@@ -38,6 +40,9 @@ const task_metric rollout_metric_table[ROLLOUT_METRICS] = {
     [REWARD_STD] = {"reward_std", NULL, "deviation of the rewards of a rollout"},
     [ZERO_STD] = {"frac_reward_zero_std", NULL, "share of prompts whose completions all have the same reward"},
     [UNSCORABLE] = {"reward_unscorable", NULL, "share of completions without a reward"},
+    [FAILED] = {"reward_failed", NULL,
+                "answers of reward programs and servers in a rollout that were late, lost or no number"},
+    [RESTARTS] = {"reward_restarts", NULL, "reward programs that were started again in a rollout"},
     [KL] = {"kl", NULL, "KL divergence to the reference, per token"},
     [ENTROPY] = {"entropy", NULL, "of the policy, per token in nats, estimated by the tokens that were sampled"},
     [CLIP_LOW] = {"clip_ratio/low_mean", NULL, "share of ratios below 1 - rl.epsilon that were clipped"},
@@ -136,6 +141,8 @@ static void report_rewards(const rollout *r, double *x, train_metrics *m) {
     add(m, REWARD_STD, std_of(x, n));
     add(m, ZERO_STD, (double)n_flat / (double)(n / r->k));
     add(m, UNSCORABLE, (double)n_unscorable / (double)n);
+    add(m, FAILED, (double)r->failures.n_failed);
+    add(m, RESTARTS, (double)r->failures.n_restarts);
     for (size_t f = 0; f < rewards_count(r->rewards); f++) {
         column(r, offsetof(rollout_numbers, scores) + f * sizeof(double), x);
         for (size_t k = 0; k < ARRAY_LENGTH(kinds); k++) {

@@ -9,7 +9,7 @@ typedef struct rollout_checks {
 } rollout_checks;
 
 enum {
-    ROLLOUT_METRICS_FIXED = 22,
+    ROLLOUT_METRICS_FIXED = 24,
     ROLLOUT_METRICS = ROLLOUT_METRICS_FIXED /* and two of every kind of reward */
 #define REWARD(id, name, help) +2
 #include "reward/rewards.def"

@@ -3,6 +3,7 @@
  *
  * What a step is for is the task's business (task.h), how it is computed the stepper's (step.h). This file decides when
  * to stop, evaluate, save and export. */
+#include "train/best.h"
 #include "train/samples.h"
 #include "train/task.h"
 
@@ -27,6 +28,7 @@ struct trainer {
     stepper step;
     samples *samples; /* NULL: none are asked for */
     checkpointer *checkpoints;
+    best best;
     checkpoint_tensor *tensors;
     size_t n_tensors;
     double eval_reported_s; /* when the evaluation began or last reported progress */
@@ -97,13 +99,16 @@ static status pause_evaluation(void *context, const char *what, int64_t done, in
     return OK;
 }
 
+/* Is everything that the next steps follow from in a checkpoint? */
+static bool may_save(const trainer *t) { return !t->task->may_save || t->task->may_save(t->self); }
+
 status trainer_evaluate(trainer *t, train_eval_report *out) {
     train_eval_report r = {.step = t->state.step, .loss = NAN, .exact_match = NAN};
     t->eval_reported_s = clock_s();
     TRY(t->task->evaluate(t->self, &r));
     *out = r;
     if (t->o->on_eval) t->o->on_eval(t->o->context, out);
-    return OK;
+    return may_save(t) ? best_offer(&t->best, t->e, &t->state, out) : OK;
 }
 
 status trainer_sample(trainer *t) { return t->samples ? samples_run(t->samples, t->state.step) : OK; }
@@ -205,6 +210,22 @@ static status open_memory(trainer *t, const exec_options *o) {
     return OK;
 }
 
+static status open_checkpoints(trainer *t, const char *id) {
+    const train_request *r = t->r;
+    checkpoint_task task = checkpoint_task_of(t);
+    checkpoint_options o = {.run_dir = r->run_dir,
+                            .keep = r->keep,
+                            .identity = id,
+                            .model = t->description,
+                            .tokenizer = &t->tokenizer,
+                            .background = r->train.save_every > 0,
+                            .comm = r->comm,
+                            .task = &task,
+                            .fresh = !r->resume};
+    if (r->run_dir) TRY(checkpointer_open(&t->checkpoints, &o, t->tensors, t->n_tensors));
+    return best_open(&t->best, r, t->o, &o, t->tensors, t->n_tensors, &t->memory);
+}
+
 static status open_parts(trainer *t) {
     const train_request *r = t->r;
     exec_options eo = {.backend = r->backend,
@@ -237,22 +258,11 @@ static status open_parts(trainer *t) {
     if (r->train.sample_every)
         TRY(samples_open(&t->samples, &(samples_host){r, t->p, t->d, t->o, t->e, t->description}));
     if (!r->comm || comm_rank(r->comm) == 0) TRY(tokenizer_files_read(&t->tokenizer, r->data.tokenizer));
-    if (r->run_dir) { /* first: repairs what a crash left */
-        checkpoint_task task = checkpoint_task_of(t);
-        checkpoint_options co = {.run_dir = r->run_dir,
-                                 .keep = r->keep,
-                                 .identity = id,
-                                 .model = t->description,
-                                 .tokenizer = &t->tokenizer,
-                                 .background = r->train.save_every > 0,
-                                 .comm = r->comm,
-                                 .task = &task,
-                                 .fresh = !r->resume};
-        TRY(checkpointer_open(&t->checkpoints, &co, t->tensors, t->n_tensors));
-    }
+    TRY(open_checkpoints(t, id)); /* first: repairs what a crash left */
     bool resumed = false;
     TRY(resume(t, id, &resumed));
     if (!resumed) TRY(initialize_params(t));
+    TRY(best_begin(&t->best, &t->state));
     t->state.micro_batch = t->p->request.choice.micro_batch;
     t->state.accumulation = t->p->request.choice.accumulation;
     return t->task->begin(t->self, t->state.data_row);
@@ -281,6 +291,7 @@ void trainer_close(trainer *t) {
     if (!t) return;
     samples_close(t->samples);
     if (t->self) t->task->close(t->self);
+    best_close(&t->best);
     if (t->checkpoints) checkpointer_close(t->checkpoints);
     if (t->e) exec_close(t->e);
     free(t->tensors);
@@ -291,9 +302,6 @@ void trainer_close(trainer *t) {
 }
 
 const train_state *trainer_state(const trainer *t) { return &t->state; }
-
-/* Is everything that the next steps follow from in a checkpoint? */
-static bool may_save(const trainer *t) { return !t->task->may_save || t->task->may_save(t->self); }
 
 status trainer_save(trainer *t) {
     if (!t->checkpoints) return OK;
@@ -475,6 +483,7 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
         error_clear();
         rc = interrupted(t, "in the evaluation after", out->saved);
     }
+    out->best = t->state.best;
     rc = tell_ranks(r, failed_after(out->steps, rc));
     rc = failed_after(out->steps, hash_params(t, rc, &out->param_hash));
     exec_ledger(t->e, &out->memory);

@@ -299,12 +299,14 @@ static status complete_held_out(rloo *t, held_out *h) {
 }
 
 /* The first rank asks for rewards, for all. */
-static status score_held_out(rloo *t, held_out *h) {
+static status score_held_out(rloo *t, held_out *h, int64_t step) {
     comm *ranks = t->host.request->comm;
     size_t n = h->n * h->k;
-    if (!ranks || comm_rank(ranks) == 0)
-        TRY(rollout_score(&t->rollout, &(rollout_scored){h->positions, SPLIT_EVAL, h->completions, n}, h->scores,
-                          h->totals));
+    if (!ranks || comm_rank(ranks) == 0) {
+        rollout_scored s = {h->positions, SPLIT_EVAL, h->completions, n};
+        TRY(rollout_score(&t->rollout, &s, h->scores, h->totals));
+        rollout_say_eval_failures(&t->rollout, step);
+    }
     return ranks ? comm_broadcast(ranks, h->totals, n * sizeof *h->totals, 0) : OK;
 }
 
@@ -331,7 +333,7 @@ static status rloo_evaluate(void *self, train_eval_report *out) {
     h.scores = mem_alloc(n * rewards_count(t->rollout.rewards) * sizeof *h.scores);
     h.totals = mem_alloc(n * sizeof *h.totals);
     status rc = complete_held_out(t, &h);
-    if (rc == OK) rc = score_held_out(t, &h);
+    if (rc == OK) rc = score_held_out(t, &h, out->step);
     if (rc == OK) rollout_report_eval(h.totals, h.n, h.k, options_of(t)->pass, h.n_tokens / (double)n, &out->metrics);
     drop_held_out(&h, (size_t)t->host.plan->request.generation.slots);
     return rc;

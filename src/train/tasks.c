@@ -1,4 +1,5 @@
 /* tasks.c - tasks.def as a table: names for settings and messages, functions for the run. */
+#include "train/best.h"
 #include "train/samples.h"
 #include "train/task.h"
 
@@ -37,7 +38,8 @@ status task_shape(const task *t, train_request *r) {
         return ERR(ERR_INPUT, "train.task: found %s with model.mtp.heads %lld, expected mtp, which trains all heads",
                    t->name, (long long)r->plan.model.mtp_heads);
     TRY(samples_shape(r));
-    return t->shape(r);
+    TRY(t->shape(r));
+    return best_check(r);
 }
 
 const task_metric *task_metric_at(const task *t, size_t i) { return i < t->n_metrics ? &t->metrics[i] : NULL; }

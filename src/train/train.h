@@ -79,6 +79,7 @@ typedef struct train_options {
     int64_t samples, sample_tokens;            /* prompts; most new tokens of each */
     const char *sample_prompts;                /* file of prompts; NULL or "": beginnings of held-out rows */
     nonfinite_policy nonfinite;
+    const char *save_best; /* number of evaluations by which a best checkpoint is kept; NULL or "": none */
     weighting_kind weighting;
     int rho1_mode;              /* selection_kind less 1: none is no choice */
     double rho1_share;          /* of the tokens that are selected */
@@ -236,6 +237,7 @@ typedef struct train_result {
     double tokens_per_second, step_ms;
     train_eval_report eval;
     uint64_t param_hash;
+    checkpoint_best best; /* in RUN/best; metric "": there is none */
     bool saved; /* there is a checkpoint of the last step */
     ledger memory;
     uint64_t host_planned, host_peak;
@@ -254,7 +256,7 @@ status train_check(const train_request *r, const plan *p);
 /* Disk space of a run that begins in an empty directory. */
 typedef struct train_disk {
     uint64_t checkpoint_bytes; /* of one, as plan_checkpoint_bytes */
-    int64_t n_checkpoints;     /* at most at the same time (run.keep and one more); 0: none is saved */
+    int64_t n_checkpoints;     /* at most at the same time (run.keep and one more; two in RUN/best); 0: none */
     uint64_t export_bytes;     /* 0: nothing is exported */
 } train_disk;
 train_disk train_disk_of(const train_request *r, const plan *p);

@@ -41,9 +41,10 @@ typedef struct exporter {
     arena memory;
 } exporter;
 
-/* Adapters alone, all but them, or everything where there are none; heads after the first where they are asked for. */
+/* Adapters alone, all but them, or everything where there are none; heads after the first where they are asked for; never the
+ * frozen copy that a task compares with. */
 static bool is_written(const exporter *x, const model_param *q) {
-    if (q->of_other_head && x->job->heads == EXPORT_FIRST_HEAD) return false;
+    if (q->of_reference || (q->of_other_head && x->job->heads == EXPORT_FIRST_HEAD)) return false;
     return (q->adapter != ADAPTER_NONE) == (x->job->kind == EXPORT_ADAPTER);
 }
 

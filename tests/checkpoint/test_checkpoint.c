@@ -381,6 +381,12 @@ static void every_number_of_the_state_has_a_range(void **state) {
         {"scaler", "clean_steps", "-1"},
         {"scaler", "hysteresis_left", "-1"},
         {"scaler", "hysteresis_left", "9223372036854775807"},
+        {"best", "metric", "\"\""},
+        {"best", "metric", "\"val/reward\\n\""},
+        {"best", "metric", "\"val/a-name-of-many-many-many-many-many-many-many-many-many-letters\""},
+        {"best", "metric", "1"},
+        {"best", "value", "\"nan\""},
+        {"best", "step", "-1"},
     };
     world w;
     world_init(&w, 1);

@@ -35,6 +35,23 @@ static void only_the_newest_are_kept(void **state) {
     world_fini(&w);
 }
 
+static void what_is_saved_replaces_all_others_where_one_is_asked_for(void **state) {
+    world w;
+    world_init(&w, 1);
+    save_steps(&w, 0, 3, 5);
+    checkpointer *c;
+    checkpoint_options o = {.run_dir = run_dir, .keep = 1, .only_one = true, .identity = IDENTITY};
+    assert_int_equal(checkpointer_open(&c, &o, w.tensors, N_TENSORS), OK);
+    for (int64_t step = 4; step >= 2; step--) { /* later steps go too */
+        save_or_die(c, &w, step);
+        assert_int_equal(count_in_run("step-"), 1);
+        assert_int_equal(newest_step(), step);
+        expect_loads(&w, step);
+    }
+    checkpointer_close(c);
+    world_fini(&w);
+}
+
 /* Each kill between publishing a checkpoint and removing an older one leaves one more. */
 static void what_killed_runs_left_goes_when_one_continues(void **state) {
     world w;
@@ -281,6 +298,7 @@ int main(void) {
         TEST(a_failed_write_is_reported_and_cleaned_up),
         TEST(a_full_disk_is_reported_and_cleaned_up),
         TEST(only_the_newest_are_kept),
+        TEST(what_is_saved_replaces_all_others_where_one_is_asked_for),
         TEST(what_killed_runs_left_goes_when_one_continues),
         TEST(one_that_is_not_whole_is_not_counted),
         TEST(saving_a_step_again_replaces_it),

@@ -15,7 +15,7 @@ collect() {
 }
 few="--preset test-llama --set train.steps=2 --set train.micro_batch=2 --set data.seq_len=32 --set train.eval_rows=2 --set train.problems=2"
 deepspeed=$project/configs/examples/deepspeed/zero2-cpu-fp16.json
-collect train train $few --set run.dir=run --set run.export=exported --set run.breakdown=true
+collect train train $few --set run.dir=run --set run.export=exported --set run.breakdown=true --set train.save_best=loss --set train.eval_every=1
 collect train train --deepspeed "$deepspeed" $few --set train.accumulation=1 --set train.schedule_steps=200 --set run.dir=translated
 collect plan plan $few --timeline drawn.svg --set run.export=other
 collect plan plan --longest $few

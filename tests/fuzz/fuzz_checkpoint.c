@@ -139,6 +139,7 @@ static void check_directory(const char *dir) {
     ASSERT(state_from_json(root, dir, &s) == OK && s.step == checkpoint_reader_step(r));
     ASSERT(s.updates >= 0 && s.updates <= s.step && s.scaler.scale > 0 && isfinite(s.scaler.scale));
     ASSERT(s.scaler.clean_steps >= 0 && s.scaler.hysteresis_left >= 0);
+    ASSERT(memchr(s.best.metric, 0, sizeof s.best.metric) && isfinite(s.best.value) && s.best.step >= 0);
     ASSERT(s.tokens <= UINT64_C(1) << 62 && s.data_row <= UINT64_C(1) << 62);
     const char *task;
     const json_t *remembered;

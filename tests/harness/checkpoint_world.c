@@ -81,7 +81,8 @@ train_state state_of(int64_t step) {
                          .scaler = {.scale = 65536.0, .clean_steps = 17, .hysteresis_left = 2},
                          .first_loss = 0.1 + 0.2,
                          .last_loss = NAN,
-                         .seed = 0xffffffffffffffffu};
+                         .seed = 0xffffffffffffffffu,
+                         .best = {.metric = "val/reward", .value = -0.1, .step = step / 2}};
 }
 
 checkpointer *open_or_die(world *w, int64_t keep) {
@@ -153,6 +154,8 @@ void expect_loads(world *w, int64_t step) {
     assert_true(s.step == want.step && s.updates == want.updates);
     assert_true(s.data_row == want.data_row && s.tokens == want.tokens && s.seed == want.seed);
     assert_true(s.first_loss == want.first_loss && isnan(s.last_loss));
+    assert_string_equal(s.best.metric, want.best.metric);
+    assert_true(s.best.value == want.best.value && s.best.step == want.best.step);
     assert_true(s.scaler.scale == want.scaler.scale && s.scaler.clean_steps == 17 && s.scaler.hysteresis_left == 2);
 }
 

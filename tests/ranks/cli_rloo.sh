@@ -50,6 +50,35 @@ train four 4 --set rl.beta=0.1 >/dev/null
 train one 1 --set rl.beta=0.1 >/dev/null
 compare one four
 
+# One update from the same completions. With train.eps 1 the first step of AdamW is lr g / (|g| + 1), so parameters differ as gradients
+# do: by the order of fp32 sums over a step, here 1e-5 of the largest change, and the rounding of the parameter itself.
+for way in "rloo 0.1" "reinforce++ 0.1"; do
+    set -- $way
+    for n in 1 2 4; do
+        rm -rf "model-$n"
+        train "update-$n" $n --set rl.loss="$1" --set rl.beta="$2" --set train.steps=1 --set train.eps=1 --set train.weight_decay=0 \
+            --set train.lr=0.1 --set run.export="model-$n" >/dev/null
+    done
+    train before 1 --set rl.loss="$1" --set rl.beta="$2" --set train.steps=1 --set train.lr=1e-9 --set train.weight_decay=0 --set run.export=model-0 >/dev/null
+    python3 - <<'END' || fail "$way: the update depends on the number of ranks"
+import array, json, struct, sys
+def model(n):
+    data = open(f"model-{n}/model.safetensors", "rb").read()
+    size = struct.unpack("<Q", data[:8])[0]
+    head = json.loads(data[8 : 8 + size])
+    head.pop("__metadata__", None)
+    return {k: array.array("f", data[8 + size + v["data_offsets"][0] : 8 + size + v["data_offsets"][1]]) for k, v in head.items()}
+before, one, two, four = map(model, (0, 1, 2, 4))
+change = max(abs(a - b) for k in one for a, b in zip(one[k], before[k]))
+if not change > 1e-5: sys.exit(f"the update changes parameters by {change} at most")
+for n, other in (2, two), (4, four):
+    for k in one:
+        for a, b in zip(one[k], other[k]):
+            if not abs(a - b) <= 1e-5 * change + 2.4e-7 * abs(a): sys.exit(f"{n} ranks, {k}: {b}, on one {a}; the largest change is {change}")
+END
+    rm -rf model-0
+done
+
 # A step from which nothing is learned is named, once.
 run 0 train --ranks 2 "${common[@]}" --set run.dir=flat --set 'reward.pattern=no such words'
 [ "$(cat out err | grep -c "teaches nothing")" = 1 ] || fail "equal rewards are named once: $(tail -n 3 err)"
@@ -61,6 +90,11 @@ rm -rf parts/checkpoints/*4
 run 0 train --ranks 2 "${common[@]}" --set run.dir=parts --set rl.normalize_advantages=true --set train.steps=4 --resume auto
 got=$(python3 -c "import json; print(json.loads(open('out').read().splitlines()[-1])['param_hash'])")
 [ "$got" = "$expected" ] || fail "resumed on 2 ranks: $got, whole: $expected"
+
+# The best of two ranks is written by both, and exported by one process.
+train best 2 --set train.save_best=reward --set train.eval_every=1 --set parallel.zero=2 >/dev/null
+grep -q "^best  *best/best  (step [1-3], val/reward " err || fail "the best of two ranks: $(tail -n 3 err)"
+run 0 export best/best best-model
 
 refused() { # WORDS ARGUMENTS
     local words=$1

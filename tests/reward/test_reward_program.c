@@ -178,6 +178,47 @@ static void answers_that_may_be_shifted_are_taken_back(void **state) {
     }
 }
 
+/* A line too many that comes when the next item is on its way is no answer to it, in the same call or in the next. */
+static void lines_that_come_late_spoil_no_later_score(void **state) {
+    for (int last = 5; last <= 11; last += 6) { /* of the first call, or in the middle of it */
+        char program[256];
+        snprintf(program, sizeof program, EACH "echo $id; if [ $id = %d ]; then sleep 0.2; echo 99; fi; done", last);
+        reward_options o = options_of(program);
+        o.workers = 1;
+        rewards *r = open_rewards(o);
+        score(r, 12);
+        for (int k = 0; k < 12; k++) assert_true(isnan(scores[k]) ? k <= last : scores[k] == k);
+        if (last < 11) expect_failure("more than one line");
+        for (int round = 0; round < 2; round++) {
+            must(rewards_score(r, items + 12, 12, scores, &report));
+            for (int k = 0; k < 12; k++) assert_true(scores[k] == k + 12);
+            if (round == 0 && last == 11) {
+                assert_int_equal(report.n_restarts, 1);
+                expect_failure("a line after its last answer");
+            } else assert_int_equal(report.n_restarts, 0);
+        }
+        rewards_close(r);
+        o.on_error = REWARD_STOP;
+        r = open_rewards(o);
+        status rc = rewards_score(r, items, 12, scores, &report);
+        if (last == 11) {
+            must(rc);
+            rc = rewards_score(r, items + 12, 12, scores, &report);
+        }
+        expect_error(rc, ERR_RUN,
+                     last == 11 ? "a line after its last answer|reward.on_error=stop" : "more than one line");
+        rewards_close(r);
+    }
+}
+
+static void a_banner_is_no_answer(void **state) {
+    rewards *r = open_rewards(options_of("echo ready; " EACH "echo $id; done"));
+    expect_error(rewards_score(r, items, 4, scores, &report), ERR_RUN,
+                 "wrote a line that nobody asked for|reward.retries");
+    expect_failure("wrote a line before it was asked anything");
+    rewards_close(r);
+}
+
 /* The item that was lost goes to a new copy, so a program that ends now and then loses nothing. */
 static void a_program_that_ends_after_some_lines_loses_nothing(void **state) {
     rewards *r = open_rewards(options_of("n=0; " EACH "echo $id; n=$((n+1)); [ $n = 3 ] && exit 0; done"));
@@ -408,6 +449,8 @@ int main(void) {
         cmocka_unit_test(values_that_are_no_numbers_are_counted),
         cmocka_unit_test(what_is_no_answer_is_counted_and_the_program_starts_again),
         cmocka_unit_test(answers_that_may_be_shifted_are_taken_back),
+        cmocka_unit_test(lines_that_come_late_spoil_no_later_score),
+        cmocka_unit_test(a_banner_is_no_answer),
         cmocka_unit_test(a_program_that_ends_after_some_lines_loses_nothing),
         cmocka_unit_test(an_item_that_kills_the_program_has_no_score),
         cmocka_unit_test(a_late_answer_is_of_nobody),

@@ -5,6 +5,7 @@
 #include "must.h"
 #include "training.h"
 #include "train/advantage.h"
+#include "train/rollout.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -73,24 +74,28 @@ static void rewards_rise(void **state) {
 
 /* ---- nothing to learn ------------------------------------------------------------------------------------------ */
 
-/* Without weight decay, which shrinks parameters by lr times itself whatever the rewards are. */
+/* Without weight decay, which shrinks parameters by lr times itself whatever the rewards are. 0.1 is a reward whose sums round. */
 static void equal_rewards_change_no_parameter(void **state) {
-    for (size_t i = 0; rl_loss_at(i); i++) {
-        arena memory;
-        train_result one, three;
-        watched w = {0};
-        train_observer o = {.context = &w, .on_step = watch};
-        arena_init(&memory);
-        training t = rl_training(&memory, rl_loss_at(i)->name,
-                                 SETTINGS("rl.beta=0", "reward.pattern=|", "rl.dynamic_sampling=0"));
-        t.steps = 1;
-        must(training_run(&t, &one));
-        t.steps = 3, t.observer = &o;
-        must(training_run(&t, &three));
-        assert_true(one.param_hash == three.param_hash);
-        for (int k = 0; k < 3; k++) assert_true(w.rewards[k] == 1 && w.norms[k] == 0);
-        arena_fini(&memory);
-    }
+    static const char *const lists[] = {"regex", "regex:0.1"};
+    static const double rewards[] = {1, 0.1};
+    for (size_t i = 0; rl_loss_at(i); i++)
+        for (size_t l = 0; l < ARRAY_LENGTH(lists); l++) {
+            arena memory;
+            train_result one, three;
+            watched w = {0};
+            train_observer o = {.context = &w, .on_step = watch};
+            arena_init(&memory);
+            training t = rl_training(&memory, rl_loss_at(i)->name,
+                                     SETTINGS("rl.beta=0", "reward.pattern=|", "rl.dynamic_sampling=0",
+                                              arena_format(&memory, "reward.list=%s", lists[l])));
+            t.steps = 1;
+            must(training_run(&t, &one));
+            t.steps = 3, t.observer = &o;
+            must(training_run(&t, &three));
+            assert_true(one.param_hash == three.param_hash);
+            for (int k = 0; k < 3; k++) assert_true(fabs(w.rewards[k] - rewards[l]) < 1e-15 && w.norms[k] == 0);
+            arena_fini(&memory);
+        }
 }
 
 /* No completion ends within its limit here, so all are masked: a step without a single token is a step. */
@@ -186,25 +191,114 @@ static void resumed_runs_end_with_the_same_bits(void **state) {
     }
 }
 
-/* The sum over a step in another order: the gradients of its first step agree to fp32 sums of a few hundred terms. */
-static void split_and_order_change_rounding_alone(void **state) {
-    static const char *const rows[] = {"1", "2", "5", "16"};
-    double norms[ARRAY_LENGTH(rows)];
-    for (size_t i = 0; i < ARRAY_LENGTH(rows); i++) {
+/* The frozen copy that the KL is measured to is no part of the model. */
+static void a_run_with_a_reference_is_exported(void **state) {
+    static const char *const betas[] = {"0", "0.1"};
+    size_t n_bytes[2];
+    for (size_t i = 0; i < ARRAY_LENGTH(betas); i++) {
         arena memory;
         train_result r;
-        watched w = {0};
-        train_observer o = {.context = &w, .on_step = watch};
+        char *text;
         arena_init(&memory);
-        training t = rl_training(&memory, "rloo", SETTINGS("rl.beta=0.1"));
-        t.micro_batch = atoi(rows[i]), t.steps = 1, t.observer = &o;
+        const char *dir = arena_format(&memory, "%s/exported-%zu", test_dir, i);
+        training t = rl_training(
+            &memory, "rloo",
+            SETTINGS(arena_format(&memory, "rl.beta=%s", betas[i]), arena_format(&memory, "run.export=%s", dir)));
         must(training_run(&t, &r));
-        norms[i] = w.norms[0];
+        must(file_read_all(arena_format(&memory, "%s/model.safetensors", dir), 1 << 24, &text, &n_bytes[i]));
+        free(text);
         arena_fini(&memory);
     }
-    for (size_t i = 1; i < ARRAY_LENGTH(rows); i++)
-        if (!(fabs(norms[i] - norms[0]) <= 1e-5 * norms[0]))
-            fail_msg("rows of %s: gradient norm %.9g, of 1: %.9g", rows[i], norms[i], norms[0]);
+    assert_int_equal(n_bytes[0], n_bytes[1]);
+}
+
+/* ---- the same update ------------------------------------------------------------------------------------------- */
+
+/* task_rloo.c has these first. */
+typedef struct rloo_opening {
+    task_host host;
+    rollout rollout;
+} rloo_opening;
+
+/* The completions of a rollout in the other order: groups and their members. */
+static status before_reversed(void *self, int64_t step) {
+    TRY(task_RLOO.step.before(self, step));
+    rollout *r = &((rloo_opening *)self)->rollout;
+    assert_true(r->host == self && r->n == 16);
+    for (size_t i = 0, k = r->n - 1; i < k; i++, k--) {
+        rollout_item item = r->items[i];
+        rollout_numbers numbers = rollout_own(r)[i];
+        r->items[i] = r->items[k], r->items[k] = item;
+        rollout_own(r)[i] = rollout_own(r)[k], rollout_own(r)[k] = numbers;
+    }
+    TRY(rollout_pack(r));
+    TRY(rollout_compare(r));
+    return rollout_weigh(r);
+}
+
+typedef struct parameters {
+    float *list;
+    size_t n;
+} parameters;
+
+/* All parameters after one step. With train.eps 1 AdamW's first step is lr g / (|g| + 1): it moves a parameter as its gradient says, and
+ * rounding of the gradient stays as small as it is. */
+static parameters after_one_step(const char *loss, int64_t micro_batch, bool reversed, const char *lr) {
+    static int n_runs;
+    arena memory;
+    train_result r;
+    safetensors file;
+    parameters out = {0};
+    task other = task_RLOO;
+    arena_init(&memory);
+    const char *dir = arena_format(&memory, "%s/update-%d", test_dir, n_runs++);
+    training t =
+        rl_training(&memory, loss,
+                    SETTINGS("rl.beta=0.1", "train.eps=1", "rl.dynamic_sampling=0", "rl.mask_truncated=false",
+                             arena_format(&memory, "train.lr=%s", lr), arena_format(&memory, "run.export=%s", dir)));
+    other.step.before = before_reversed;
+    t.micro_batch = micro_batch, t.steps = 1, t.task = reversed ? &other : NULL;
+    must(training_run(&t, &r));
+    must(safetensors_open(&file, arena_format(&memory, "%s/model.safetensors", dir)));
+    for (size_t i = 0; i < file.n_tensors; i++) out.n += file.tensors[i].n_bytes / sizeof(float);
+    out.list = mem_alloc(out.n * sizeof(float));
+    for (size_t i = 0, at = 0; i < file.n_tensors; at += file.tensors[i++].n_bytes / sizeof(float))
+        memcpy(out.list + at, file.tensors[i].data, file.tensors[i].n_bytes);
+    safetensors_close(&file);
+    arena_fini(&memory);
+    return out;
+}
+
+static float largest_change(const parameters *from, const parameters *to) {
+    float largest = 0;
+    for (size_t i = 0; i < from->n; i++) largest = fmaxf(largest, fabsf(to->list[i] - from->list[i]));
+    return largest;
+}
+
+/* Sums over a step in another order: fp32 sums of a few hundred terms, 1e-5 of the largest change, and the rounding of the parameter. */
+static void split_and_order_change_rounding_alone(void **state) {
+    static const struct {
+        int64_t micro_batch;
+        bool reversed;
+    } ways_to_split[] = {{2, false}, {5, false}, {16, false}, {1, true}, {16, true}};
+    static const char *const losses[] = {"rloo", "grpo", "reinforce++", "dapo"};
+    for (size_t l = 0; l < ARRAY_LENGTH(losses); l++) {
+        parameters before = after_one_step(losses[l], 1, false, "1e-9"),
+                   one = after_one_step(losses[l], 1, false, "0.1");
+        float change = largest_change(&before, &one);
+        if (!(change > 1e-5f)) fail_msg("%s: the update changes parameters by %g at most", losses[l], (double)change);
+        for (size_t i = 0; i < ARRAY_LENGTH(ways_to_split); i++) {
+            parameters x = after_one_step(losses[l], ways_to_split[i].micro_batch, ways_to_split[i].reversed, "0.1");
+            assert_int_equal(x.n, one.n);
+            for (size_t k = 0; k < x.n; k++)
+                if (!(fabsf(x.list[k] - one.list[k]) <= 1e-5f * change + 2.4e-7f * fabsf(one.list[k])))
+                    fail_msg("%s, way %zu: parameter %zu is %.9g, expected %.9g; the largest change is %g", losses[l],
+                             i, k, (double)x.list[k], (double)one.list[k], (double)change);
+            free(x.list);
+        }
+        free(before.list);
+        free(one.list);
+    }
 }
 
 /* rl.baseline_memory sums the same tokens in the order of its rows, and one chunk of logits instead of several: fp32 sums of a few
@@ -352,6 +446,7 @@ int main(void) {
         cmocka_unit_test(masked_completions_have_no_part),
         cmocka_unit_test(techniques_of_memory_keep_the_bits),
         cmocka_unit_test(resumed_runs_end_with_the_same_bits),
+        cmocka_unit_test(a_run_with_a_reference_is_exported),
         cmocka_unit_test(split_and_order_change_rounding_alone),
         cmocka_unit_test(the_baseline_makes_the_same_update),
         cmocka_unit_test(the_peak_is_the_same_for_every_k),
