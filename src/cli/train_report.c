@@ -13,7 +13,8 @@ static const char *plural(uint64_t n) { return n == 1 ? "" : "s"; }
 /* What is trained and what is held out. records: else the file is one text. */
 static void print_counts(const data_report *r, const data_report *held_out, bool records) {
     char a[32], b[32];
-    const char *unit = records ? "record" : "document";
+    const char *unit = r->n_problems ? "pair" : records ? "record" : "document";
+    records |= r->n_problems > 0;
     fprintf(stderr, ": %llu %s%s to train", (unsigned long long)r->n_documents, unit, plural(r->n_documents));
     if (records && held_out->n_documents) fprintf(stderr, ", %llu held out", (unsigned long long)held_out->n_documents);
     fprintf(stderr, "; %s tokens", str_format_count(a, (double)r->n_tokens));
@@ -31,6 +32,9 @@ static void print_losses(const data_report *r) {
         fprintf(stderr, "; %llu record%s dropped", (unsigned long long)r->n_dropped_documents,
                 r->n_dropped_documents == 1 ? " is" : "s are");
     if (r->n_dropped_tokens) fprintf(stderr, " (%llu tokens)", (unsigned long long)r->n_dropped_tokens);
+    if (r->n_incorrect)
+        fprintf(stderr, "; %llu record%s left out as not correct", (unsigned long long)r->n_incorrect,
+                r->n_incorrect == 1 ? " is" : "s are");
     if (r->n_skipped)
         fprintf(stderr, "; %llu invalid line%s skipped", (unsigned long long)r->n_skipped,
                 r->n_skipped == 1 ? " is" : "s are");
@@ -113,6 +117,11 @@ void train_report_data(const dataset *d, const train_request *q, const plan *p) 
     } else {
         fprintf(stderr, ": endless, rows of %lld tokens", (long long)q->data.seq_len);
     }
+    if (r.n_problems)
+        fprintf(stderr, "\n          pairs of %llu problems; %llu have no pair (no correct solution, or no wrong one)",
+                (unsigned long long)(r.n_problems - r.n_unpaired), (unsigned long long)r.n_unpaired);
+    if (r.n_unused_pairs)
+        fprintf(stderr, "; %llu pairs are left out (data.max_pairs)", (unsigned long long)r.n_unused_pairs);
     if (isfinite(r.entropy_per_token)) fprintf(stderr, ", entropy %.4f nats per token", r.entropy_per_token);
     fputc('\n', stderr);
     warn_of_short_rows(&r, dataset_kind(d), q->data.seq_len);

@@ -52,9 +52,16 @@ typedef struct block_params {
     value_id q_norm, k_norm;
 } block_params;
 
+/* Of a value head: VALUE_LAYERS for mlp, else the last alone. */
+enum { VALUE_LAYERS = 3 };
+typedef struct value_params {
+    value_id w[VALUE_LAYERS], b[VALUE_LAYERS];
+} value_params;
+
 typedef struct outer_params {
-    value_id embed, positions, unembed;
+    value_id embed, positions, unembed; /* unembed: NO_VALUE of a critic */
     norm_params final_norm;
+    value_params value;
     block_params *blocks;
 } outer_params;
 
@@ -83,4 +90,6 @@ value_id builder_gather(builder *b, const char *name, value_id x);
 value_id builder_scatter(builder *b, const char *name, value_id x);
 value_id builder_norm(builder *b, const char *name, value_id x, norm_params n);
 void builder_norm_into(builder *b, const char *name, value_id x, norm_params n, value_id y); /* y: its output */
+/* The values (N) fp32 of all tokens, from the last hidden states of those that this rank has. */
+value_id builder_values(builder *b, const value_params *w, value_id h);
 value_id builder_layers(builder *b, const outer_params *w, int64_t first, int64_t end, value_id x);

@@ -59,8 +59,19 @@ const weighting *weighting_of(weighting_kind k); /* NULL: there is none */
 /* The names, a | before each, and their help: for the setting train.weighting. */
 extern const char train_weighting_names[], train_weighting_help[];
 
+/* train.task critic. */
+typedef enum critic_error_kind { CRITIC_ERROR_MSE, CRITIC_ERROR_SMOOTH_L1 } critic_error_kind;
+typedef struct critic_settings {
+    int head; /* value_head less 1: none is no choice */
+    int loss; /* critic_kind less 1 */
+    critic_error_kind error;
+    double head_lr; /* 0: auto */
+    double dropout, gamma, lam;
+} critic_settings;
+
 typedef struct train_options {
     rl_options rl;
+    critic_settings critic;
     int64_t steps, micro_batch, accumulation;
     int64_t batch; /* rows of a step: micro_batch * accumulation; 0: not given */
     double lr, min_lr_ratio;

@@ -4,9 +4,9 @@
 #include "checkpoint/checkpoint.h"
 #include "weights/quantized.h"
 
-/* All parameters, those of the model, its adapters, or the frozen copy that a preference compares with. To draw, the copy is a
+/* All parameters, those of the model, its adapters, the frozen copy that a preference compares with, or a critic's value head. To draw, the copy is a
  * part of the base; hashes leave it out. */
-typedef enum param_group { PARAMS_ALL, PARAMS_BASE, PARAMS_ADAPTERS, PARAMS_REFERENCE } param_group;
+typedef enum param_group { PARAMS_ALL, PARAMS_BASE, PARAMS_ADAPTERS, PARAMS_REFERENCE, PARAMS_VALUE_HEAD } param_group;
 
 void params_initialize(exec *e, const plan *p, uint64_t seed); /* seeded initial values to params and masters */
 /* The same, of one group. hash: of those that are quantised; NULL: not asked for. */
