@@ -4,7 +4,7 @@
  * Only this room prints to stdout and only main exits. A command returns a status; main turns it into the exit code. */
 #include "settings/settings.h"
 
-enum { MAX_ARGUMENTS = 4, MAX_FLAGS = 80 };
+enum { MAX_ARGUMENTS = 4, MAX_FLAGS = 96 };
 
 typedef struct command command;
 

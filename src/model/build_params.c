@@ -40,10 +40,11 @@ static model_param *add_cut_param(builder *b, const char *name, shape whole, int
     return p;
 }
 
-static void add_part(builder *b, model_param *p, const char *file_name, int64_t n_rows, int module,
-                     int64_t interleaved) {
+static param_part *add_part(builder *b, model_param *p, const char *file_name, int64_t n_rows) {
     int64_t first = p->n_parts ? p->parts[p->n_parts - 1].first_row + p->parts[p->n_parts - 1].n_rows : 0;
-    p->parts[p->n_parts++] = (param_part){arena_string(&b->m->memory, file_name), first, n_rows, module, interleaved};
+    param_part *part = &p->parts[p->n_parts++];
+    *part = (param_part){.file_name = arena_string(&b->m->memory, file_name), .first_row = first, .n_rows = n_rows};
+    return part;
 }
 
 /* "layers.3.attn.qkv.w" and "model.layers.3.self_attn.q_proj.weight" from a format with one %d for the layer. */
@@ -75,7 +76,8 @@ static void add_file_part(builder *b, model_param *p, int layer, const char *for
     char buf[NAME_BYTES], extra[NAME_BYTES];
     bool interleaved = false;
     int main = (int)model_main_layers(b->c), last = main - 1;
-    if (b->c->meta_files && !p->adapter) format = meta_tensor_name(format, &interleaved);
+    const char *meta = b->c->meta_files && !p->adapter ? meta_tensor_name(format, &interleaved) : NULL;
+    if (meta) format = meta; /* what Meta has no name for keeps its own */
     if (layer > last && b->c->file_heads > 1 && !p->adapter) {
         extra_head_format(extra, format);
         builder_layer_name(buf, extra, layer - main);
@@ -83,7 +85,9 @@ static void add_file_part(builder *b, model_param *p, int layer, const char *for
         builder_layer_name(buf, format, MIN(layer, last));
     }
     strncat(buf, ending, sizeof buf - strlen(buf) - 1);
-    add_part(b, p, buf, rows, module, interleaved ? b->c->head_dim : 0);
+    param_part *part = add_part(b, p, buf, rows);
+    part->module = module;
+    if (interleaved) part->interleaved = b->c->head_dim;
 }
 
 /* Files name biases and weights of one projection alike but for the ending. */

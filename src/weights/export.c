@@ -48,8 +48,11 @@ static bool is_written(const exporter *x, const model_param *q) {
     return (q->adapter != ADAPTER_NONE) == (x->job->kind == EXPORT_ADAPTER);
 }
 
+/* As they are called in the output. */
+static const model *names_of(const exporter *x) { return x->job->names ? x->job->names : x->from->m; }
+
 static void list_items(exporter *x, uint64_t shard_bytes) {
-    const model *m = x->from->m;
+    const model *m = names_of(x);
     size_t n = 0;
     for (size_t i = 0; i < m->n_params; i++) n += (size_t)m->params[i].n_parts;
     x->items = arena_array(&x->memory, item, n);
@@ -119,7 +122,7 @@ static status put_interleaved(exporter *x, safetensors_writer *w, size_t entry, 
 }
 
 static status write_item(exporter *x, safetensors_writer *w, size_t entry, const item *it) {
-    const model_param *q = &x->from->m->params[it->param];
+    const model_param *q = &names_of(x)->params[it->param];
     const param_part *part = &q->parts[it->part];
     const shape *s = &q->shape;
     int64_t columns = s->rank == 2 ? s->dim[1] : 1, block = x->block / columns;
@@ -210,7 +213,7 @@ static status write_config(const exporter *x, const json_t *description, arena *
     static const char *const names[] = {[DTYPE_F32] = "float32", [DTYPE_BF16] = "bfloat16", [DTYPE_F16] = "float16"};
     if (x->job->heads == EXPORT_META) {
         json_t *params;
-        TRY(model_config_to_meta(&x->from->m->config, &params));
+        TRY(model_config_to_meta(&names_of(x)->config, &params));
         status written = json_write_file(arena_format(memory, "%s/params.json", x->dir), params);
         json_decref(params);
         return written;

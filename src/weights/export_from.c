@@ -47,7 +47,7 @@ static dtype stored_type(const checkpoint_reader *r, const model *m, bool adapte
     return half ? found.type : DTYPE_F32;
 }
 
-/* The model whose parameters and names are written. */
+/* The model whose parameters and names are written. adapters: alone, without their base. */
 static status choose_heads(const export_options *o, const char *from, bool adapters, model_config *c) {
     if (o->heads == EXPORT_FIRST_HEAD) {
         *c = model_main_config(c);
@@ -55,7 +55,8 @@ static status choose_heads(const export_options *o, const char *from, bool adapt
     }
     if (adapters)
         return ERR(ERR_INPUT,
-                   "export --heads: %s holds adapters, and PEFT knows those of the first head alone; leave --heads out",
+                   "export --heads: %s holds adapters, and PEFT knows those of the first head alone; add --merge, or "
+                   "leave --heads out",
                    from);
     if (o->heads == EXPORT_ALL_HEADS && c->mtp_heads <= 1)
         return ERR(ERR_INPUT,
@@ -112,8 +113,8 @@ done:
 
 typedef struct merger {
     model_source source;
-    model m;
-    program g;
+    model m, names; /* names: in the layout that is written */
+    program g, names_g;
     weight_files base;     /* of a Hugging Face directory */
     safetensors adapters;  /* of PEFT's */
     bool has_adapter_file; /* it is open */
@@ -135,6 +136,8 @@ static void merger_fini(merger *x) {
     model_source_close(&x->source);
     model_fini(&x->m);
     program_fini(&x->g);
+    model_fini(&x->names);
+    program_fini(&x->names_g);
 }
 
 static status open_base(merger *x, param_place *out) {
@@ -167,7 +170,7 @@ static status describe(merger *x, const json_t **out) {
     char *text;
     *out = x->source.description;
     if (*out) return OK;
-    TRY(export_describe(&x->source.config, x->source.base.dir, &(data_options){0}, NULL, &text));
+    TRY(export_describe(&x->m.config, x->source.base.dir, &(data_options){0}, NULL, &text));
     *out = x->description = json_loads(text, 0, NULL);
     free(text);
     return OK;
@@ -205,6 +208,21 @@ static status check_base(const export_job *j) {
     return now == j->trained_over.hash ? OK : lora_base_changed(j->adapters_dir, &j->trained_over, now);
 }
 
+/* All heads in the layout that was asked for, whatever that of the base is. */
+static status name_heads(merger *x, const export_options *o, export_job *j) {
+    const model_source *s = &x->source;
+    model_config c = s->all_heads;
+    if (s->lora.pissa)
+        return ERR(ERR_INPUT,
+                   "export --heads: adapters that began by pissa are merged into the first head alone; leave "
+                   "--heads out");
+    TRY(choose_heads(o, s->dir, false, &c));
+    TRY(build_names(&c, &s->lora, &x->names, &x->names_g));
+    j->names = &x->names;
+    j->heads = o->heads;
+    return OK;
+}
+
 static status merge(merger *x, const char *from, const export_options *o, export_report *out) {
     model_source *s = &x->source;
     export_job j = {.kind = EXPORT_MERGED};
@@ -212,7 +230,8 @@ static status merge(merger *x, const char *from, const export_options *o, export
     if (!s->lora.rank) return ERR(ERR_INPUT, "export --merge: %s has no adapters; leave --merge out", s->dir);
     snprintf(out->from, sizeof out->from, "%s", s->adapters_dir);
     if (s->adapters.reader) out->step = checkpoint_reader_step(s->adapters.reader);
-    TRY(build_names(&s->config, &s->lora, &x->m, &x->g));
+    TRY(build_names(o->heads ? &s->all_heads : &s->config, &s->lora, &x->m, &x->g));
+    if (o->heads) TRY(name_heads(x, o, &j));
     j.from = (param_reader){
         .m = &x->m, .g = &x->g, .merge = true, .scale = (double)lora_scale(&s->lora), .hash_as = DTYPE_COUNT};
     TRY(open_base(x, &j.from.base));
@@ -229,7 +248,7 @@ static status merge(merger *x, const char *from, const export_options *o, export
         x->convert.adapters.raw = x->convert.base.raw, x->convert.adapters.block = x->convert.base.block;
         j.from.m = &x->convert.wide, j.from.g = &x->convert.wide_g, j.from.pissa = &x->convert;
     }
-    if (s->config.meta_files) j.heads = EXPORT_META; /* of the first head: a merged model is laid out as its base */
+    if (s->config.meta_files && !o->heads) j.heads = EXPORT_META; /* of the first head, laid out as its base */
     TRY(describe(x, &j.description));
     TRY(find_tokenizer(x, o, &j.tokenizer));
     if (out->type == DTYPE_COUNT) out->type = base_type(x);
@@ -242,12 +261,11 @@ status export_checkpoint(const char *from, const export_options *o, export_repor
         return ERR(ERR_INPUT,
                    "export: --adapter %s is for --merge, which writes the model with the adapter merged into it",
                    o->adapter);
-    if (o->merge && o->heads != EXPORT_FIRST_HEAD)
-        return ERR(ERR_INPUT, "export: --heads is not for --merge, which writes the first head; leave one of them out");
     TRY(export_check_dir(NULL, o->dir));
     if (!o->merge) return export_stored(from, o, out);
     merger x = {0};
     program_init(&x.g);
+    program_init(&x.names_g);
     status rc = merge(&x, from, o, out);
     merger_fini(&x);
     return rc;

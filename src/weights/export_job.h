@@ -16,6 +16,8 @@ struct export_job {
     lora_options lora;         /* EXPORT_ADAPTER */
     const json_t *description; /* export_describe */
     export_heads heads;
+    const model
+        *names; /* the same parameters by the names and in the layout of the output; NULL: those of the reader */
     const tokenizer_files *tokenizer; /* NULL: none */
     status (*check)(
         const export_job *j); /* after all parameters were read, before the directory appears; may be NULL */

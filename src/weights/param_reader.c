@@ -183,7 +183,8 @@ status param_reader_read(param_reader *s, size_t i, int64_t first, int64_t n, fl
         return OK;
     }
     TRY(read_plain(s, i, &s->found, first, n, out));
-    if (s->merge && s->hash_as != DTYPE_COUNT) s->hash += params_hash_elements(q->name, first, out, n, s->hash_as);
+    bool is_hashed = s->merge && s->hash_as != DTYPE_COUNT && !q->of_other_head; /* as params.c hashes a base */
+    if (is_hashed) s->hash += params_hash_elements(q->name, first, out, n, s->hash_as);
     if (s->param_b) merge_rows(s, q, first / columns_of(q), n / columns_of(q), out);
     return OK;
 }

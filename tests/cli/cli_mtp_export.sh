@@ -84,6 +84,23 @@ run 0 train "${common[@]}" --set train.steps=2 --set train.lr=0.01 "${lora[@]}" 
 run 0 export lora merged --merge
 [ "$(generate lora)" = "$(generate merged)" ] || fail "adapters and merged adapters generate differently"
 
+# Over an ordinary model, whose last layer every head begins as: all heads merged, in either layout, are those of the run.
+base=$TEST_FIXTURES/lora/train_llama
+run 0 train "${common[@]}" --set train.steps=2 --set train.lr=0.01 --set model.lora.rank=4 --set model.path="$base" --set run.dir=heads_lora
+check 2 "add --merge" -- export heads_lora never --heads all
+run 0 export heads_lora heads_merged --merge --heads all
+speculate() { # MODEL
+    run 0 generate --model "$1" --tokenizer byte --prompt "the cat" --max-new 12 --device cpu --ignore-eos --speculative --json
+    python3 -c "
+import json; r = json.loads(open('out').read().splitlines()[-1])
+print(r['completions'][0]['tokens'], r['speculative']['accepted'], r['speculative']['drafted'])"
+}
+[ "$(speculate heads_lora)" = "$(speculate heads_merged)" ] || fail "merged heads draft otherwise than those of the run"
+run 0 export lora meta_merged --merge --heads meta
+run 0 export lora hf_merged --merge --heads all
+[ "$(speculate lora)" = "$(speculate meta_merged)" ] || fail "heads merged into Meta's layout draft otherwise than those of the run"
+[ "$(speculate lora)" = "$(speculate hf_merged)" ] || fail "heads merged out of Meta's layout draft otherwise than those of the run"
+
 # Refused.
 check 2 "holds 3 prediction heads" -- train "${common[@]}" --set model.path=all_test-llama --set model.mtp.heads=2 --set run.dir=never
 check 2 "PEFT knows those of the first head" -- export lora never --heads all
