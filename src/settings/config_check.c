@@ -59,8 +59,7 @@ static void warn_no_effect_preference(const config *c) {
 static void warn_no_effect_policy(const config *c) {
     bool policy = c->task == TASK_RLOO;
     for (size_t i = 0; config_key(i); i++)
-        if (str_starts_with(config_key(i), "rl."))
-            warn_if_given(c, config_key(i), policy, "train.task is not rloo");
+        if (str_starts_with(config_key(i), "rl.")) warn_if_given(c, config_key(i), policy, "train.task is not rloo");
     const char *why = "a step of train.task rloo has as many rows as its completions fill";
     warn_if_given(c, "train.batch", !policy, why);
     warn_if_given(c, "train.accumulation", !policy, why);
@@ -112,9 +111,11 @@ static void config_warn_no_effect(const config *c) {
     warn_no_effect_preference(c);
     warn_no_effect_reward(c);
     warn_no_effect_policy(c);
-    warn_if_given(c, "train.weighting", c->task == TASK_MTP || c->train.weighting == WEIGHTING_BASELINE,
-                  "train.task is not mtp");
-    const char *const of_rho1[] = {"rho1.k_percent", "rho1.mode", "rho1.first_head_all", "rho1.reference"};
+    bool weighs = c->task == TASK_MTP || c->task == TASK_SFT;
+    warn_if_given(c, "train.weighting", weighs || c->train.weighting == WEIGHTING_BASELINE,
+                  "train.task is neither mtp nor sft");
+    const char *const of_rho1[] = {"rho1.k_percent", "rho1.mode", "rho1.first_head_all", "rho1.reference",
+                                   "rho1.reference_on"};
     for (size_t i = 0; i < ARRAY_LENGTH(of_rho1); i++)
         warn_if_given(c, of_rho1[i], c->train.weighting == WEIGHTING_RHO1, "train.weighting is not rho1");
     warn_if_given(c, "model.lora.alpha", lora, "model.lora.rank is none");

@@ -50,6 +50,11 @@ one=$(train 1 "${sets[@]}" --set train.accumulation=3)
 same "$one" 3 "${sets[@]}" --set parallel.zero=3 --set memory.recompute=full
 same "$one" 1 "${sets[@]}" --set train.accumulation=3 --set memory.recompute=selective "${host[@]}"
 same "$(train 1 --set precision=bf16)" 1 "${sets[@]}" --set rho1.k_percent=1
+run 0 train "${common[@]}" --set run.dir=tuned --set run.export=reference
+sets=(--set precision=bf16 --set train.weighting=rho1 --set rho1.reference=reference)
+one=$(train 1 "${sets[@]}" --set train.accumulation=3)
+same "$one" 1 "${sets[@]}" --set train.accumulation=3 --set rho1.reference_on=disk
+same "$one" 3 "${sets[@]}" --set parallel.zero=3 --set memory.recompute=full --set rho1.reference_on=disk
 sets=(--set train.weighting=random)
 one=$(train 1 "${sets[@]}" --set train.accumulation=3)
 same "$one" 3 "${sets[@]}" --set parallel.zero=2
