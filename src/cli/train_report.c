@@ -31,6 +31,9 @@ static void print_losses(const data_report *r) {
         fprintf(stderr, "; %llu record%s dropped", (unsigned long long)r->n_dropped_documents,
                 r->n_dropped_documents == 1 ? " is" : "s are");
     if (r->n_dropped_tokens) fprintf(stderr, " (%llu tokens)", (unsigned long long)r->n_dropped_tokens);
+    if (r->n_incorrect)
+        fprintf(stderr, "; %llu record%s left out as not correct", (unsigned long long)r->n_incorrect,
+                r->n_incorrect == 1 ? " is" : "s are");
     if (r->n_skipped)
         fprintf(stderr, "; %llu invalid line%s skipped", (unsigned long long)r->n_skipped,
                 r->n_skipped == 1 ? " is" : "s are");
@@ -113,6 +116,11 @@ void train_report_data(const dataset *d, const train_request *q, const plan *p) 
     } else {
         fprintf(stderr, ": endless, rows of %lld tokens", (long long)q->data.seq_len);
     }
+    if (r.n_problems)
+        fprintf(stderr, "\n          pairs of %llu problems; %llu have no pair (no correct solution, or no wrong one)",
+                (unsigned long long)(r.n_problems - r.n_unpaired), (unsigned long long)r.n_unpaired);
+    if (r.n_unused_pairs)
+        fprintf(stderr, "; %llu pairs are left out (data.max_pairs)", (unsigned long long)r.n_unused_pairs);
     if (isfinite(r.entropy_per_token)) fprintf(stderr, ", entropy %.4f nats per token", r.entropy_per_token);
     fputc('\n', stderr);
     warn_of_short_rows(&r, dataset_kind(d), q->data.seq_len);

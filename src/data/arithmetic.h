@@ -2,6 +2,7 @@
 /* arithmetic.h - private to data: the problems of builtin:arithmetic (generate.c), for what else is made of them. */
 #include "data/source.h"
 
+enum { DIFFICULTY_MAX = 6 };
 typedef struct problem {
     int32_t a, b;
     char op;

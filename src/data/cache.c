@@ -168,6 +168,10 @@ static status map_store(const cache_slot *c, int fd, const cache_header *h, toke
                        .n_documents = h->n_documents,
                        .n_skipped = h->n_skipped,
                        .n_replaced = h->n_replaced,
+                       .n_incorrect = h->n_incorrect,
+                       .n_problems = h->n_problems,
+                       .n_unpaired = h->n_unpaired,
+                       .n_unused_pairs = h->n_unused_pairs,
                        .tokens = (const char *)map + CACHE_HEADER_BYTES,
                        .documents = (const store_document *)((const char *)map + CACHE_HEADER_BYTES + documents_at),
                        .hash = h->payload_hash,
@@ -302,6 +306,10 @@ status cache_commit(cache_slot *c, const file_stamp *stamp, hash128 source_hash,
                       .n_documents = s->n_documents,
                       .n_skipped = s->n_skipped,
                       .n_replaced = s->n_replaced,
+                      .n_incorrect = s->n_incorrect,
+                      .n_problems = s->n_problems,
+                      .n_unpaired = s->n_unpaired,
+                      .n_unused_pairs = s->n_unused_pairs,
                       .payload_hash = s->hash};
     memcpy(h.magic, MAGIC, sizeof MAGIC);
     h.header_hash = hash_of(&h);

@@ -13,7 +13,8 @@ typedef struct cache_header {
     hash128 source_hash;
     uint64_t n_tokens, n_documents, n_skipped, n_replaced;
     hash128 payload_hash;
-    char unused[CACHE_HEADER_BYTES - 168];
+    uint64_t n_incorrect, n_problems, n_unpaired, n_unused_pairs;
+    char unused[CACHE_HEADER_BYTES - 200];
     uint64_t header_hash; /* XXH3 of all before it */
 } cache_header;
 _Static_assert(sizeof(cache_header) == CACHE_HEADER_BYTES, "the header fills its block");

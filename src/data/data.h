@@ -23,6 +23,9 @@ bool data_is_records(const char *path); /* what auto takes a file for: .jsonl, .
  *   DATA_PAIRS     {"prompt", "chosen", "rejected"}: two answers to one prompt
  *   DATA_LABELLED  {"prompt", "completion", "label"}: one answer, and whether it is a good one (KTO)
  *   DATA_PROMPTS   prompts alone, without rows: prompts.h reads them
+ *   DATA_SOLUTIONS records with one answer and {"is_correct", "task_id", "difficulty" (may be absent)}: pairs are made of them,
+ *                  a correct and a wrong solution of one problem each. Rows and segments are those of DATA_PAIRS.
+ * Of records that say is_correct, DATA_TEXT has those where it is true: a model that imitates must not learn the others.
  * An example of pairs or labelled answers is several documents of one row, each with its own copy of the prompt:
  *   DATA_PAIRS     PART_CHOSEN, PART_REJECTED
  *   DATA_LABELLED  PART_CHOSEN where label is true, else PART_REJECTED; then PART_MISMATCHED: the same prompt with the
@@ -30,9 +33,9 @@ bool data_is_records(const char *path); /* what auto takes a file for: .jsonl, .
  *                  the split (cyclic) that has another prompt; where that one does not fit, the one with the shortest
  *                  response.
  * Rows hold whole examples. One that is longer than a row is dropped and counted, never cut. */
-typedef enum data_kind { DATA_TEXT, DATA_PAIRS, DATA_LABELLED, DATA_PROMPTS } data_kind;
+typedef enum data_kind { DATA_TEXT, DATA_PAIRS, DATA_LABELLED, DATA_PROMPTS, DATA_SOLUTIONS } data_kind;
 typedef enum data_part { PART_CHOSEN, PART_REJECTED, PART_MISMATCHED, PART_STRIDE = 4 } data_part;
-/* "chosen", "rejected"; of labelled examples "desirable", "undesirable", "mismatched". */
+/* "chosen", "rejected"; of labelled examples "desirable", "undesirable", "mismatched"; of solutions "correct", "wrong". */
 const char *data_part_name(data_kind k, data_part p);
 
 typedef enum data_train_on { TRAIN_ON_RESPONSE, TRAIN_ON_ALL } data_train_on;
@@ -46,18 +49,21 @@ typedef enum chat_format {
     CHAT_COUNT
 } chat_format;
 
+enum { PAIRS_PER_PROBLEM = 4 };
 typedef struct data_options {
     data_kind kind;
-    /* builtin:arithmetic | builtin:grammar | builtin:random | builtin:preferences (pairs or labelled, alone) | files, comma
-     * separated. "a.jsonl:0.7, b.txt:0.3" draws 7 of 10 rows from the first; without weights files count by their size. A
+    /* builtin:arithmetic | builtin:grammar | builtin:random | builtin:preferences (pairs or labelled, alone) |
+     * builtin:solutions (text: the correct ones; pairs) | files, comma separated. "a.jsonl:0.7, b.txt:0.3" draws 7 of 10 rows from the first; without weights files count by their size. A
      * backslash takes the character after it as it is: a file called "x:1" is written "x\:1". */
     const char *source;
     const char *tokenizer; /* byte, or a tokenizer.json or its directory */
     int64_t seq_len;
-    bool pack;            /* several documents per row; false: one document, or example, per row, padded */
-    int64_t difficulty;   /* builtin:arithmetic and builtin:preferences: digits of the operands, 1..6 */
-    int64_t vocab;        /* builtin:random: tokens are below this; 0: bytes */
-    double eval_fraction; /* of a file's tail kept for evaluation */
+    bool pack;                 /* several documents per row; false: one document, or example, per row, padded */
+    int64_t difficulty;        /* builtin:arithmetic, preferences, solutions: digits of the operands, 1..6 */
+    int64_t pairs_per_problem; /* DATA_SOLUTIONS: at most; 0: PAIRS_PER_PROBLEM */
+    int64_t max_pairs;         /* DATA_SOLUTIONS: of a file; 0: all */
+    int64_t vocab;             /* builtin:random: tokens are below this; 0: bytes */
+    double eval_fraction;      /* of a file's tail kept for evaluation */
     data_format format;
     record_options records;
     data_train_on train_on; /* records with a prompt: loss on the responses alone, or on every token */
@@ -178,13 +184,17 @@ typedef struct data_report {
     uint64_t n_dropped_documents;   /* ... or the whole record, because no trained token fitted; examples: too long */
     uint64_t n_dropped_tokens;      /* that no row holds */
     uint64_t n_undesirable;         /* DATA_LABELLED: examples with the label false, the dropped ones too */
-    uint64_t n_skipped;             /* invalid lines, skipped with RECORDS_SKIP (both splits together) */
-    uint64_t n_replaced;            /* pieces of text that were not UTF-8, with RECORDS_SKIP (both splits together) */
-    uint64_t n_files, n_cached;     /* cached: read back from the token cache */
-    chat_format chat;               /* how turns are written; CHAT_AUTO: there are none */
-    uint64_t rows_per_epoch;        /* 0: the source is endless; a weighted mixture: until each file was seen whole */
-    double fill;                    /* share of row positions that hold a token */
-    double entropy_per_token; /* nats, of the trained tokens, where it is known exactly (builtin:grammar); else NaN */
+    uint64_t n_incorrect;           /* DATA_TEXT: records left out because is_correct is false (both splits together) */
+    uint64_t n_problems;        /* DATA_SOLUTIONS: of the files (both splits together), and those of them that ... */
+    uint64_t n_unpaired;        /* ... have no pair, because no solution is correct, or none is wrong */
+    uint64_t n_unused_pairs;    /* DATA_SOLUTIONS: left out by max_pairs (both splits together) */
+    uint64_t n_skipped;         /* invalid lines, skipped with RECORDS_SKIP (both splits together) */
+    uint64_t n_replaced;        /* pieces of text that were not UTF-8, with RECORDS_SKIP (both splits together) */
+    uint64_t n_files, n_cached; /* cached: read back from the token cache */
+    chat_format chat;           /* how turns are written; CHAT_AUTO: there are none */
+    uint64_t rows_per_epoch;    /* 0: the source is endless; a weighted mixture: until each file was seen whole */
+    double fill;                /* share of row positions that hold a token */
+    double entropy_per_token;   /* nats, of the trained tokens, where it is known exactly (builtin:grammar); else NaN */
 } data_report;
 status dataset_open(dataset **out, const data_options *o);
 /* Heap memory held for tokens and tables: part of the plan. Tokens in the cache are mapped, not held: the system may
@@ -237,6 +247,8 @@ typedef struct record_view {
 typedef status (*record_visit)(void *context, const tokenizer *t, const record_view *v);
 status data_visit_records(const data_options *o, bool prompts, uint64_t most, record_visit visit, void *context);
 bool data_source_has_problems(const char *source);
+bool data_source_has_difficulty(
+    const char *source); /* is it built in, and made of numbers with data.difficulty digits? */
 bool data_source_has_records(const data_options *o);        /* is any of its files one of JSON Lines */
 void data_list_missing(const data_options *o, strbuf *out); /* files of the source that are not there, by name */
 /* Looks at the first records: prompts and responses with nothing between them, no space and no sign. */
@@ -244,6 +256,10 @@ bool data_pairs_are_glued(const data_options *o);
 /* Checkable problems: prompt and answer of held-out problem `index`. False when the source has none. Training rows
  * never contain a held-out problem. */
 bool dataset_problem(const dataset *d, uint64_t index, strbuf *prompt, strbuf *answer);
+
+/* Where a solution of builtin:solutions first goes wrong: the place of the token in its document, which begins with the
+ * problem; -1: it is correct. n: tokens of the document, or more. */
+int64_t data_solution_wrong_at(const int32_t *tokens, int64_t n, int64_t difficulty);
 
 /* ---- loader: fills micro-batches ahead of the step on its own thread ----------------------------------------- */
 

@@ -3,6 +3,7 @@
  * Options are checked here once; what only one kind of source knows (difficulty, file sizes) is checked where it is
  * opened. A data set is immutable: several threads may read rows at the same time. */
 #include "data/prompts.h"
+#include "data/solutions.h"
 #include "data/source.h"
 
 #include <math.h>
@@ -19,13 +20,21 @@ struct dataset {
 static const struct {
     const char *name;
     status (*open)(source **out, const data_options *o);
-    bool has_problems, has_examples;
+    bool has_problems, has_difficulty;
+    unsigned kinds; /* of data that it has: 1 << data_kind */
 } builtins[] = {
-    {"builtin:arithmetic", arithmetic_open, true, false},
-    {"builtin:grammar", grammar_open, false, false},
-    {"builtin:random", random_open, false, false},
-    {"builtin:preferences", preferences_open, true, true},
+    {"builtin:arithmetic", arithmetic_open, true, true, 1 << DATA_TEXT},
+    {"builtin:grammar", grammar_open, false, false, 1 << DATA_TEXT},
+    {"builtin:random", random_open, false, false, 1 << DATA_TEXT},
+    {"builtin:preferences", preferences_open, true, true, 1 << DATA_PAIRS | 1 << DATA_LABELLED},
+    {BUILTIN_SOLUTIONS, NULL, false, true, 1 << DATA_TEXT | 1 << DATA_PAIRS | 1 << DATA_SOLUTIONS},
 };
+
+bool data_source_has_difficulty(const char *source) {
+    for (size_t i = 0; i < ARRAY_LENGTH(builtins); i++)
+        if (strcmp(source, builtins[i].name) == 0) return builtins[i].has_difficulty;
+    return false;
+}
 
 bool data_source_has_problems(const char *source) {
     for (size_t i = 0; i < ARRAY_LENGTH(builtins); i++)
@@ -42,8 +51,11 @@ static status unknown_builtin(const char *name) {
     return rc;
 }
 
-static status wrong_builtin(bool has_examples) {
-    if (has_examples)
+static status wrong_builtin(data_kind kind) {
+    if (kind == DATA_SOLUTIONS)
+        return ERR(ERR_INPUT, "data.source: found a built-in source without solutions of problems, expected "
+                              "builtin:solutions, or files of JSON Lines with is_correct and task_id");
+    if (kind == DATA_TEXT)
         return ERR(ERR_INPUT, "data.source: found builtin:preferences, expected a source of single answers: pairs are "
                               "for train.task=preference; builtin:arithmetic has the same problems");
     return ERR(ERR_INPUT, "data.source: found a built-in source without preferences, expected builtin:preferences, or "
@@ -66,8 +78,8 @@ static status open_source(source **out, const data_options *o, const tokenizer *
             return ERR(ERR_INPUT,
                        "data: found the tokenizer '%.200s' with %s, expected 'byte': built-in sources are bytes",
                        o->tokenizer, o->source);
-        if (builtins[i].has_examples != (o->kind != DATA_TEXT)) return wrong_builtin(builtins[i].has_examples);
-        return builtins[i].open(out, o);
+        if (!(builtins[i].kinds >> o->kind & 1)) return wrong_builtin(o->kind);
+        return builtins[i].open ? builtins[i].open(out, o) : files_open(out, o, t);
     }
     if (str_starts_with(o->source, "builtin:")) return unknown_builtin(o->source);
     return files_open(out, o, t);
@@ -76,6 +88,7 @@ static status open_source(source **out, const data_options *o, const tokenizer *
 uint64_t dataset_host_bytes(const dataset *d) { return d->source->n_bytes; }
 
 uint64_t dataset_host_bytes_at_most(const data_options *o) {
+    if (strcmp(o->source, BUILTIN_SOLUTIONS) == 0) return builtin_solutions_bytes(o);
     if (str_starts_with(o->source, "builtin:")) return 0;
     return files_host_bytes_at_most(o);
 }

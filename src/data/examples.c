@@ -10,7 +10,9 @@
 const char *data_part_name(data_kind k, data_part p) {
     static const char *const pairs[] = {"chosen", "rejected"};
     static const char *const labelled[] = {"desirable", "undesirable", "mismatched"};
+    static const char *const solutions[] = {"correct", "wrong"};
     if (k == DATA_PAIRS && p <= PART_REJECTED) return pairs[p];
+    if (k == DATA_SOLUTIONS && p <= PART_REJECTED) return solutions[p];
     return k == DATA_LABELLED && p <= PART_MISMATCHED ? labelled[p] : NULL;
 }
 
@@ -21,7 +23,7 @@ static const char *column_or(const char *column, const char *usual) { return is_
 
 status example_columns_check(const data_options *o) {
     const record_options *r = &o->records;
-    bool pairs = o->kind == DATA_PAIRS, labelled = o->kind == DATA_LABELLED;
+    bool pairs = o->kind == DATA_PAIRS, labelled = o->kind == DATA_LABELLED, answers = !pairs && !labelled;
     const struct {
         const char *name, *column;
         bool fits;
@@ -30,7 +32,10 @@ status example_columns_check(const data_options *o) {
         {"response", r->response_column, !pairs, "data.chosen_column and data.rejected_column"},
         {"chosen", r->chosen_column, pairs, labelled ? "data.response_column and data.label_column" : NULL},
         {"rejected", r->rejected_column, pairs, labelled ? "data.response_column and data.label_column" : NULL},
-        {"label", r->label_column, labelled, pairs ? "data.chosen_column and data.rejected_column" : NULL}};
+        {"label", r->label_column, labelled, pairs ? "data.chosen_column and data.rejected_column" : NULL},
+        {"correct", r->correct_column, answers, pairs ? "data.chosen_column" : "data.label_column"},
+        {"task", r->task_column, answers, pairs ? "data.chosen_column" : "data.label_column"},
+        {"difficulty", r->difficulty_column, answers, pairs ? "data.chosen_column" : "data.label_column"}};
     for (size_t i = 0; i < ARRAY_LENGTH(columns); i++) {
         if (!is_given(columns[i].column) || columns[i].fits) continue;
         if (!columns[i].expected)
@@ -48,9 +53,11 @@ status example_options_check(const data_options *o) {
     TRY(example_columns_check(o));
     if (o->kind == DATA_TEXT) return record_options_check(&o->records);
     if (o->train_on == TRAIN_ON_ALL)
-        return ERR(ERR_INPUT, "data.train_on: found all, expected response: preferences compare answers, and the "
-                              "prompt is the same in all of them");
-    return OK;
+        return ERR(ERR_INPUT,
+                   "data.train_on: found all, expected response: %s compare answers, and the prompt is the "
+                   "same in all of them",
+                   o->kind == DATA_SOLUTIONS ? "critics" : "preferences");
+    return o->kind == DATA_SOLUTIONS ? record_options_check(&o->records) : OK;
 }
 
 /* ---- pairs ----------------------------------------------------------------------------------------------------- */
@@ -199,6 +206,24 @@ static status parse_labelled(example_parser *p, const record_options *o, place a
     return OK;
 }
 
+/* ---- solutions --------------------------------------------------------------------------------------------------- */
+
+/* A record as training by imitation reads it, and what it says of its solution. */
+static status parse_solution(example_parser *p, const char *text, size_t n_bytes, const char *path, uint64_t line,
+                             const record_options *o, data_example *out) {
+    data_record *r = &out->records[0];
+    TRY(record_parse(&p->parsers[0], text, n_bytes, path, line, o, r));
+    if (r->kind == RECORD_TEXT)
+        return ERR(ERR_INPUT,
+                   "%s:%llu: key 'text': found a text without a prompt, expected a problem and its solution, as "
+                   "instruction and output, or prompt and completion" SKIP_HINT,
+                   path, (unsigned long long)line);
+    out->n = 1;
+    TRY(solution_keys_read(r->object, o, path, line, &out->keys));
+    out->is_undesirable = !out->keys.is_correct;
+    return OK;
+}
+
 /* ---- a line ------------------------------------------------------------------------------------------------------ */
 
 void example_parser_close(example_parser *p) {
@@ -216,6 +241,7 @@ status example_parse(example_parser *p, const char *text, size_t n_bytes, const 
     record_options options = o->records;
     options.may_lack_response = false;
     *out = (data_example){0};
+    if (o->kind == DATA_SOLUTIONS) return parse_solution(p, text, n_bytes, path, line, &options, out);
     data_record empty = {.path = path, .line = line};
     TRY(record_load_line(&p->parsers[0], text, n_bytes, at, &empty.has_rounded_numbers));
     for (size_t i = 0; i < EXAMPLE_RECORDS; i++) out->records[i] = empty;

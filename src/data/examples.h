@@ -8,13 +8,14 @@
  * begin with all turns of a prompt beside them repeat it too, and so do lists beside a prompt that is one text; that text
  * must then be one of the common turns.
  * A record of an example is what an sft record with that prompt and that answer is, so its tokens are the same. */
-#include "data/data.h"
+#include "data/solutions.h"
 
 enum { EXAMPLE_RECORDS = 2 };
 typedef struct data_example {
     data_record records[EXAMPLE_RECORDS]; /* chosen, rejected; labelled: one */
     size_t n;
-    bool is_undesirable; /* DATA_LABELLED: label is false */
+    bool is_undesirable; /* DATA_LABELLED: label is false; DATA_SOLUTIONS: is_correct is false */
+    solution_keys keys;  /* DATA_SOLUTIONS */
 } data_example;
 
 /* Memory of one example at a time: zero it, use it for many lines, close it. */

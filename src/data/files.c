@@ -11,6 +11,7 @@
  * comes again, and a short one begins its next epoch while others are still in their first. */
 #include "data/examples.h"
 #include "data/rows.h"
+#include "data/solutions.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -33,6 +34,7 @@ typedef struct files_source {
     token_store *stores;
     data_report (*reports)[2]; /* per file and split */
     size_t n_files;
+    bool is_builtin; /* builtin:solutions: one store, and no file */
     mixture_part *parts;
     size_t n_parts;
     mixture_slot *slots[2]; /* (MIXTURE_BLOCK) per split; NULL: one part */
@@ -102,6 +104,10 @@ static void files_report(const source *base, split which, data_report *out) {
         out->n_dropped_documents += r->n_dropped_documents;
         out->n_dropped_tokens += r->n_dropped_tokens;
         out->n_undesirable += r->n_undesirable;
+        out->n_incorrect += r->n_incorrect;
+        out->n_problems += r->n_problems;
+        out->n_unpaired += r->n_unpaired;
+        out->n_unused_pairs += r->n_unused_pairs;
         out->n_skipped += r->n_skipped;
         out->n_replaced += r->n_replaced;
         out->n_files += r->n_files;
@@ -144,15 +150,40 @@ static void files_close(source *base) {
 
 /* ---- splits -------------------------------------------------------------------------------------------------- */
 
+/* The documents of two neighbouring examples, or records: do they answer the same prompt? */
+static bool same_problem(const token_store *t, uint64_t a, uint64_t b) {
+    uint64_t i = store_document_begin(t, a), k = store_document_begin(t, b);
+    for (; i < t->documents[a].end && k < t->documents[b].end; i++, k++) {
+        bool ends = store_trained(t, i);
+        if (ends != store_trained(t, k)) return false;
+        if (ends) return true;
+        if (store_token(t, i) != store_token(t, k)) return false;
+    }
+    return false;
+}
+
+/* Solutions of one problem stand together in files; all of them are held out, or none. */
+static uint64_t split_between_problems(const token_store *t, uint64_t n, uint64_t n_train, uint64_t n_each) {
+    uint64_t at = n_train;
+    while (at > 0 && at < n && same_problem(t, (at - 1) * n_each, at * n_each)) at--;
+    if (at > 0) return at;
+    for (at = n_train; at < n && same_problem(t, (at - 1) * n_each, at * n_each);) at++;
+    return at < n ? at : n_train;
+}
+
 /* Text is split between tokens, and each part ends with EOS. Records are split between records, and at least one of
  * several is kept where any is to be. */
-static void add_store(files_source *s, size_t file, mixture_part *p, double eval_fraction) {
+static void add_store(files_source *s, size_t file, mixture_part *p, double eval_fraction, int64_t difficulty) {
     const token_store *t = &s->stores[file];
     data_report *train = &s->reports[file][SPLIT_TRAIN], *eval = &s->reports[file][SPLIT_EVAL];
     uint64_t n_each = documents_per_example(t->kind), n = t->is_text ? t->n_tokens : t->n_documents / n_each;
     uint64_t n_eval = (uint64_t)((double)n * eval_fraction);
     if (!t->is_text && eval_fraction > 0 && n > 1) n_eval = MAX(n_eval, 1);
     uint64_t n_train = n - n_eval;
+    bool has_solutions = t->n_problems > 0 || t->n_incorrect > 0;
+    if (s->is_builtin) n_train = builtin_solutions_split(t, n_each, difficulty);
+    else if (has_solutions && n_eval > 0) n_train = split_between_problems(t, n, n_train, n_each);
+    if (has_solutions) n_eval = n - n_train;
     if (t->is_text) {
         bool eos = p->splits[SPLIT_TRAIN].eos >= 0;
         row_space_add(
@@ -224,6 +255,23 @@ static bool is_text_file(const data_options *o, const char *path) {
 
 bool data_is_record_file(const data_options *o, const char *path) { return !is_text_file(o, path); }
 
+/* What a store says of itself; rows add the rest. */
+static void begin_reports(files_source *s, size_t file, chat_format chat) {
+    const token_store *store = &s->stores[file];
+    s->base.n_bytes += store->heap_bytes;
+    for (int k = 0; k < 2; k++)
+        s->reports[file][k] = (data_report){.entropy_per_token = NAN,
+                                            .n_files = 1,
+                                            .n_incorrect = store->n_incorrect,
+                                            .n_problems = store->n_problems,
+                                            .n_unpaired = store->n_unpaired,
+                                            .n_unused_pairs = store->n_unused_pairs,
+                                            .n_skipped = store->n_skipped,
+                                            .n_replaced = store->n_replaced,
+                                            .n_cached = store->from_cache,
+                                            .chat = store->has_prompts ? chat : CHAT_AUTO};
+}
+
 static status read_files(files_source *s, const data_options *o, const tokenizer *t, const char *tokenizer_name) {
     status rc = OK;
     chat *c = NULL;
@@ -241,18 +289,12 @@ static status read_files(files_source *s, const data_options *o, const tokenizer
                          "data.source: found a text file, %s, expected JSON Lines with the keys %s (.jsonl, or "
                          "data.format=jsonl)",
                          s->entries[i].path,
-                         o->kind == DATA_PAIRS ? "prompt, chosen and rejected" : "prompt, completion and label"),
+                         o->kind == DATA_PAIRS       ? "prompt, chosen and rejected"
+                         : o->kind == DATA_SOLUTIONS ? "instruction, output, is_correct and task_id"
+                                                     : "prompt, completion and label"),
                      done);
         TRY_GOTO(rc, tokenize_file(&job, s->entries[i].path, is_text_file(o, s->entries[i].path), store), done);
-        s->base.n_bytes += store->heap_bytes;
-        for (int k = 0; k < 2; k++) {
-            data_report *r = &s->reports[i][k];
-            *r = (data_report){.entropy_per_token = NAN, .n_files = 1};
-            r->n_skipped = store->n_skipped;
-            r->n_replaced = store->n_replaced;
-            r->n_cached = store->from_cache;
-            if (store->has_prompts) r->chat = chat_format_of(c);
-        }
+        begin_reports(s, i, chat_format_of(c));
         any_prompts |= store->has_prompts;
     }
     if (any_prompts && chat_lacks_end(c))
@@ -309,9 +351,10 @@ static status lay_out(files_source *s, const data_options *o, const tokenizer *t
         for (int k = 0; k < 2; k++) {
             uint64_t key = rng_key(o->seed, purposes[k]);
             row_space_init(&s->parts[i].splits[k], o->seq_len, o->pack, tokenizer_eos(t), i ? rng_u64(key, i) : key);
-            s->parts[i].splits[k].kind = o->kind;
+            s->parts[i].splits[k].kind = data_stored_kind(o->kind);
         }
-    for (size_t i = 0; i < s->n_files; i++) add_store(s, i, &s->parts[s->n_parts > 1 ? i : 0], o->eval_fraction);
+    for (size_t i = 0; i < s->n_files; i++)
+        add_store(s, i, &s->parts[s->n_parts > 1 ? i : 0], o->eval_fraction, o->difficulty);
     TRY(share_out(s, o));
     if (s->n_parts > 1) {
         shuffle_block(s, SPLIT_TRAIN, rng_key(o->seed, "data.mixture.train"));
@@ -357,11 +400,23 @@ status files_open(source **out, const data_options *o, const tokenizer *t) {
     /* Padding is never trained on and never attended to: any id of the vocabulary works. */
     int32_t pad = tokenizer_is_byte(t) ? TOKEN_PAD : MAX(tokenizer_eos(t), 0);
     s->base = (source){.kind = &kind, .seq_len = o->seq_len, .pack = o->pack, .pad = pad};
-    TRY_GOTO(rc, file_list_parse(o->source, &s->entries, &s->n_files), fail);
-    TRY_GOTO(rc, example_options_check(o), fail);
+    s->is_builtin = strcmp(o->source, BUILTIN_SOLUTIONS) == 0;
+    if (s->is_builtin) {
+        s->entries = mem_alloc(sizeof *s->entries);
+        s->entries[0].path = mem_string(o->source);
+        s->n_files = 1;
+    } else {
+        TRY_GOTO(rc, file_list_parse(o->source, &s->entries, &s->n_files), fail);
+        TRY_GOTO(rc, example_options_check(o), fail);
+    }
     s->stores = mem_alloc(s->n_files * sizeof *s->stores);
     s->reports = mem_alloc(s->n_files * sizeof *s->reports);
-    TRY_GOTO(rc, read_files(s, o, t, o->tokenizer), fail);
+    if (s->is_builtin) {
+        TRY_GOTO(rc, builtin_solutions_make(o, &s->stores[0]), fail);
+        begin_reports(s, 0, CHAT_NONE);
+    } else {
+        TRY_GOTO(rc, read_files(s, o, t, o->tokenizer), fail);
+    }
     TRY_GOTO(rc, lay_out(s, o, t), fail);
     s->base.fingerprint = fingerprint_of(s);
     *out = &s->base;
@@ -381,6 +436,8 @@ static uint64_t file_bytes_at_most(const data_options *o, const char *path, uint
     /* {"chosen":"ab","rejected":"ac"}: a pair is longer and has two documents, each with the prompt; a labelled answer
      * has a further table. */
     if (o->kind == DATA_PAIRS) n_tokens *= 2;
+    if (o->kind == DATA_SOLUTIONS) /* each may be in that many pairs */
+        n_tokens *= (uint64_t)(o->pairs_per_problem ? o->pairs_per_problem : PAIRS_PER_PROBLEM);
     if (o->kind == DATA_LABELLED) tables += n_records * sizeof(uint32_t);
     return tables + (cached ? 0 : n_tokens * width + n_records * sizeof(store_document));
 }

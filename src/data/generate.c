@@ -32,7 +32,7 @@ static int64_t scaled(uint32_t word, int64_t n) { return (int64_t)((uint64_t)wor
 /* With two digits: + and -. From three digits on also * by a single digit; a table of one-digit products has no rule
  * from which the held-out ones could be found. a >= b for -, so no answer is negative. */
 static const char operators[] = "+-*";
-enum { HELD_OUT_ONE_IN = 10, MAX_PROBLEMS = 10000, DIFFICULTY_MAX = 6 };
+enum { HELD_OUT_ONE_IN = 10, MAX_PROBLEMS = 10000 };
 
 static int64_t second_operand_end(const arithmetic *s, char op) { return op == '*' ? 10 : s->operand_end; }
 

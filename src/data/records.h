@@ -37,6 +37,8 @@ typedef struct record_options {
     const char *prompt_column, *response_column; /* NULL or "": by the keys above; both or none */
     /* Preferences (example_parse): NULL or "": chosen, rejected, label. prompt_column may stand alone there. */
     const char *chosen_column, *rejected_column, *label_column;
+    /* Solutions (solutions.h): NULL or "": is_correct, task_id, difficulty. */
+    const char *correct_column, *task_column, *difficulty_column;
     record_policy on_error;
     uint64_t max_line; /* bytes; 0: RECORD_MAX_LINE */
     /* Prompts for a model to answer: {"prompt"}, {"question"}, {"instruction"}, messages without the assistant's, and a

@@ -40,6 +40,9 @@ typedef struct prompt_set prompt_set;
 status prompt_source_open(source **out, const data_options *o, const tokenizer *t);
 const prompt_set *prompt_source_set(const source *s);
 
+/* What a file of this kind is stored and laid out as. */
+static inline data_kind data_stored_kind(data_kind k) { return k == DATA_SOLUTIONS ? DATA_PAIRS : k; }
+
 /* One entry of data.source. */
 typedef struct file_entry {
     char *path;

@@ -20,6 +20,7 @@ typedef struct token_store {
     data_kind kind;   /* of pairs two documents each, chosen and rejected */
     bool from_cache;
     uint64_t n_tokens, n_documents, n_skipped, n_replaced;
+    uint64_t n_incorrect, n_problems, n_unpaired, n_unused_pairs; /* as in data_report */
     const void *tokens;
     const store_document *documents;
     hash128 hash;        /* of the tokens and documents */

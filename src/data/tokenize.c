@@ -31,7 +31,7 @@ static status hash_tokenizer(const data_options *o, const tokenizer *t, XXH3_sta
     return OK;
 }
 
-enum { ENCODER_VERSION = 3 }; /* increase when ids change: cached tokens are then built again */
+enum { ENCODER_VERSION = 4 }; /* increase when ids change: cached tokens are then built again */
 
 /* What changes tokens: this code, the tokenizer's file, its specials, the chat format, what is read of a record. */
 static status hash_identity(tokenize_job *j) {
@@ -50,6 +50,11 @@ static status hash_identity(tokenize_job *j) {
     if (o->kind != DATA_TEXT)
         strbuf_printf(&text, "kind %d, '%s' '%s' '%s', ", (int)o->kind, r->chosen_column ? r->chosen_column : "",
                       r->rejected_column ? r->rejected_column : "", r->label_column ? r->label_column : "");
+    if (r->correct_column && *r->correct_column) strbuf_printf(&text, "correct '%s', ", r->correct_column);
+    if (o->kind == DATA_SOLUTIONS)
+        strbuf_printf(&text, "task '%s', difficulty '%s', pairs %lld and %lld, seed %llu, ",
+                      r->task_column ? r->task_column : "", r->difficulty_column ? r->difficulty_column : "",
+                      (long long)o->pairs_per_problem, (long long)o->max_pairs, (unsigned long long)o->seed);
     chat_describe(j->chat, &text);
     ASSERT(XXH3_128bits_update(state, text.text, text.length) == XXH_OK);
     XXH128_hash_t h = XXH3_128bits_digest(state);
@@ -101,6 +106,8 @@ typedef struct batch_line {
     bool too_long;
     bool has_prompt;
     bool is_undesirable;                 /* DATA_LABELLED */
+    bool is_incorrect;                   /* DATA_TEXT: not to be imitated, it has no documents */
+    solution_keys keys;                  /* DATA_SOLUTIONS */
     size_t n_documents;                  /* 1; of a pair 2 */
     chat_tokens tokens[EXAMPLE_RECORDS]; /* per document */
     error_record *error;                 /* NULL: it is a record */
@@ -113,6 +120,7 @@ typedef struct line_batch {
     batch_line *lines;
     size_t n, capacity;
     example_parser *parsers; /* one per thread */
+    solution_set *solutions; /* DATA_SOLUTIONS; else NULL */
 } line_batch;
 
 static status encode_example_line(line_batch *b, batch_line *l, example_parser *p) {
@@ -121,6 +129,7 @@ static status encode_example_line(line_batch *b, batch_line *l, example_parser *
     l->has_prompt = true;
     l->is_undesirable = e.is_undesirable;
     l->n_documents = e.n;
+    l->keys = e.keys;
     return example_encode(b->job->chat, &e, l->tokens);
 }
 
@@ -131,6 +140,10 @@ static status encode_line(line_batch *b, batch_line *l, example_parser *p) {
     if (o->kind != DATA_TEXT) return encode_example_line(b, l, p);
     TRY(record_parse(&p->parsers[0], b->text.text + l->offset, l->length, b->path, l->number, &o->records, &r));
     l->has_prompt = r.kind != RECORD_TEXT;
+    bool imitated;
+    TRY(solution_may_imitate(r.object, &o->records, b->path, l->number, &imitated));
+    l->is_incorrect = !imitated;
+    if (!imitated) return OK;
     l->n_documents = 1;
     return chat_encode(b->job->chat, &r, o->train_on, &l->tokens[0]);
 }
@@ -188,6 +201,9 @@ static status check_end(const line_batch *b, const batch_line *l) {
 
 static status take_line(line_batch *b, batch_line *l, store_builder *out) {
     if (l->error) return error_give(l->error);
+    if (b->solutions) return solution_set_add(b->solutions, &l->tokens[0], &l->keys, l->number);
+    out->store->n_incorrect += l->is_incorrect;
+    if (l->is_incorrect) return OK;
     TRY(check_kind(b, l, out->store));
     if (out->store->n_documents == 0) out->store->has_prompts = l->has_prompt;
     for (size_t i = 0; i < l->n_documents; i++) {
@@ -209,7 +225,7 @@ static void free_lines(line_batch *b, size_t from) {
 static status take_batch(line_batch *b, store_builder *out, record_skips *skips) {
     bool skip = b->job->options->records.on_error == RECORDS_SKIP;
     for (size_t i = 0; i < b->n; i++) {
-        if (out->store->n_documents == 0 && !b->lines[i].error)
+        if (out->store->n_documents == 0 && !b->lines[i].error && !b->lines[i].is_incorrect)
             TRY(check_end(b, &b->lines[i])); /* all would be skipped */
         status rc = take_line(b, &b->lines[i], out);
         if (rc == OK) continue;
@@ -219,13 +235,29 @@ static status take_batch(line_batch *b, store_builder *out, record_skips *skips)
     return OK;
 }
 
+static status no_record(const char *path, const token_store *s) {
+    if (s->n_incorrect)
+        return ERR(ERR_INPUT,
+                   "%s: found %llu records, all of which say that they are not correct (is_correct), and %llu invalid "
+                   "lines, expected some that are correct: only those are imitated",
+                   path, (unsigned long long)s->n_incorrect, (unsigned long long)s->n_skipped);
+    return ERR(ERR_INPUT, "%s: found no record (%llu lines were skipped), expected JSON objects, one on each line",
+               path, (unsigned long long)s->n_skipped);
+}
+
 static status tokenize_lines(tokenize_job *j, reader *in, store_builder *out) {
     status rc = OK;
     record_skips skips = {0};
+    solution_set solutions = {0};
+    bool are_solutions = j->options->kind == DATA_SOLUTIONS;
     TRY(open_threads(j));
+    if (are_solutions) TRY(solution_set_open(&solutions, out->store->width));
     out->store->kind = j->options->kind;
     size_t n_threads = (size_t)pool_threads(j->threads);
-    line_batch b = {.job = j, .path = in->path, .parsers = mem_alloc(n_threads * sizeof *b.parsers)};
+    line_batch b = {.job = j,
+                    .path = in->path,
+                    .parsers = mem_alloc(n_threads * sizeof *b.parsers),
+                    .solutions = are_solutions ? &solutions : NULL};
     for (bool more = true; more;) {
         TRY_GOTO(rc, read_batch(&b, in, &more), done);
         pool_run(j->threads, encode_task, &b, (int64_t)b.n);
@@ -234,10 +266,11 @@ static status tokenize_lines(tokenize_job *j, reader *in, store_builder *out) {
         tokenize_say_how_far(j, in);
     }
     out->store->n_skipped = skips.n;
-    if (out->store->n_documents == 0)
-        rc = ERR(ERR_INPUT, "%s: found no record (%llu lines were skipped), expected JSON objects, one on each line",
-                 in->path, (unsigned long long)skips.n);
+    if (are_solutions && solutions.store.n_documents > 0)
+        TRY_GOTO(rc, solution_set_write(&solutions, j->options, in->path, out), done);
+    if (out->store->n_documents == 0) rc = no_record(in->path, out->store);
 done:
+    solution_set_close(&solutions);
     free_lines(&b, 0);
     for (size_t i = 0; i < n_threads; i++) example_parser_close(&b.parsers[i]);
     free(b.parsers);
@@ -337,7 +370,7 @@ static status tokenize_cached(tokenize_job *j, const char *path, bool is_text, c
     bool found, strict = j->options->records.on_error == RECORDS_STOP;
     cache_slot slot;
     cache_slot_init(&slot, j->cache_directory.text, slot_key(j, path, is_text));
-    slot.kind = j->options->kind;
+    slot.kind = data_stored_kind(j->options->kind);
     status rc = cache_load(&slot, path, stamp, tokenizer_vocab(j->tokenizer), strict, out, &found);
     if (rc == OK && !found) {
         rc = cache_begin(&slot);

@@ -132,14 +132,25 @@ static void config_warn_no_effect(const config *c) {
     warn_if_given(c, "train.warmup_min_lr", warms, "train.warmup is 0");
     warn_if_given(c, "train.schedule_steps", c->train.schedule != SCHEDULE_CONSTANT, "train.schedule is constant");
     warn_if_given(c, "train.min_lr_ratio", c->train.schedule != SCHEDULE_CONSTANT, "train.schedule is constant");
-    warn_if_given(c, "data.difficulty", has_problems, "data.source is not builtin:arithmetic or builtin:preferences");
-    static const char *const of_files[] = {"data.format",          "data.prompt_column",
-                                           "data.response_column", "data.chosen_column",
-                                           "data.rejected_column", "data.label_column",
-                                           "data.train_on",        "data.chat",
-                                           "data.chat_kwargs",     "data.train_on_newline",
-                                           "data.eos_token",       "data.on_error",
-                                           "data.max_line",        "data.cache"};
+    warn_if_given(c, "data.difficulty", data_source_has_difficulty(c->data.source),
+                  "data.source is not builtin:arithmetic, builtin:preferences or builtin:solutions");
+    static const char *const of_files[] = {"data.format",
+                                           "data.prompt_column",
+                                           "data.response_column",
+                                           "data.chosen_column",
+                                           "data.rejected_column",
+                                           "data.label_column",
+                                           "data.correct_column",
+                                           "data.task_column",
+                                           "data.difficulty_column",
+                                           "data.train_on",
+                                           "data.chat",
+                                           "data.chat_kwargs",
+                                           "data.train_on_newline",
+                                           "data.eos_token",
+                                           "data.on_error",
+                                           "data.max_line",
+                                           "data.cache"};
     for (size_t i = 0; i < ARRAY_LENGTH(of_files); i++)
         warn_if_given(c, of_files[i], !builtin, "a built-in data.source reads no files");
     static const char *const of_records[] = {"data.prompt_column", "data.response_column", "data.train_on",

@@ -1,7 +1,7 @@
 /* fuzz_jsonl.c - a file of JSON Lines, as records and as rows to train on.
  *
  * Sections: the options as JSON ({"skip", "max_line", "prompt_column", "response_column", "all", "pack"; "kind": 1 or 2 with
- * "chosen_column", "rejected_column", "label_column"}), then the file.
+ * "chosen_column", "rejected_column", "label_column", or 3: solutions}), then the file.
  * Of a file that is accepted: the promises of records.h hold for every record, each becomes tokens of the vocabulary, and
  * so do the rows of a data set made of it. A chat template that writes everything of a record writes as many end-of-turn
  * tokens as the record has turns: no content makes one. */
@@ -24,21 +24,23 @@ static char *column(const json_t *o, const char *key) {
 }
 
 static void request_read(request *q, const span *section) {
+    static const data_kind kinds[] = {DATA_TEXT, DATA_PAIRS, DATA_LABELLED, DATA_SOLUTIONS};
     json_t *o = json_loadb(section->text, section->length, 0, NULL);
     *q = (request){.prompt = column(o, "prompt_column"),
                    .response = column(o, "response_column"),
                    .chosen = column(o, "chosen_column"),
                    .rejected = column(o, "rejected_column"),
                    .label = column(o, "label_column")};
-    q->data = (data_options){.kind = (data_kind)((uint64_t)json_integer_value(json_object_get(o, "kind")) % 3),
-                             .tokenizer = "byte",
-                             .seq_len = ROW,
-                             .pack = json_is_true(json_object_get(o, "pack")),
-                             .eval_fraction = json_is_true(json_object_get(o, "all")) ? 0 : 0.25,
-                             .format = FORMAT_JSONL,
-                             .train_on = json_is_true(json_object_get(o, "all")) ? TRAIN_ON_ALL : TRAIN_ON_RESPONSE,
-                             .chat = CHAT_NONE,
-                             .n_threads = 1};
+    q->data =
+        (data_options){.kind = kinds[(uint64_t)json_integer_value(json_object_get(o, "kind")) % ARRAY_LENGTH(kinds)],
+                       .tokenizer = "byte",
+                       .seq_len = ROW,
+                       .pack = json_is_true(json_object_get(o, "pack")),
+                       .eval_fraction = json_is_true(json_object_get(o, "all")) ? 0 : 0.25,
+                       .format = FORMAT_JSONL,
+                       .train_on = json_is_true(json_object_get(o, "all")) ? TRAIN_ON_ALL : TRAIN_ON_RESPONSE,
+                       .chat = CHAT_NONE,
+                       .n_threads = 1};
     q->data.records =
         (record_options){.prompt_column = q->prompt,
                          .response_column = q->response,

@@ -1,0 +1,206 @@
+/* builtin_solutions.c - builtin:solutions: sums of four numbers with worked solutions, correct and wrong ones.
+ *
+ * Numbers are written units first and filled up with zeros, as in builtin:arithmetic and for the same reason. With two digits
+ * 37 + 45 + 12 + 90 is the problem "73+54+21+09=", and a solution adds one number after the other:
+ *     "730+54=280;280+21=490;490+09=481;"
+ * The first number is fixed, the order of the other three is free, so there are six correct solutions. A wrong one makes one
+ * slip: the result of one step is off by one, two or ten, as a wrong digit or a lost carry is; the steps after it go on from
+ * that result without another mistake. Before the slip nothing is wrong, and data_solution_wrong_at says where it is.
+ *
+ * 4,000 problems, the same for every seed, each with three correct and three wrong solutions. Those of the last tenth
+ * are never trained on: they are chosen by a hash of their numbers, in any order of them. What is made here is a store of
+ * documents as reading a file makes it, so rows, pairs and held-out examples are those of files. */
+#include "data/arithmetic.h"
+#include "data/solutions.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    OPERANDS = 4,
+    STEPS = OPERANDS - 1,
+    ORDERS = 6,
+    EACH = 3,
+    PROBLEMS = 4000,
+    HELD_OUT = 400,
+    HELD_OUT_ONE_IN = 10
+};
+enum { TEXT_BYTES = 128 };
+static const signed char orders[ORDERS][STEPS] = {{1, 2, 3}, {1, 3, 2}, {2, 1, 3}, {2, 3, 1}, {3, 1, 2}, {3, 2, 1}};
+
+typedef struct sum_problem {
+    int64_t operands[OPERANDS];
+} sum_problem;
+
+static int64_t ten_to(int64_t n) {
+    int64_t x = 1;
+    while (n-- > 0) x *= 10;
+    return x;
+}
+
+static char *put_number(char *at, int64_t number, int64_t digits) {
+    for (int64_t i = 0; i < digits; i++, number /= 10) *at++ = (char)('0' + number % 10);
+    return at;
+}
+
+static int64_t get_number(const int32_t *at, int64_t digits) {
+    int64_t number = 0;
+    for (int64_t i = digits; i-- > 0;) number = 10 * number + (at[i] - '0');
+    return number;
+}
+
+static int64_t prompt_bytes(int64_t digits) { return OPERANDS * (digits + 1); }
+static int64_t step_bytes(int64_t digits) { return 3 * digits + 5; }
+
+/* Without the EOS. */
+static int64_t solution_bytes(int64_t digits) { return prompt_bytes(digits) + STEPS * step_bytes(digits); }
+
+int64_t data_solution_wrong_at(const int32_t *tokens, int64_t n, int64_t digits) {
+    if (n < solution_bytes(digits)) return -1;
+    for (int step = 0; step < STEPS; step++) {
+        int64_t at = prompt_bytes(digits) + step * step_bytes(digits), result = at + 2 * digits + 3;
+        int64_t sum = get_number(tokens + at, digits + 1) + get_number(tokens + at + digits + 2, digits);
+        for (int64_t i = 0; i <= digits; i++, sum /= 10)
+            if (tokens[result + i] != '0' + sum % 10) return result + i;
+    }
+    return -1;
+}
+
+/* The same for every order of the numbers: one would give the others away. */
+static bool is_held_out(const sum_problem *q) {
+    uint64_t sum = 0, key = rng_key(0, "data.solutions.held_out");
+    for (int i = 0; i < OPERANDS; i++) sum += rng_u64(key, (uint64_t)q->operands[i]);
+    return rng_u64(key, sum) % HELD_OUT_ONE_IN == 0;
+}
+
+uint64_t builtin_solutions_split(const token_store *s, uint64_t n_each, int64_t digits) {
+    uint64_t n = s->n_documents / n_each, at = 0;
+    for (; at < n; at++) {
+        sum_problem q;
+        uint64_t begin = store_document_begin(s, at * n_each);
+        for (int i = 0; i < OPERANDS; i++) {
+            q.operands[i] = 0;
+            for (int64_t k = digits; k-- > 0;)
+                q.operands[i] = 10 * q.operands[i] + store_token(s, begin + (uint64_t)(i * (digits + 1) + k)) - '0';
+        }
+        if (is_held_out(&q)) break;
+    }
+    return at;
+}
+
+static sum_problem draw_problem(uint64_t number, int64_t digits) {
+    uint64_t key = rng_key(0, "data.solutions.problems"), end = (uint64_t)ten_to(digits);
+    sum_problem q;
+    for (uint64_t draw = 0;; draw++) {
+        for (uint64_t i = 0; i < OPERANDS; i++)
+            q.operands[i] = (int64_t)rng_below(rng_u64(key, number), draw * OPERANDS + i, end);
+        if (is_held_out(&q) == (number >= PROBLEMS - HELD_OUT)) return q;
+    }
+}
+
+/* A result that is off, and has the digits that results have. */
+static int64_t slip(uint64_t word, int64_t right, int64_t digits) {
+    static const int64_t slips[4] = {1, 1, 2, 10};
+    int64_t by = slips[word & 3], wrong = word & 4 ? right + by : right - by;
+    if (wrong < 0) return right + by;
+    return wrong >= ten_to(digits + 1) ? right - by : wrong;
+}
+
+/* wrong_step: STEPS for a correct solution. */
+static size_t write_solution(const sum_problem *q, int order, int wrong_step, uint64_t word, int64_t digits,
+                             char text[TEXT_BYTES]) {
+    char *at = text;
+    int64_t sum = q->operands[0], end = ten_to(digits + 1);
+    for (int i = 0; i < OPERANDS; i++) {
+        at = put_number(at, q->operands[i], digits);
+        *at++ = i + 1 < OPERANDS ? '+' : '=';
+    }
+    for (int step = 0; step < STEPS; step++) {
+        int64_t operand = q->operands[orders[order][step]], result = (sum + operand) % end;
+        if (step == wrong_step) result = slip(word, result, digits);
+        at = put_number(at, sum, digits + 1);
+        *at++ = '+';
+        at = put_number(at, operand, digits);
+        *at++ = '=';
+        at = put_number(at, result, digits + 1);
+        *at++ = ';';
+        sum = result;
+    }
+    return (size_t)(at - text);
+}
+
+static void encode(const char *text, size_t n, int64_t n_prompt, chat_tokens *out) {
+    out->ids = array_grow(out->ids, &out->capacity, n + 1, sizeof *out->ids);
+    out->trained = array_grow(out->trained, &out->trained_capacity, n + 1, 1);
+    for (size_t i = 0; i <= n; i++) {
+        out->ids[i] = i < n ? (unsigned char)text[i] : TOKEN_EOS;
+        out->trained[i] = (int64_t)i >= n_prompt;
+    }
+    out->n = n + 1;
+}
+
+/* Solutions of one problem: into the set, or the correct ones as documents of their own. */
+static status add_problem(const data_options *o, uint64_t number, solution_set *set, store_builder *out,
+                          chat_tokens *room) {
+    sum_problem q = draw_problem(number, o->difficulty);
+    uint64_t key = rng_u64(rng_key(0, "data.solutions.slips"), number), prompt = 0;
+    char text[TEXT_BYTES];
+    for (int i = 0; i < OPERANDS; i++) prompt = prompt * (uint64_t)ten_to(o->difficulty) + (uint64_t)q.operands[i];
+    for (int i = 0; i < 2 * EACH; i++) {
+        bool correct = i < EACH;
+        uint64_t word = rng_u64(key, (uint64_t)i);
+        int order = (int)rng_permute(key + !correct, (uint64_t)(i % EACH), ORDERS);
+        size_t n = write_solution(&q, order, correct ? STEPS : (int)((word >> 32) % STEPS), word, o->difficulty, text);
+        encode(text, n, prompt_bytes(o->difficulty), room);
+        if (set) {
+            TRY(solution_set_add(set, room, &(solution_keys){correct, prompt, 0}, number + 1));
+        } else if (correct) {
+            TRY(store_add(out, room->ids, room->trained, room->n));
+            store_end_document(out);
+        }
+    }
+    return OK;
+}
+
+static status make(const data_options *o, solution_set *set, store_builder *out) {
+    chat_tokens room = {0};
+    status rc = OK;
+    for (uint64_t i = 0; i < PROBLEMS && rc == OK; i++) rc = add_problem(o, i, set, out, &room);
+    chat_tokens_free(&room);
+    TRY(rc);
+    if (set) TRY(solution_set_write(set, o, o->source, out));
+    out->store->has_prompts = true;
+    if (!set) out->store->n_incorrect = EACH * PROBLEMS;
+    return store_builder_finish(out);
+}
+
+static status check(const data_options *o) {
+    int64_t n = o->kind == DATA_TEXT ? 1 : 2, wanted = n * (solution_bytes(o->difficulty) + 1);
+    if (o->difficulty < 1 || o->difficulty > DIFFICULTY_MAX)
+        return ERR(ERR_INPUT, "%s: found a difficulty of %lld digits, expected 1 to %d", o->source,
+                   (long long)o->difficulty, DIFFICULTY_MAX);
+    if (o->seq_len >= wanted) return OK;
+    return ERR(ERR_INPUT, "%s: found rows of %lld tokens (data.seq_len), expected at least %lld, %s of difficulty %lld",
+               o->source, (long long)o->seq_len, (long long)wanted,
+               n == 1 ? "one solution" : "a correct and a wrong solution", (long long)o->difficulty);
+}
+
+uint64_t builtin_solutions_bytes(const data_options *o) {
+    uint64_t pairs = MIN((uint64_t)(o->pairs_per_problem ? o->pairs_per_problem : PAIRS_PER_PROBLEM), EACH * EACH);
+    uint64_t documents = PROBLEMS * (o->kind == DATA_TEXT ? EACH : 2 * pairs);
+    uint64_t tokens = documents * (uint64_t)(solution_bytes(o->difficulty) + 1);
+    return tokens * sizeof(uint16_t) + documents * (sizeof(store_document) + sizeof(uint32_t) + sizeof(uint64_t));
+}
+
+status builtin_solutions_make(const data_options *o, token_store *out) {
+    solution_set set = {0};
+    store_builder b = {0};
+    enum { WIDTH = 2 }; /* of bytes with a mark for those that are not trained on */
+    TRY(check(o));
+    status rc = store_builder_open(&b, out, WIDTH, NULL, 0);
+    if (rc == OK && o->kind != DATA_TEXT) rc = solution_set_open(&set, WIDTH);
+    if (rc == OK) rc = make(o, o->kind == DATA_TEXT ? NULL : &set, &b);
+    solution_set_close(&set);
+    store_builder_close(&b);
+    return rc;
+}
