@@ -1,9 +1,9 @@
-/* builtin_solutions.c - builtin:solutions: sums of four numbers with worked solutions, correct and wrong ones.
+/* builtin_solutions.c - builtin:solutions: sums of three numbers with worked solutions, correct and wrong ones.
  *
  * Numbers are written units first and filled up with zeros, as in builtin:arithmetic and for the same reason. With two digits
- * 37 + 45 + 12 + 90 is the problem "73+54+21+09=", and a solution adds one number after the other:
- *     "730+54=280;280+21=490;490+09=481;"
- * The first number is fixed, the order of the other three is free, so there are six correct solutions. A wrong one makes one
+ * 37 + 45 + 12 is the problem "73+54+21=", and a solution adds one number after the other:
+ *     "730+54=280;280+21=490;"
+ * in any order, so there are six correct ones. A wrong one makes one
  * slip: the result of one step is off by one, two or ten, as a wrong digit or a lost carry is; the steps after it go on from
  * that result without another mistake. Before the slip nothing is wrong, and data_solution_wrong_at says where it is.
  *
@@ -17,7 +17,7 @@
 #include <string.h>
 
 enum {
-    OPERANDS = 4,
+    OPERANDS = 3,
     STEPS = OPERANDS - 1,
     ORDERS = 6,
     EACH = 3,
@@ -26,7 +26,7 @@ enum {
     HELD_OUT_ONE_IN = 10
 };
 enum { TEXT_BYTES = 128 };
-static const signed char orders[ORDERS][STEPS] = {{1, 2, 3}, {1, 3, 2}, {2, 1, 3}, {2, 3, 1}, {3, 1, 2}, {3, 2, 1}};
+static const signed char orders[ORDERS][OPERANDS] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
 
 typedef struct sum_problem {
     int64_t operands[OPERANDS];
@@ -110,13 +110,13 @@ static int64_t slip(uint64_t word, int64_t right, int64_t digits) {
 static size_t write_solution(const sum_problem *q, int order, int wrong_step, uint64_t word, int64_t digits,
                              char text[TEXT_BYTES]) {
     char *at = text;
-    int64_t sum = q->operands[0], end = ten_to(digits + 1);
+    int64_t sum = q->operands[orders[order][0]], end = ten_to(digits + 1);
     for (int i = 0; i < OPERANDS; i++) {
         at = put_number(at, q->operands[i], digits);
         *at++ = i + 1 < OPERANDS ? '+' : '=';
     }
     for (int step = 0; step < STEPS; step++) {
-        int64_t operand = q->operands[orders[order][step]], result = (sum + operand) % end;
+        int64_t operand = q->operands[orders[order][step + 1]], result = (sum + operand) % end;
         if (step == wrong_step) result = slip(word, result, digits);
         at = put_number(at, sum, digits + 1);
         *at++ = '+';

@@ -236,8 +236,23 @@ static void write_policy(builder *b, const outer_params *w, const outer_params *
     op_out(o, POLICY_WEIGHTS, weights), op_out(o, POLICY_SUMS, m->loss_sums);
 }
 
+static void write_critic(builder *b, const outer_params *w) {
+    model *m = b->m;
+    value_id values = builder_values(b, &w->value, write_hidden(b, w));
+    m->loss_sums = program_persistent(b->p, "loss.sums", DTYPE_F64, SHAPE(CRITIC_SUM_COUNT), ROLE_WORK);
+    value_id dvalues = builder_value(b, "d.values", DTYPE_F32, SHAPE(n_tokens(b)));
+    op *o = builder_emit(b, OP_CRITIC);
+    o->attr.critic = b->o->critic;
+    op_in(o, CRITIC_VALUES, values), op_in(o, CRITIC_SEGMENTS, m->segments), op_in(o, CRITIC_SCALARS, m->scalars);
+    op_out(o, CRITIC_DVALUES, dvalues), op_out(o, CRITIC_SUMS, m->loss_sums);
+}
+
 static void write_training(builder *b, const outer_params *w, const outer_params *reference) {
     b->where = SECTION_MICRO, b->prefix = "";
+    if (b->c->value_head) {
+        if (b->o->critic.kind) write_critic(b, w); /* else parameters alone are wanted, and no step */
+        return;
+    }
     if (b->o->policy.on) {
         write_policy(b, w, reference);
         return;
@@ -258,6 +273,10 @@ static void write_training(builder *b, const outer_params *w, const outer_params
 
 static void write_evaluation(builder *b, const outer_params *w, const outer_params *reference) {
     b->where = SECTION_EVAL, b->prefix = "eval.";
+    if (b->c->value_head) {
+        b->m->eval_values = builder_values(b, &w->value, write_hidden(b, w));
+        return;
+    }
     if (has_reference_model(b) && !b->m->selection.kind)
         b->m->eval_reference = write_answer(b, "eval.reference.losses.all", DTYPE_F32,
                                             write_reference(b, reference, "eval." REFERENCE_PREFIX));
@@ -282,7 +301,7 @@ static void add_inputs(builder *b) {
     if (b->n_sequence > 1 && !b->o->ring)
         m->doc_start_all = program_persistent(b->p, "doc_start.all", DTYPE_I32, SHAPE(N * b->n_sequence), ROLE_INPUT);
     const policy_options *policy = &b->o->policy;
-    if (b->o->preference.kind || policy->on)
+    if (b->o->preference.kind || policy->on || b->o->critic.kind)
         m->segments = program_persistent(b->p, "segments", DTYPE_I32, SHAPE(N), ROLE_INPUT);
     if (policy->on) m->advantages = program_persistent(b->p, "advantages", DTYPE_F32, SHAPE(N), ROLE_INPUT);
     if (policy->on && policy->is_old) m->old = program_persistent(b->p, "old", DTYPE_F32, SHAPE(N), ROLE_INPUT);
@@ -460,6 +479,29 @@ static status check_preference(const model_build_options *o) {
         stages > 1 ? "pipeline" : "sequence", stages > 1 ? stages : S);
 }
 
+/* The head and its solutions are whole on a rank; adapters would leave no place in their files for the head. */
+static status check_critic(const model_config *c, const model_build_options *o) {
+    static const axis shared[] = {AXIS_TENSOR, AXIS_SEQUENCE, AXIS_PIPELINE};
+    if (!c->value_head) return OK;
+    for (size_t i = 0; i < ARRAY_LENGTH(shared); i++)
+        if (mesh_size(&o->mesh, shared[i]) > 1)
+            return ERR(ERR_INPUT,
+                       "train.task: found critic with parallel.%s %d, expected 1: a rank has the value head and whole "
+                       "solutions; use parallel.data",
+                       axis_name(shared[i]), mesh_size(&o->mesh, shared[i]));
+    if (o->lora.rank)
+        return ERR(ERR_INPUT,
+                   "model.lora.rank: found %lld with train.task critic, expected none: the files of an adapter "
+                   "have no place for a value head; train all parameters",
+                   (long long)o->lora.rank);
+    if (o->generation.slots)
+        return ERR(ERR_INPUT,
+                   "%s is a critic: it gives values to tokens and has no next-token head to generate with; "
+                   "expected a language model (with train.task critic, train.sample_every=none)",
+                   c->name);
+    return OK;
+}
+
 /* A rank generates with all layers, and its completions are whole. */
 static status check_policy(const model_build_options *o) {
     static const axis shared[] = {AXIS_TENSOR, AXIS_SEQUENCE, AXIS_PIPELINE};
@@ -564,6 +606,7 @@ status model_build(model *m, program *p, const model_config *c, const model_buil
     TRY(model_config_check(c));
     TRY(check_base(o));
     TRY(check_policy(o));
+    TRY(check_critic(c, o));
     if (generates) TRY(check_generation(c, &o->generation, &o->mesh));
     if (trains) TRY(check_training(c, o));
     *m = (model){.config = *c, .selection = o->selection};

@@ -275,6 +275,38 @@ static value_id write_mlp(builder *b, value_id x, const block_params *w) {
     return write_linear(b, "mlp.down", y, w->down);
 }
 
+static value_id write_dropout(builder *b, const char *name, value_id x) {
+    if (b->o->value_dropout == 0 || b->where != SECTION_MICRO) return x;
+    value_id y = builder_value(b, name, b->o->compute, program_get(b->p, x)->shape);
+    op *o = builder_emit(b, OP_DROPOUT);
+    o->attr.rate = (float)b->o->value_dropout;
+    o->attr.noise_key = rng_key(3, program_get(b->p, y)->name);
+    op_in(o, DROPOUT_X, x), op_in(o, DROPOUT_SCALARS, b->m->scalars);
+    op_out(o, DROPOUT_Y, y);
+    return y;
+}
+
+value_id builder_values(builder *b, const value_params *w, value_id h) {
+    static const char *const names[VALUE_LAYERS - 1] = {"value.fc1", "value.fc2"};
+    for (int i = 0; i < VALUE_LAYERS - 1 && w->w[i]; i++) {
+        char buf[NAME_BYTES];
+        h = write_linear(b, names[i], h, (projection){.w = w->w[i], .b = w->b[i]});
+        snprintf(buf, sizeof buf, "%s.act", names[i]);
+        value_id y = builder_value(b, buf, b->o->compute, program_get(b->p, h)->shape);
+        op *o = builder_emit(b, OP_GELU);
+        op_in(o, GELU_X, h);
+        op_out(o, GELU_Y, y);
+        snprintf(buf, sizeof buf, "%s.dropout", names[i]);
+        h = write_dropout(b, buf, y);
+    }
+    value_id values = builder_value(b, "values", DTYPE_F32, SHAPE(n_tokens(b)));
+    op *o = builder_emit(b, OP_VALUE);
+    o->attr.sigmoid = b->c->value_head == VALUE_HEAD_SIGMOID;
+    op_in(o, VALUE_X, h), op_in(o, VALUE_W, w->w[VALUE_LAYERS - 1]), op_in(o, VALUE_B, w->b[VALUE_LAYERS - 1]);
+    op_out(o, VALUE_VALUES, values);
+    return values;
+}
+
 value_id builder_layers(builder *b, const outer_params *w, int64_t first, int64_t end, value_id x) {
     for (int l = (int)first; l < end; l++) {
         const block_params *k = &w->blocks[l];

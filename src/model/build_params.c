@@ -267,6 +267,37 @@ void builder_sort_params(builder *b) {
     free(all);
 }
 
+/* First values as torch.nn.Linear has them; zeros in the last layer, so that all values begin equal. */
+static void add_value_layer(builder *b, value_params *to, int layer, const char *name, const char *file, int64_t out,
+                            int64_t in) {
+    char buf[NAME_BYTES];
+    bool last = layer == VALUE_LAYERS - 1;
+    model_param *p = add_param(b, param_name(buf, -1, name, ".w"), SHAPE(out, in));
+    p->of_value_head = true;
+    p->init = last ? INIT_ZERO : INIT_UNIFORM, p->init_std = 1.0f / __builtin_sqrtf((float)in);
+    snprintf(buf, sizeof buf, "%s.weight", file);
+    add_part(b, p, buf, out);
+    to->w[layer] = p->value;
+    p = add_param(b, param_name(buf, -1, name, ".b"), SHAPE(out));
+    p->of_value_head = true;
+    p->init = INIT_ZERO;
+    snprintf(buf, sizeof buf, "%s.bias", file);
+    add_part(b, p, buf, out);
+    to->b[layer] = p->value;
+}
+
+/* A single layer is called as transformers' ForTokenClassification calls it. */
+static void add_value_head(builder *b, value_params *to) {
+    int64_t C = b->c->hidden;
+    if (b->c->value_head != VALUE_HEAD_MLP) {
+        add_value_layer(b, to, VALUE_LAYERS - 1, "value.out", "score", 1, C);
+        return;
+    }
+    add_value_layer(b, to, 0, "value.fc1", "value_head.fc1", C / 4, C);
+    add_value_layer(b, to, 1, "value.fc2", "value_head.fc2", C / 8, C / 4);
+    add_value_layer(b, to, 2, "value.out", "value_head.out", 1, C / 8);
+}
+
 /* Parameters in reading order: embedding, blocks, final norm, unembedding. Of a tied table the last stage has the one that
  * is trained, because there its gradient begins. */
 void builder_add_params(builder *b, outer_params *w) {
@@ -296,7 +327,12 @@ void builder_add_params(builder *b, outer_params *w) {
     b->unit = 1 + (int)c->n_layers;
     b->p->current_layer = -1;
     w->final_norm = add_norm(b, -1, "final_norm", names->final_norm);
-    if (!c->tied) w->unembed = add_table(b, "unembed.w", names->unembed)->value;
+    if (c->value_head) {
+        w->unembed = NO_VALUE;
+        add_value_head(b, &w->value);
+    } else if (!c->tied) {
+        w->unembed = add_table(b, "unembed.w", names->unembed)->value;
+    }
 }
 
 /* Adds parameters for a stage that does not exist, so that no program is needed; layers are alike, so one is enough. Counts

@@ -52,9 +52,16 @@ typedef struct block_params {
     value_id q_norm, k_norm;
 } block_params;
 
+/* Of a value head: VALUE_LAYERS for mlp, else the last alone. */
+enum { VALUE_LAYERS = 3 };
+typedef struct value_params {
+    value_id w[VALUE_LAYERS], b[VALUE_LAYERS];
+} value_params;
+
 typedef struct outer_params {
-    value_id embed, positions, unembed;
+    value_id embed, positions, unembed; /* unembed: NO_VALUE of a critic */
     norm_params final_norm;
+    value_params value;
     block_params *blocks;
 } outer_params;
 
@@ -82,4 +89,6 @@ op *builder_message(builder *b, op_kind k); /* between tensor ranks */
 value_id builder_gather(builder *b, const char *name, value_id x);
 value_id builder_scatter(builder *b, const char *name, value_id x);
 value_id builder_norm(builder *b, const char *name, value_id x, norm_params n);
+/* The values (N) fp32 of tokens with these last hidden states. */
+value_id builder_values(builder *b, const value_params *w, value_id h);
 value_id builder_layers(builder *b, const outer_params *w, int64_t first, int64_t end, value_id x);

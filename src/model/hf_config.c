@@ -280,6 +280,19 @@ static status read_llama_like(const reading *r, model_config *c) {
     return read_rope(r, c);
 }
 
+/* ralo's own key: a critic. */
+static status read_value_head(const reading *r, model_config *c) {
+    const json_t *v = get(r->root, "value_head");
+    const char *name = json_string_value(v);
+    if (!v) return OK;
+    for (value_head h = VALUE_HEAD_MLP; h < VALUE_HEAD_COUNT && name; h++)
+        if (strcmp(name, value_head_name(h)) == 0) {
+            c->value_head = h;
+            return OK;
+        }
+    return refuse(r->path, "value_head", v, "\"mlp\", \"linear\" or \"sigmoid\", or nothing");
+}
+
 static status read_config(const reading *r, model_config *c) {
     static const char *const experts[] = {"num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok",
                                           "moe_intermediate_size"};
@@ -292,6 +305,7 @@ static status read_config(const reading *r, model_config *c) {
     TRY(demand_bool(r, "is_causal", true, "true: no token looks at those behind it"));
     TRY(read_size(r, NAMES("vocab_size"), 1 << 24, &c->vocab));
     TRY(model_family_traits(c->family)->gpt2_config ? read_gpt2(r, c) : read_llama_like(r, c));
+    TRY(read_value_head(r, c));
     return model_config_check(c);
 }
 
@@ -386,7 +400,11 @@ static void put_llama_like(json_t *o, const model_config *c) {
 json_t *model_config_to_json(const model_config *c) {
     const model_traits *t = model_family_traits(c->family);
     json_t *o = json_object();
-    put(o, "architectures", json_pack("[s]", t->architecture));
+    char architecture[64]; /* of a critic the one of transformers that has `score` in the place of the unembedding */
+    const char *end = strstr(t->architecture, t->gpt2_config ? "LMHeadModel" : "ForCausalLM");
+    snprintf(architecture, sizeof architecture, "%.*sForTokenClassification", (int)(end ? end - t->architecture : 0),
+             t->architecture);
+    put(o, "architectures", json_pack("[s]", c->value_head ? architecture : t->architecture));
     put(o, "model_type", json_string(t->name));
     put_int(o, "vocab_size", c->vocab);
     if (t->gpt2_config) put_gpt2(o, c);
@@ -394,5 +412,6 @@ json_t *model_config_to_json(const model_config *c) {
     put(o, "initializer_range", json_real(0.02));
     put(o, "tie_word_embeddings", json_boolean(c->tied));
     put(o, "use_cache", json_true());
+    if (c->value_head) put_int(o, "num_labels", 1), put(o, "value_head", json_string(value_head_name(c->value_head)));
     return o;
 }

@@ -47,6 +47,13 @@ typedef enum model_family {
     FAMILY_COUNT
 } model_family;
 
+/* What a critic makes the value of a token from its last hidden state h with.
+ *     mlp      h -> C/4 -> C/8 -> 1 with GELU between them; the last layer begins with zeros
+ *     linear   h -> 1
+ *     sigmoid  the sigmoid of that: between 0 and 1 */
+typedef enum value_head { VALUE_HEAD_NONE, VALUE_HEAD_MLP, VALUE_HEAD_LINEAR, VALUE_HEAD_SIGMOID, VALUE_HEAD_COUNT } value_head;
+const char *value_head_name(value_head h); /* "mlp" */
+
 typedef struct model_config {
     const char *name;
     model_family family;
@@ -57,6 +64,7 @@ typedef struct model_config {
     /* Multi-token prediction: the last so many layers are heads, each of which reads the output of the layers before all of
      * them (the trunk); head k predicts the k-th token from here. 0 and 1: an ordinary model. */
     int64_t mtp_heads;
+    value_head value_head; /* a critic: values of tokens instead of the unembedding */
 } model_config;
 enum { MTP_HEADS_MAX = 8 };
 /* Losses of a training step: one for each head. */
@@ -174,6 +182,7 @@ typedef struct model_param {
     bool frozen;   /* not trained: no gradient, no states, no master */
     bool
         of_other_head; /* of a head after the first: no part of the ordinary model, and begins as the first in its files */
+    bool of_value_head; /* of a critic; begins as drawn where the files have none */
     bool of_reference; /* of the frozen copy that a preference compares with; it begins as the parameter without the prefix */
     adapter_part adapter;
     base_format base; /* not BASE_COMPUTE: a frozen weight that is stored as codes, each of its parts by itself (pass/base.c) */
@@ -215,6 +224,8 @@ typedef struct model_build_options {
     bool token_weights; /* per-token loss weights as an input */
     lora_options lora;  /* rank > 0: all parameters but the adapters are frozen */
     base_format base;   /* ... and how the frozen linear layers of the blocks are stored */
+    critic_options critic;         /* kind: not none: the loss of a critic; config.value_head is one */
+    double value_dropout;          /* critic: in its value head */
     preference_options preference; /* kind: not none: losses over pairs of responses */
     policy_options policy;         /* on: the loss of completions with advantages */
     reference_kind reference;      /* of either; with policy.beta 0 it is in SECTION_EVAL alone */
@@ -256,8 +267,9 @@ typedef struct model {
     /* Sequence ranks: those are of this rank's tokens, doc_start so that i % (T / S) - doc_start[i] is the position, and this is doc_start of
      * all tokens, in their order. NO_VALUE where no attention is over whole rows that are shared: doc_start serves both. */
     value_id doc_start_all;
+    value_id eval_values;              /* critic: of all tokens, fp32 (N); it has no losses and no argmax */
     value_id losses;                   /* of SECTION_MICRO's UNEMBED_LOSS: where autodiff starts; policy: kept after it */
-    value_id segments, reference;      /* preference, policy: which response a token belongs to; the reference's losses as an input */
+    value_id segments, reference;      /* critic, preference, policy: which response a token belongs to; the reference's losses as an input */
     value_id advantages, old, rollout; /* policy: of every token; old, rollout: NO_VALUE where the loss has no use for them */
     value_id z;                        /* preference: kto's z, where it is an input; fp64 (1) */
     value_id loss_sums;                /* preference, policy: of the examples of a step; else autodiff adds those of tokens */

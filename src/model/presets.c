@@ -119,8 +119,19 @@ status model_config_check(const model_config *c) {
             "model.mtp.heads: found %lld heads in %lld layers, expected fewer heads than layers: model.layers counts "
             "the heads, and those before them are the trunk",
             (long long)c->mtp_heads, (long long)c->n_layers);
+    if (c->value_head == VALUE_HEAD_MLP && (c->hidden < 8 || c->hidden % 8))
+        return ERR(
+            ERR_INPUT,
+            "critic.head: found mlp with model %s, whose width of %lld has no eighth, expected a multiple of 8; set "
+            "critic.head=linear or sigmoid",
+            c->name, (long long)c->hidden);
     if (!(c->norm_eps > 0)) return ERR(ERR_INPUT, "model %s: norm_eps is %g, expected > 0", c->name, c->norm_eps);
     return OK;
+}
+
+const char *value_head_name(value_head h) {
+    static const char *const names[VALUE_HEAD_COUNT] = {"none", "mlp", "linear", "sigmoid"};
+    return h < VALUE_HEAD_COUNT ? names[h] : "?";
 }
 
 model_config model_main_config(const model_config *c) {

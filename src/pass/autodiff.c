@@ -259,8 +259,21 @@ static void backward_swiglu(differ *d, const op *f, value_id dy) {
     differ_add(d, gu, dgu, f);
 }
 
+static void backward_value(differ *d, const op *f, value_id dvalues) {
+    value_id x = f->in[VALUE_X], w = f->in[VALUE_W], b = f->in[VALUE_B], dx = differ_value(d, x);
+    value_id dw = differ_target(d, w), db = differ_target(d, b);
+    op *o = differ_emit(d, OP_VALUE_BWD, f);
+    op_in(o, VALUE_BWD_X, x), op_in(o, VALUE_BWD_W, w);
+    op_in(o, VALUE_BWD_VALUES, f->out[VALUE_VALUES]), op_in(o, VALUE_BWD_DVALUES, dvalues);
+    op_out(o, VALUE_BWD_DX, dx), op_out(o, VALUE_BWD_DW, dw), op_out(o, VALUE_BWD_DB, db);
+    differ_finish(d, w, f);
+    differ_finish(d, b, f);
+    differ_add(d, x, dx, f);
+}
+
 static void backward_table(differ *d, const op *f, value_id table, value_id tokens, value_id dy) {
-    bool tied = d->options->model->config.tied;
+    const model_config *c = &d->options->model->config;
+    bool tied = c->tied && !c->value_head; /* a critic has no unembedding that would have begun the gradient */
     value_id dtable = differ_target(d, table);
     if (!dtable) return;
     op *o = differ_emit(d, tied ? OP_EMBED_BWD_ADD : OP_EMBED_BWD, f);
@@ -421,7 +434,7 @@ static status write_backward(differ *d, const op *f, int result, void (*write)(d
 
 /* Ops without a backward: no forward that is differentiated has them. */
 /* clang-format off */
-#define LOSS_OPS(X) X(PREFERENCE) X(POLICY) X(SELECT_TOKENS) X(UNEMBED_LOSS) X(UNEMBED_STATS) X(UNEMBED_JOIN) /* write their gradient themselves */
+#define LOSS_OPS(X) X(CRITIC) X(PREFERENCE) X(POLICY) X(SELECT_TOKENS) X(UNEMBED_LOSS) X(UNEMBED_STATS) X(UNEMBED_JOIN) /* write their gradient themselves */
 #define GENERATION_OPS(X) X(ROPE_TABLE) X(KV_STORE) X(ATTENTION_PAGED) X(UNEMBED_LOGITS) X(LOGITS_TOP)
 #define LATER_OPS(X) /* written by later passes */ \
     X(ADD_RMSNORM) X(ADD_LAYERNORM) X(QK_NORM_ROPE) X(ABSMAX) X(QUANTIZE) X(LINEAR8) X(CAST) X(COPY)
@@ -429,7 +442,7 @@ static status write_backward(differ *d, const op *f, int result, void (*write)(d
     X(ATTENTION_RING_BWD) X(QKV_JOIN) X(UNEMBED_LOSS_GRAD) X(LOSS_REDUCE) X(UNEMBED_GRAD) X(LINEAR_DX) X(LINEAR_DW) \
     X(LINEAR_DW_ADD) X(BIAS_GRAD) X(RMSNORM_BWD) X(LAYERNORM_BWD) X(QK_NORM_BWD) X(QK_NORM_ROPE_BWD) X(ATTENTION_BWD) \
     X(SWIGLU_BWD) X(GELU_BWD) X(EMBED_BWD) X(EMBED_BWD_ADD) X(POSITION_BWD) X(ACCUMULATE) X(SUM_PARTS) X(ALL_REDUCE) \
-    X(LORA_BWD)
+    X(LORA_BWD) X(VALUE_BWD)
 #define UPDATE_OPS(X) X(GRAD_SUMSQ) X(NORM_SUM) X(CLIP) X(ADAMW)
 #define NONE(id) case OP_##id:
 /* clang-format on */
@@ -451,6 +464,7 @@ static status backward(differ *d, const op *f) {
     case OP_ATTENTION: return write_backward(d, f, ATTENTION_Y, backward_attention);
     case OP_GELU: return write_backward(d, f, GELU_Y, backward_gelu);
     case OP_SWIGLU: return write_backward(d, f, SWIGLU_Y, backward_swiglu);
+    case OP_VALUE: return write_backward(d, f, VALUE_VALUES, backward_value);
     case OP_EMBED: return write_backward(d, f, EMBED_X, backward_embed);
     case OP_HEAD_PARTS: return write_backward(d, f, HEAD_PARTS_Y, backward_parts);
     case OP_TOKEN_PARTS: return write_backward(d, f, TOKEN_PARTS_Y, backward_parts);
@@ -530,6 +544,8 @@ static status write_losses(differ *d, const op *ops, size_t first, size_t end, s
         if (is_loss && has_gradient(d, o)) at = i;
         if (o->kind == OP_UNEMBED_LOSS && at == i) loss_with_gradient(d, o), done = true;
         else program_append(d->p, o);
+        if (o->kind == OP_CRITIC) /* the last op of its section, which has written the gradient of the values itself */
+            d->gradient[o->in[CRITIC_VALUES]] = o->out[CRITIC_DVALUES], *rest = i;
         if (o->kind == OP_UNEMBED_JOIN && at != SIZE_MAX) join = i;
         if (o->kind == last_of_loss(m) && join != SIZE_MAX)
             gradient_of_shared_loss(d, &ops[at], &ops[join], o), done = true;

@@ -20,6 +20,7 @@
 
 typedef struct optimizer_options {
     float beta1, beta2, eps, weight_decay, clip;
+    float head_lr_scale; /* of the learning rate, for a value head; 0: it has the same rate */
     bool normalize_by_weights;
 } optimizer_options;
 

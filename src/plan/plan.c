@@ -145,6 +145,8 @@ static status build_program(plan *p) {
                              .token_weights = r->token_weights,
                              .lora = r->lora,
                              .base = r->base,
+                             .critic = r->critic,
+                             .value_dropout = r->value_dropout,
                              .preference = r->preference,
                              .policy = r->policy,
                              .reference = r->reference,

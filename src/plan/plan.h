@@ -56,8 +56,10 @@ typedef struct plan_request {
     int64_t step_rows; /* rows of a step on all ranks, for tables of other meshes; 0: each rank has its own, as above */
     attention_kind attention;
     bool with_eval, token_weights, verify;
-    lora_options lora; /* rank > 0: adapters are trained, everything else is frozen */
-    base_format base;  /* ... and how its linear layers are stored */
+    lora_options lora;             /* rank > 0: adapters are trained, everything else is frozen */
+    base_format base;              /* ... and how its linear layers are stored */
+    critic_options critic;         /* kind not none: the loss of a critic, whose model has a value head */
+    double value_dropout;          /* ... and dropout in that */
     preference_options preference; /* kind not none: losses over pairs of responses ... */
     policy_options policy;         /* on: the loss of completions with advantages */
     reference_kind reference;      /* what either is compared with */

@@ -113,7 +113,7 @@ lora_part op_lora_part(const op *o, int64_t r, int i) {
 }
 value_id op_main_value(const op *o) { return *o->out ? *o->out : *o->in; }
 value_id op_message(const op *o) { return o->in[MESSAGE_SENT] ? o->in[MESSAGE_SENT] : o->out[MESSAGE_RECEIVED]; }
-bool op_is_loss_gradient(op_kind k) { return k == OP_UNEMBED_LOSS_GRAD || k == OP_UNEMBED_GRAD; }
+bool op_is_loss_gradient(op_kind k) { return k == OP_UNEMBED_LOSS_GRAD || k == OP_UNEMBED_GRAD || k == OP_CRITIC; }
 bool op_brings_gradient(const op *o) {
     if (o->kind == OP_KV_PART || o->kind == OP_SHIFT) return o->attr.tag == TAG_BACKWARD;
     return o->kind == OP_RECV && o->attr.axis == AXIS_PIPELINE &&

@@ -23,6 +23,7 @@
  */
 #include "program/operands.h" /* made from ops.def: LINEAR_X, ADAMW_M ... */
 #include "program/policy.h"
+#include "program/critic.h"
 #include "program/preference.h"
 #include "program/select.h"
 #include "tensor/tensor.h"
@@ -154,6 +155,7 @@ typedef struct op_attr {
     int64_t chunk_bytes;               /* unembed_loss: budget for one chunk of logits and their gradient */
     float logits_scale;                /* unembed_loss, _stats, _grad: logits are multiplied by it; 0: they are not */
     float beta1, beta2, weight_decay;  /* adamw; weight_decay 0 on norms and biases */
+    float lr_scale;                    /* adamw: multiplies the learning rate; 0: it does not */
     uint64_t noise_key;                /* stochastic rounding, dropout: which tensor this is */
     int64_t
         first_element; /* accumulate, grad_sumsq, adamw: place of a part in the whole parameter; dropout: in the tensor */
@@ -182,10 +184,12 @@ typedef struct op_attr {
      * the gradient of the unembedding is added to that of the losses before this one. */
     int loss, n_losses;
     bool adds;
-    axis axis;                 /* communication: the group */
-    int group_size;            /* ... and how many ranks it has */
-    int peer, tag;             /* send, recv, attention_ring: rank in the group; which of several messages */
-    int index;                 /* attention_ring, dropout: this rank's place in the group */
+    axis axis;      /* communication: the group */
+    int group_size; /* ... and how many ranks it has */
+    int peer, tag;  /* send, recv, attention_ring: rank in the group; which of several messages */
+    int index;      /* attention_ring, dropout: this rank's place in the group */
+    bool sigmoid;   /* value, value_bwd */
+    critic_options critic;
     preference_options preference;
     policy_options policy;
     selection_options selection; /* select_tokens */

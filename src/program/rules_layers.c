@@ -263,6 +263,31 @@ status verify_BIAS_GRAD(const checker *c) {
 }
 const op_cost cost_BIAS_GRAD = {PER_INPUT(1, BIAS_GRAD_DY)};
 
+static status check_value_layer(const checker *c, value_id x, value_id w, value_id values) {
+    TRY(verify_rows(c, x));
+    REQUIRE(is_shape2(c, w, 1, sh(c, x)->dim[1]) && same_type(c, x, w), "w is (1, K) of x's dtype", w);
+    return verify_statistic(c, x, values);
+}
+
+status verify_VALUE(const checker *c) {
+    value_id x = IN(VALUE_X), b = IN(VALUE_B);
+    REQUIRE(is_shape1(c, b, 1) && same_type(c, x, b), "b is (1) of x's dtype", b);
+    return check_value_layer(c, x, IN(VALUE_W), OUT(VALUE_VALUES));
+}
+const op_cost cost_VALUE = {PER_INPUT(2, VALUE_X)};
+
+status verify_VALUE_BWD(const checker *c) {
+    value_id x = IN(VALUE_BWD_X), w = IN(VALUE_BWD_W), dw = OUT(VALUE_BWD_DW), db = OUT(VALUE_BWD_DB);
+    TRY(check_value_layer(c, x, w, IN(VALUE_BWD_VALUES)));
+    TRY(verify_like(c, IN(VALUE_BWD_VALUES), IN(VALUE_BWD_DVALUES)));
+    TRY(verify_like(c, x, OUT(VALUE_BWD_DX)));
+    if (dw) TRY(verify_weight_grad(c, w, dw));
+    if (!db) return OK;
+    REQUIRE(is_shape1(c, db, 1) && (!dw || same_type(c, dw, db)), "db is (1) of dw's dtype", db);
+    return verify_weight_grad(c, db, db);
+}
+const op_cost cost_VALUE_BWD = {PER_INPUT(4, VALUE_BWD_X)};
+
 status verify_ABSMAX(const checker *c) { return verify_amax(c, IN(ABSMAX_X), OUT(ABSMAX_AMAX)); }
 const op_cost cost_ABSMAX = {PER_INPUT(1, ABSMAX_X)};
 

@@ -157,6 +157,20 @@ status verify_PREFERENCE(const checker *c) {
 }
 const op_cost cost_PREFERENCE = {PER_INPUT(4, PREFERENCE_LOSSES)};
 
+status verify_CRITIC(const checker *c) {
+    value_id values = IN(CRITIC_VALUES), sums = OUT(CRITIC_SUMS);
+    const op_attr *a = &c->o->attr;
+    REQUIRE(a->critic.kind > CRITIC_NONE && a->critic.kind < CRITIC_KIND_COUNT, "no such loss", values);
+    REQUIRE(has_type(c, values, DTYPE_F32) && is_shape1(c, values, a->batch * a->seq_len),
+            "values are fp32 (N), of whole rows", values);
+    TRY(verify_tokens(c, IN(CRITIC_SEGMENTS), sh(c, values)->dim[0]));
+    TRY(verify_scalars(c, IN(CRITIC_SCALARS)));
+    TRY(verify_like(c, values, OUT(CRITIC_DVALUES)));
+    REQUIRE(has_type(c, sums, DTYPE_F64) && is_shape1(c, sums, CRITIC_SUM_COUNT), "expected the loss sums", sums);
+    return OK;
+}
+const op_cost cost_CRITIC = {PER_INPUT(10, CRITIC_VALUES)};
+
 status verify_POLICY(const checker *c) {
     const policy_options *o = &c->o->attr.policy;
     value_id losses = IN(POLICY_LOSSES), sums = OUT(POLICY_SUMS);

@@ -96,7 +96,7 @@ static void config_warn_no_effect(const config *c) {
     warn_if_given(c, "train.decay_share", c->train.schedule == SCHEDULE_WSD, "train.schedule is not wsd");
     warn_if_given(c, "train.nonfinite", !fp16, "precision fp16 always skips such steps");
     bool has_problems = data_source_has_problems(c->data.source);
-    bool asks = has_problems && c->task != TASK_PREFERENCE && c->task != TASK_RLOO;
+    bool asks = has_problems && c->task != TASK_PREFERENCE && c->task != TASK_RLOO && c->task != TASK_CRITIC;
     bool keeps_back = builtin || c->data.eval_fraction > 0;
     warn_if_given(c, "train.problems", asks || c->train.problems == 0,
                   has_problems ? "train.task preference and rloo ask no problems" : "data.source has no problems");
@@ -111,6 +111,18 @@ static void config_warn_no_effect(const config *c) {
     warn_no_effect_preference(c);
     warn_no_effect_reward(c);
     warn_no_effect_policy(c);
+    for (size_t i = 0; config_key(i); i++)
+        if (str_starts_with(config_key(i), "critic."))
+            warn_if_given(c, config_key(i), c->task == TASK_CRITIC, "train.task is not critic");
+    static const char *const of_lambda[] = {"critic.error", "critic.gamma", "critic.lam"};
+    for (size_t i = 0; i < ARRAY_LENGTH(of_lambda) && c->task == TASK_CRITIC; i++)
+        warn_if_given(c, of_lambda[i], c->train.critic.loss + 1 == CRITIC_LAMBDA, "critic.loss is not lambda");
+    warn_if_given(c, "critic.dropout", c->task != TASK_CRITIC || c->train.critic.head + 1 == VALUE_HEAD_MLP,
+                  "critic.head is not mlp");
+    static const char *const of_pairs[] = {"data.task_column", "data.difficulty_column", "data.pairs_per_problem",
+                                           "data.max_pairs"};
+    for (size_t i = 0; i < ARRAY_LENGTH(of_pairs); i++)
+        warn_if_given(c, of_pairs[i], c->task == TASK_CRITIC, "train.task is not critic");
     bool weighs = c->task == TASK_MTP || c->task == TASK_SFT;
     warn_if_given(c, "train.weighting", weighs || c->train.weighting == WEIGHTING_BASELINE,
                   "train.task is neither mtp nor sft");
@@ -170,6 +182,7 @@ void config_warn_no_effect_on_cpu(const config *c) {
 }
 
 data_kind config_data_kind(const config *c) {
+    if (c->task == TASK_CRITIC) return DATA_SOLUTIONS;
     if (c->task != TASK_PREFERENCE) return DATA_TEXT;
     return c->preference.loss + 1 == PREFERENCE_KTO ? DATA_LABELLED : DATA_PAIRS;
 }

@@ -81,10 +81,27 @@ static status heads_from_config(const config *c, model_config *out) {
     return model_config_check(out);
 }
 
+/* A critic has a value head and no unembedding: no other task can go on with it. */
+static status value_head_from_config(const config *c, model_config *out) {
+    value_head found = out->value_head, asked = (value_head)(c->train.critic.head + 1);
+    if (c->task != TASK_CRITIC && found)
+        return ERR(ERR_INPUT,
+                   "model.path: %s is a critic with a value head (%s), expected a language model for "
+                   "train.task %s; train.task=critic goes on with it",
+                   c->model.path, value_head_name(found), task_name(task_of(c->task)));
+    if (c->task != TASK_CRITIC) return OK;
+    if (found && found != asked && config_was_given(c, "critic.head"))
+        return ERR(ERR_INPUT, "critic.head: found %s, expected %s, the value head that %s has; leave it out",
+                   value_head_name(asked), value_head_name(found), c->model.path);
+    if (!found) out->value_head = asked;
+    return OK;
+}
+
 status model_from_config(const config *c, model_config *out) {
     const char *name = config_preset(c);
     if (!name) {
         TRY(model_of_directory(c, out));
+        TRY(value_head_from_config(c, out));
         return heads_from_config(c, out);
     }
     const model_config *preset = model_preset_find(name);
@@ -108,6 +125,7 @@ status model_from_config(const config *c, model_config *out) {
         if (overrides[i].given) *overrides[i].field = overrides[i].given;
     if (c->model.tied >= 0) out->tied = c->model.tied;
     if (c->model.max_positions) out->max_positions = c->model.max_positions;
+    TRY(value_head_from_config(c, out));
     return heads_from_config(c, out);
 }
 

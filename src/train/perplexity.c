@@ -158,7 +158,11 @@ status perplexity_measure(const perplexity_options *o, const perplexity_observer
     if (!(o->last > 0 && o->last <= 1))
         return ERR(ERR_INPUT, "share of the text: found %g, expected more than 0, at most 1", o->last);
     TRY(model_source_open(&s, o->source, o->adapter, o->tokenizer));
-    status rc = measure(o, &s, observer, out);
+    status rc =
+        s.config.value_head
+            ? ERR(ERR_INPUT, "%s is a critic: it gives values to tokens and predicts none; expected a language model",
+                  s.dir)
+            : measure(o, &s, observer, out);
     model_source_close(&s);
     return rc;
 }

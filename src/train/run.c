@@ -128,11 +128,12 @@ static const char *identity(trainer *t) {
     precision q = t->p->request.choice.precision;
     state_format states = state_format_of(q, t->p->request.choice.states);
     bool usual = states == state_format_of(q, STATES_AUTO);
-    const char *mtp =
+    const char *heads =
         c->mtp_heads > 1 ? arena_format(&t->memory, " with %lld prediction heads", (long long)c->mtp_heads) : "";
+    if (c->value_head) heads = arena_format(&t->memory, " with a value head (%s)", value_head_name(c->value_head));
     return arena_format(
         &t->memory, "%s: vocab %lld, hidden %lld, %lld layers%s, %lld/%lld heads of %lld, ffn %lld, %s, %s%s%s%s; %s",
-        model_family_traits(c->family)->name, (long long)c->vocab, (long long)c->hidden, (long long)c->n_layers, mtp,
+        model_family_traits(c->family)->name, (long long)c->vocab, (long long)c->hidden, (long long)c->n_layers, heads,
         (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim, (long long)c->ffn,
         c->tied ? "tied" : "untied", precision_name(q), usual ? "" : ", states ",
         usual ? "" : state_format_name(states), lora_identity(&t->memory, c, &t->p->request.lora, t->p->request.base),

@@ -66,8 +66,19 @@ typedef struct value_options {
     bool terminal; /* the last delta is 1 - v_T: the solution is right, and the weights are told so */
 } value_options;
 
+/* train.task critic. */
+typedef enum critic_error_kind { CRITIC_ERROR_MSE, CRITIC_ERROR_SMOOTH_L1 } critic_error_kind;
+typedef struct critic_settings {
+    int head; /* value_head less 1: none is no choice */
+    int loss; /* critic_kind less 1 */
+    critic_error_kind error;
+    double head_lr; /* 0: auto */
+    double dropout, gamma, lam;
+} critic_settings;
+
 typedef struct train_options {
     rl_options rl;
+    critic_settings critic;
     int64_t steps, micro_batch, accumulation;
     int64_t batch; /* rows of a step: micro_batch * accumulation; 0: not given */
     double lr, min_lr_ratio;
@@ -93,7 +104,7 @@ typedef struct train_options {
     const char *rho1_reference; /* base, copy, or a model directory; NULL or "": as adapters say */
     int rho1_reference_on;      /* reference_place */
     value_options value;        /* weightings by the values of ... */
-    const char *critic;         /* ... this run; NULL or "": none */
+    const char *critic_dir;     /* ... this run; NULL or "": none */
     int64_t log_every;
     /* fp16 */
     double loss_scale; /* > 0: static */

@@ -31,8 +31,10 @@ status weights_start_trained(exec *e, const plan *p, const weights_origin *o) {
     if (lora && o->adapter) TRY(adapter_load_dir(e, p, o->adapter));
     else if (lora && p->request.lora.pissa) return OK; /* made together with the base */
     else if (lora) params_draw(e, p, o->seed, PARAMS_ADAPTERS, NULL);
-    else if (o->model_dir) TRY(weights_load_dir(e, p, o->model_dir));
-    else params_initialize(e, p, o->seed);
+    else if (o->model_dir) {
+        params_draw(e, p, o->seed, PARAMS_VALUE_HEAD, NULL); /* the files of an ordinary model have none */
+        TRY(weights_load_dir(e, p, o->model_dir));
+    } else params_initialize(e, p, o->seed);
     if (o->reference && !lora) TRY(weights_load_reference(e, p, o->reference));
     return OK;
 }

@@ -16,9 +16,10 @@ typedef struct matcher {
     const safetensors *files;
     size_t n_files;
     const char *prefix;
-    bool **used;   /* per file, per tensor */
-    bool reference; /* only the parameters of the frozen copy */
-    json_t *names; /* adapters: the tensor's index by the name that the model knows it by; else NULL */
+    bool **used;         /* per file, per tensor */
+    bool reference;      /* only the parameters of the frozen copy */
+    bool has_value_head; /* the files are those of a critic: all of its head must be there, and it has no unembedding */
+    json_t *names;       /* adapters: the tensor's index by the name that the model knows it by; else NULL */
     strbuf problems;
     size_t n_problems;
 } matcher;
@@ -75,6 +76,7 @@ static const safetensor *match_part(matcher *m, const model_param *q, const para
     /* A tied model has one matrix under two names: a file may hold either. */
     if (!t && q->number == 0 && m->model->config.tied && !m->names) t = find_exact(m, "lm_head.weight");
     shape want = part_shape(q, part);
+    if (!t && q->of_value_head && !m->has_value_head) return NULL;
     if (!t) add_problem(m, "%s is missing", part->file_name);
     else if (!shape_equal(&t->shape, &want))
         add_problem(m, "%s has shape %s, expected %s", part->file_name, shape_format(a, &t->shape),
@@ -110,11 +112,25 @@ static void match_head(matcher *m, const safetensor *embedding) {
         add_problem(m, "lm_head.weight is not the embedding, though tie_word_embeddings is true");
 }
 
+/* A critic that begins from an ordinary model does not need its unembedding. */
+static bool is_left_out(const matcher *m, const char *name) {
+    const char *unembed = model_family_traits(m->model->config.family)->names->unembed;
+    size_t n = unembed ? strlen(unembed) : 0;
+    return m->model->config.value_head && n && strncmp(name, unembed, n) == 0 && strcmp(name + n, ".weight") == 0;
+}
+
+static void find_value_head(matcher *m) {
+    for (size_t i = 0; i < m->model->n_all_params; i++)
+        for (int k = 0; k < m->model->params[i].n_parts && m->model->params[i].of_value_head; k++)
+            m->has_value_head |= find(m, m->model->params[i].parts[k].file_name) != NULL;
+}
+
 static void match_rest(matcher *m) {
     for (size_t i = 0; i < m->n_files; i++)
         for (size_t k = 0; k < m->files[i].n_tensors; k++) {
             const char *name = m->files[i].tensors[k].name;
             if (m->used[i][k] || !str_starts_with(name, m->prefix) || is_buffer(name)) continue;
+            if (is_left_out(m, name + strlen(m->prefix))) continue;
             add_problem(m, "%.120s is not part of this %s", name, m->names ? "adapter" : "model");
         }
 }
@@ -164,6 +180,7 @@ static status match(const model *model, const safetensors *files, size_t n_files
     matcher m = {.model = model, .files = files, .n_files = n_files, .prefix = prefix, .reference = reference};
     status rc = OK;
     matcher_init(&m);
+    find_value_head(&m);
     match_params(&m, false, sources);
     if (m.n_problems)
         rc = ERR(ERR_INPUT, "%s%s does not hold the weights of %s:%s", n_files ? files[0].path : "no file",

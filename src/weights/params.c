@@ -82,6 +82,7 @@ void params_write_whole(exec *e, const plan *p, size_t i, bool master, int64_t f
 }
 
 static bool is_in(const model_param *q, param_group group) {
+    if (group == PARAMS_VALUE_HEAD) return q->of_value_head;
     return group == PARAMS_ALL || group == PARAMS_FROZEN || (q->adapter == ADAPTER_NONE) == (group == PARAMS_BASE);
 }
 

@@ -4,9 +4,17 @@
 #include "checkpoint/checkpoint.h"
 #include "weights/quantized.h"
 
-/* All parameters, those of the model, its adapters, or the frozen copy that a preference compares with. To draw, the copy is a
- * part of the base; hashes leave it out. PARAMS_FROZEN: of a program that does not train, all, hashed as if they were such a copy. */
-typedef enum param_group { PARAMS_ALL, PARAMS_BASE, PARAMS_ADAPTERS, PARAMS_REFERENCE, PARAMS_FROZEN } param_group;
+/* All parameters, those of the model, its adapters, the frozen copy that a preference compares with, or a critic's value head. To
+ * draw, the copy is a part of the base; hashes leave it out. PARAMS_FROZEN: of a program that does not train, all, hashed as if they
+ * were such a copy. */
+typedef enum param_group {
+    PARAMS_ALL,
+    PARAMS_BASE,
+    PARAMS_ADAPTERS,
+    PARAMS_REFERENCE,
+    PARAMS_FROZEN,
+    PARAMS_VALUE_HEAD
+} param_group;
 
 void params_initialize(exec *e, const plan *p, uint64_t seed); /* seeded initial values to params and masters */
 /* The same, of one group. hash: of those that are quantised; NULL: not asked for. */

@@ -45,11 +45,11 @@ static int64_t wrong_at(const seen_pair *p, bool rejected, int64_t digits) {
 }
 
 static bool in_operands(const char *a, const char *b, int64_t digits) { /* the same numbers, in any order */
-    bool used[4] = {0};
-    for (int i = 0; i < 4; i++) {
+    bool used[3] = {0};
+    for (int i = 0; i < 3; i++) {
         int k = 0;
-        while (k < 4 && (used[k] || memcmp(a + i * (digits + 1), b + k * (digits + 1), (size_t)digits) != 0)) k++;
-        if (k == 4) return false;
+        while (k < 3 && (used[k] || memcmp(a + i * (digits + 1), b + k * (digits + 1), (size_t)digits) != 0)) k++;
+        if (k == 3) return false;
         used[k] = true;
     }
     return true;
@@ -67,7 +67,7 @@ static void built_in_pairs_have_one_wrong_step(void **state) {
         uint64_t n, n_eval;
         seen_pair *train = read_pairs(d, SPLIT_TRAIN, 256, &n), *eval = read_pairs(d, SPLIT_EVAL, 256, &n_eval);
         assert_true(n > 2000 && n_eval > 100);
-        int64_t first_step = 0, n_prompt = 4 * (digits + 1);
+        int64_t first_step = 0, n_prompt = 3 * (digits + 1);
         for (uint64_t i = 0; i < n + n_eval; i++) {
             const seen_pair *p = i < n ? &train[i] : &eval[i - n];
             int64_t at = wrong_at(p, true, digits);
@@ -75,7 +75,8 @@ static void built_in_pairs_have_one_wrong_step(void **state) {
             assert_true(at > n_prompt && at < n_prompt + (int64_t)strlen(p->rejected));
             first_step += at < n_prompt + 3 * digits + 5;
         }
-        assert_true(first_step * 5 > (int64_t)(n + n_eval) && first_step * 2 < (int64_t)(n + n_eval)); /* a third */
+        assert_true(first_step * 5 > 2 * (int64_t)(n + n_eval) &&
+                    first_step * 5 < 3 * (int64_t)(n + n_eval)); /* half */
         for (uint64_t i = 0; i < n; i += 7)
             for (uint64_t k = 0; k < n_eval; k += 5) assert_false(in_operands(train[i].prompt, eval[k].prompt, digits));
         qsort(train, n, sizeof *train, compare_pairs);
@@ -248,8 +249,8 @@ static void what_is_no_solution_is_named(void **state) {
     }
     data_options o = {.kind = DATA_SOLUTIONS, .seq_len = 64, .source = "builtin:arithmetic", .difficulty = 2};
     expect_error(dataset_open(&d, &o), ERR_INPUT, "data.source|builtin:solutions|is_correct");
-    o.source = "builtin:solutions";
-    expect_error(dataset_open(&d, &o), ERR_INPUT, "64 tokens|at least 92");
+    o.source = "builtin:solutions", o.seq_len = 60;
+    expect_error(dataset_open(&d, &o), ERR_INPUT, "60 tokens|at least 64");
     o = (data_options){.kind = DATA_PAIRS, .seq_len = 64, .source = path, .records = {.correct_column = "x"}};
     expect_error(dataset_open(&d, &o), ERR_INPUT, "data.correct_column|'x'");
     write_text(path, "{\"q\": \"a\", \"s\": \"b\", \"good\": true, \"id\": 1}\n"

@@ -443,7 +443,7 @@ void cpu_kernel_ADAMW(backend_context *c, const kernel_call *k) {
         .gv = sqrtf(1.0f - a->beta2) * factor,
         .eps2 = a->eps * s2,
         .decay = a->weight_decay * s->bias1 / s2,
-        .rate = s->lr * s2 / s->bias1,
+        .rate = s->lr * (a->lr_scale > 0 ? a->lr_scale : 1) * s2 / s->bias1,
         .way = way_here(),
     };
     pool_run(c->threads, adamw_task, &j, j.cut.n_tasks);

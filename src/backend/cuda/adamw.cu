@@ -23,7 +23,7 @@ DEVICE adamw_constants adamw_prepare(const launch_adamw_args &a) {
     k.gv = __fsqrt_rn(1.0f - a.beta2) * factor;
     k.eps2 = a.eps * s2;
     k.decay = __fdiv_rn(a.weight_decay * s.bias1, s2);
-    k.rate = __fdiv_rn(s.lr * s2, s.bias1);
+    k.rate = __fdiv_rn(s.lr * a.lr_scale * s2, s.bias1);
     return k;
 }
 

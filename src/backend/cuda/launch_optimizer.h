@@ -75,6 +75,7 @@ typedef struct launch_adamw_args {
     launch_noise noise;
     int64_t n;
     float beta1, beta2, eps, weight_decay;
+    float lr_scale; /* multiplies the learning rate */
     launch_type p_type;
     launch_states states;
 } launch_adamw_args;

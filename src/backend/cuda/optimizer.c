@@ -108,6 +108,7 @@ void cuda_kernel_ADAMW(backend_context *c, const kernel_call *k) {
                            .beta2 = o->beta2,
                            .eps = o->eps,
                            .weight_decay = o->weight_decay,
+                           .lr_scale = o->lr_scale > 0 ? o->lr_scale : 1,
                            .p_type = launch_type_of(p->type),
                            .states = states == DTYPE_F32    ? LAUNCH_STATES_F32
                                      : states == DTYPE_BF16 ? LAUNCH_STATES_BF16
