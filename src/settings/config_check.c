@@ -126,6 +126,11 @@ static void config_warn_no_effect(const config *c) {
     bool weighs = c->task == TASK_MTP || c->task == TASK_SFT;
     warn_if_given(c, "train.weighting", weighs || c->train.weighting == WEIGHTING_BASELINE,
                   "train.task is neither mtp nor sft");
+    const char *const of_value[] = {"verifiable.critic", "verifiable.lambda", "verifiable.beta", "verifiable.terminal"};
+    for (size_t i = 0; i < ARRAY_LENGTH(of_value); i++)
+        warn_if_given(c, of_value[i],
+                      c->train.weighting == WEIGHTING_VERIFIABLE || c->train.weighting == WEIGHTING_SHUFFLED,
+                      "train.weighting is neither verifiable nor shuffled");
     const char *const of_rho1[] = {"rho1.k_percent", "rho1.mode", "rho1.first_head_all", "rho1.reference",
                                    "rho1.reference_on"};
     for (size_t i = 0; i < ARRAY_LENGTH(of_rho1); i++)

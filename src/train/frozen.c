@@ -16,6 +16,7 @@ static const struct {
     const char *file, *what;
 } outputs[] = {
     [FROZEN_LOSSES] = {{"rho1.reference", "losses of a reference", "row"}, "reference.losses", "losses"},
+    [FROZEN_VALUES] = {{"verifiable.critic", "values of a critic", "row"}, "critic_values", "values"},
 };
 
 /* ---- which rows ------------------------------------------------------------------------------------------------ */
@@ -155,6 +156,11 @@ static plan_request request_of(const train_request *r, const plan *p, const mode
 }
 
 static status check_model(const train_request *r, const model_config *c) {
+    bool values = r->frozen.output == FROZEN_VALUES;
+    if (values != (c->value_head != VALUE_HEAD_NONE))
+        return ERR(ERR_INPUT, "%s: %s is %s, expected %s", r->frozen.key, r->frozen.dir,
+                   values ? "a model that predicts tokens" : "a critic",
+                   values ? "a critic, the run directory of train.task=critic" : "a model that predicts tokens");
     if (c->vocab == r->plan.model.vocab) return OK;
     return ERR(ERR_INPUT,
                "%s: %s has a vocabulary of %lld, the model one of %lld; both must read the same tokens: give a model "
@@ -207,6 +213,13 @@ status frozen_plan_bytes(const train_request *r, const plan *of_run, uint64_t pl
 
 /* ---- computing ------------------------------------------------------------------------------------------------- */
 
+/* A critic's value of a token is at the token's own place, one behind that of its target (program/critic.h). A token that the end
+ * of the row cut off has no value: it gets that before it. */
+static void values_to_targets(const int32_t *doc_start, int64_t T, float *values) {
+    for (int64_t t = 0; t + 1 < T; t++)
+        if (doc_start[t + 1] == doc_start[t]) values[t] = values[t + 1];
+}
+
 /* Of one batch of rows, in f->numbers, at the place of each target. */
 static status compute_batch(frozen_run *f, const uint64_t *rows) {
     const model *m = &f->plan.model;
@@ -218,8 +231,12 @@ static status compute_batch(frozen_run *f, const uint64_t *rows) {
     exec_write(f->e, m->targets, 0, f->targets, n_bytes);
     exec_write(f->e, m->doc_start, 0, f->doc_start, n_bytes);
     TRY(exec_run(f->e, SECTION_EVAL));
-    exec_read(f->e, m->eval_losses, 0, f->numbers, n_bytes);
-    return exec_check(f->e);
+    bool values = f->job->request->frozen.output == FROZEN_VALUES;
+    exec_read(f->e, values ? m->eval_values : m->eval_losses, 0, f->numbers, n_bytes);
+    TRY(exec_check(f->e));
+    for (int64_t b = 0; b < f->batch && values; b++)
+        values_to_targets(f->doc_start + b * f->T, f->T, f->numbers + b * f->T);
+    return OK;
 }
 
 static status write_batch(frozen_run *f, numbers_writer *w, const uint64_t *rows, const float *numbers) {

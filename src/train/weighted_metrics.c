@@ -23,7 +23,8 @@ const task_metric weighted_metrics[WEIGHTED_METRICS] = {
     [METRIC_EXCESS] = {"train/excess_loss", NULL,
                        "rho1: mean excess loss of all tokens, selected or not, over all heads"},
     [METRIC_THRESHOLD] = {"train/threshold", NULL, "rho1: mean excess loss from which on tokens were selected"},
-    [METRIC_WEIGHT_MEAN] = {"weight/mean", NULL, "random: mean weight of the targets of the step"},
+    [METRIC_WEIGHT_MEAN] = {"weight/mean", NULL,
+                            "verifiable, shuffled, random: mean weight of the targets of the step"},
     [METRIC_WEIGHT_STD] = {"weight/std", NULL, "their standard deviation"},
     [METRIC_WEIGHT_LEAST] = {"weight/min", NULL, "the smallest weight"},
     [METRIC_WEIGHT_MOST] = {"weight/max", NULL, "the largest weight"},
@@ -31,6 +32,11 @@ const task_metric weighted_metrics[WEIGHTED_METRICS] = {
         {"weight/entropy", NULL,
          "entropy of the weights as shares of their sum, in nats: the log of the number of targets "
          "where all are equal"},
+    [METRIC_TD_MEAN] = {"td/mean", NULL, "verifiable, shuffled: mean advantage of the targets of the step"},
+    [METRIC_TD_STD] = {"td/std", NULL, "standard deviation of the advantages"},
+    [METRIC_TD_EMA_MEAN] = {"td/ema_mean", NULL,
+                            "moving average of td/mean that the weights of the step were made with"},
+    [METRIC_TD_EMA_STD] = {"td/ema_std", NULL, "the same of td/std"},
 };
 _Static_assert(MTP_HEADS_MAX == 8 && (int)WEIGHTED_METRICS <= (int)METRICS_MOST, "a row for every head");
 
@@ -52,13 +58,18 @@ static status report_selection(const weighted_task *t, double n_valid, double n_
     return OK;
 }
 
-static void report_weights(const weighted_step *s, train_metrics *to) {
+static void report_weights(const weighted_task *t, const weighted_step *s, train_metrics *to) {
     const value_sums *v = &s->sums;
     train_metrics_add(to, &weighted_metrics[METRIC_WEIGHT_MEAN], value_mean(v->n, v->weight));
     train_metrics_add(to, &weighted_metrics[METRIC_WEIGHT_STD], value_deviation(v->n, v->weight, v->weight_squares));
     train_metrics_add(to, &weighted_metrics[METRIC_WEIGHT_LEAST], v->n > 0 ? v->weight_least : NAN);
     train_metrics_add(to, &weighted_metrics[METRIC_WEIGHT_MOST], v->n > 0 ? v->weight_most : NAN);
     train_metrics_add(to, &weighted_metrics[METRIC_WEIGHT_ENTROPY], value_entropy(v));
+    if (!t->how->by_value) return;
+    train_metrics_add(to, &weighted_metrics[METRIC_TD_MEAN], value_mean(v->n, v->advantage));
+    train_metrics_add(to, &weighted_metrics[METRIC_TD_STD], value_deviation(v->n, v->advantage, v->advantage_squares));
+    train_metrics_add(to, &weighted_metrics[METRIC_TD_EMA_MEAN], s->before.mean);
+    train_metrics_add(to, &weighted_metrics[METRIC_TD_EMA_STD], s->before.deviation);
 }
 
 status weighted_report(const weighted_task *t, const weighted_step *s, train_step_report *report) {
@@ -82,6 +93,6 @@ status weighted_report(const weighted_task *t, const weighted_step *s, train_ste
         train_metrics_add(&report->metrics, &weighted_metrics[METRIC_HEAD + k], loss);
     }
     train_metrics_add(&report->metrics, &weighted_metrics[METRIC_UNWEIGHTED], mean / n_counted);
-    if (t->weights) report_weights(s, &report->metrics);
+    if (t->weights) report_weights(t, s, &report->metrics);
     return selects ? report_selection(t, n_valid, (double)sums[0][SUM_VALID], &report->metrics) : OK;
 }

@@ -44,6 +44,10 @@ enum {
     METRIC_WEIGHT_LEAST,
     METRIC_WEIGHT_MOST,
     METRIC_WEIGHT_ENTROPY,
+    METRIC_TD_MEAN,
+    METRIC_TD_STD,
+    METRIC_TD_EMA_MEAN,
+    METRIC_TD_EMA_STD,
     WEIGHTED_METRICS
 };
 extern const task_metric weighted_metrics[WEIGHTED_METRICS];
