@@ -13,7 +13,8 @@ static const char *plural(uint64_t n) { return n == 1 ? "" : "s"; }
 /* What is trained and what is held out. records: else the file is one text. */
 static void print_counts(const data_report *r, const data_report *held_out, bool records) {
     char a[32], b[32];
-    const char *unit = records ? "record" : "document";
+    const char *unit = r->n_problems ? "pair" : records ? "record" : "document";
+    records |= r->n_problems > 0;
     fprintf(stderr, ": %llu %s%s to train", (unsigned long long)r->n_documents, unit, plural(r->n_documents));
     if (records && held_out->n_documents) fprintf(stderr, ", %llu held out", (unsigned long long)held_out->n_documents);
     fprintf(stderr, "; %s tokens", str_format_count(a, (double)r->n_tokens));

@@ -3,9 +3,11 @@
  * Numbers are written units first and filled up with zeros, as in builtin:arithmetic and for the same reason. With two digits
  * 37 + 45 + 12 is the problem "73+54+21=", and a solution adds one number after the other:
  *     "730+54=280;280+21=490;"
- * in any order, so there are six correct ones. A wrong one makes one
- * slip: the result of one step is off by one, two or ten, as a wrong digit or a lost carry is; the steps after it go on from
- * that result without another mistake. Before the slip nothing is wrong, and data_solution_wrong_at says where it is.
+ * in any order, so there are six correct ones. A wrong one makes one mistake, in the result of one step, and the steps after
+ * it go on from that result without another one. Before it nothing is wrong, and data_solution_wrong_at says where it is. Most
+ * mistakes are gross (see slip), so that a small critic finds them within minutes; some take one that can add. Measured on a decoder
+ * of 3 layers of 128 from random values: with results that are all off by one, two or ten, 800 steps of 48 pairs ranked 50 % of
+ * held-out pairs, no better than chance; with three of four gross, 88 % after 150 steps, which is all of those.
  *
  * 4,000 problems, the same for every seed, each with three correct and three wrong solutions. Those of the last tenth
  * are never trained on: they are chosen by a hash of their numbers, in any order of them. What is made here is a store of
@@ -98,12 +100,12 @@ static sum_problem draw_problem(uint64_t number, int64_t digits) {
     }
 }
 
-/* A result that is off, and has the digits that results have. */
+/* A result that is off, and has the digits that results have. Seven of eight have a first digit that no sum of three numbers has;
+ * the others are off by one or two, as after a slip in the last digit. */
 static int64_t slip(uint64_t word, int64_t right, int64_t digits) {
-    static const int64_t slips[4] = {1, 1, 2, 10};
-    int64_t by = slips[word & 3], wrong = word & 4 ? right + by : right - by;
-    if (wrong < 0) return right + by;
-    return wrong >= ten_to(digits + 1) ? right - by : wrong;
+    int64_t place = ten_to(digits), by = word & 8 ? 1 : 2, wrong = word & 16 ? right + by : right - by;
+    if (word & 7) return right % place + place * (OPERANDS + (int64_t)(word >> 8 & 0xffff) % (10 - OPERANDS));
+    return wrong < 0 ? right + by : wrong;
 }
 
 /* wrong_step: STEPS for a correct solution. */

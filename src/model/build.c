@@ -70,6 +70,12 @@ static value_id write_final_norm(builder *b, const outer_params *w, value_id x) 
     return builder_gather(b, "final_norm.all", builder_norm(b, "final_norm", x, w->final_norm));
 }
 
+/* The values (N) of all tokens; the head works on the tokens that a tensor rank has between two products. */
+static value_id write_values(builder *b, const outer_params *w) {
+    value_id x = write_layers(b, w, model_main_layers(b->c));
+    return builder_values(b, &w->value, builder_norm(b, "final_norm", x, w->final_norm));
+}
+
 /* The last hidden states (N, C) of the ordinary model, or NO_VALUE on a stage without them. */
 static value_id write_hidden(builder *b, const outer_params *w) {
     value_id x = write_layers(b, w, model_main_layers(b->c));
@@ -238,7 +244,7 @@ static void write_policy(builder *b, const outer_params *w, const outer_params *
 
 static void write_critic(builder *b, const outer_params *w) {
     model *m = b->m;
-    value_id values = builder_values(b, &w->value, write_hidden(b, w));
+    value_id values = write_values(b, w);
     m->loss_sums = program_persistent(b->p, "loss.sums", DTYPE_F64, SHAPE(CRITIC_SUM_COUNT), ROLE_WORK);
     value_id dvalues = builder_value(b, "d.values", DTYPE_F32, SHAPE(n_tokens(b)));
     op *o = builder_emit(b, OP_CRITIC);
@@ -274,7 +280,7 @@ static void write_training(builder *b, const outer_params *w, const outer_params
 static void write_evaluation(builder *b, const outer_params *w, const outer_params *reference) {
     b->where = SECTION_EVAL, b->prefix = "eval.";
     if (b->c->value_head) {
-        b->m->eval_values = builder_values(b, &w->value, write_hidden(b, w));
+        b->m->eval_values = write_values(b, w);
         return;
     }
     if (has_reference_model(b) && !b->m->selection.kind)
@@ -479,15 +485,15 @@ static status check_preference(const model_build_options *o) {
         stages > 1 ? "pipeline" : "sequence", stages > 1 ? stages : S);
 }
 
-/* The head and its solutions are whole on a rank; adapters would leave no place in their files for the head. */
+/* Solutions are whole on a rank that has their values; adapters would leave no place in their files for the head. */
 static status check_critic(const model_config *c, const model_build_options *o) {
-    static const axis shared[] = {AXIS_TENSOR, AXIS_SEQUENCE, AXIS_PIPELINE};
+    static const axis shared[] = {AXIS_SEQUENCE, AXIS_PIPELINE};
     if (!c->value_head) return OK;
     for (size_t i = 0; i < ARRAY_LENGTH(shared); i++)
         if (mesh_size(&o->mesh, shared[i]) > 1)
             return ERR(ERR_INPUT,
-                       "train.task: found critic with parallel.%s %d, expected 1: a rank has the value head and whole "
-                       "solutions; use parallel.data",
+                       "train.task: found critic with parallel.%s %d, expected 1: solutions and values are whole on a "
+                       "rank; use parallel.data and parallel.tensor",
                        axis_name(shared[i]), mesh_size(&o->mesh, shared[i]));
     if (o->lora.rank)
         return ERR(ERR_INPUT,

@@ -275,36 +275,50 @@ static value_id write_mlp(builder *b, value_id x, const block_params *w) {
     return write_linear(b, "mlp.down", y, w->down);
 }
 
-static value_id write_dropout(builder *b, const char *name, value_id x) {
+/* Tensor ranks have different tokens here: each draws for its own. */
+static value_id write_value_dropout(builder *b, const char *name, value_id x) {
     if (b->o->value_dropout == 0 || b->where != SECTION_MICRO) return x;
-    value_id y = builder_value(b, name, b->o->compute, program_get(b->p, x)->shape);
+    const shape s = program_get(b->p, x)->shape;
+    value_id y = builder_value(b, name, b->o->compute, s);
     op *o = builder_emit(b, OP_DROPOUT);
     o->attr.rate = (float)b->o->value_dropout;
     o->attr.noise_key = rng_key(3, program_get(b->p, y)->name);
+    o->attr.first_element = b->rank * shape_count(&s);
     op_in(o, DROPOUT_X, x), op_in(o, DROPOUT_SCALARS, b->m->scalars);
     op_out(o, DROPOUT_Y, y);
     return y;
 }
 
+static value_id write_value_layer(builder *b, const char *name, value_id x, value_id w, value_id bias) {
+    char buf[NAME_BYTES];
+    value_id y = builder_value(b, name, b->o->compute, SHAPE(n_own_tokens(b), program_get(b->p, w)->shape.dim[0]));
+    op *o = builder_emit(b, OP_LINEAR);
+    op_in(o, LINEAR_X, x), op_in(o, LINEAR_W, w);
+    op_out(o, LINEAR_Y, y);
+    y = write_bias(b, name, y, bias);
+    snprintf(buf, sizeof buf, "%s.act", name);
+    value_id z = builder_value(b, buf, b->o->compute, program_get(b->p, y)->shape);
+    o = builder_emit(b, OP_GELU);
+    op_in(o, GELU_X, y);
+    op_out(o, GELU_Y, z);
+    snprintf(buf, sizeof buf, "%s.dropout", name);
+    return write_value_dropout(b, buf, z);
+}
+
 value_id builder_values(builder *b, const value_params *w, value_id h) {
     static const char *const names[VALUE_LAYERS - 1] = {"value.fc1", "value.fc2"};
-    for (int i = 0; i < VALUE_LAYERS - 1 && w->w[i]; i++) {
-        char buf[NAME_BYTES];
-        h = write_linear(b, names[i], h, (projection){.w = w->w[i], .b = w->b[i]});
-        snprintf(buf, sizeof buf, "%s.act", names[i]);
-        value_id y = builder_value(b, buf, b->o->compute, program_get(b->p, h)->shape);
-        op *o = builder_emit(b, OP_GELU);
-        op_in(o, GELU_X, h);
-        op_out(o, GELU_Y, y);
-        snprintf(buf, sizeof buf, "%s.dropout", names[i]);
-        h = write_dropout(b, buf, y);
-    }
-    value_id values = builder_value(b, "values", DTYPE_F32, SHAPE(n_tokens(b)));
+    for (int i = 0; i < VALUE_LAYERS - 1 && w->w[i]; i++) h = write_value_layer(b, names[i], h, w->w[i], w->b[i]);
+    value_id values = builder_value(b, "values", DTYPE_F32, SHAPE(n_own_tokens(b)));
     op *o = builder_emit(b, OP_VALUE);
     o->attr.sigmoid = b->c->value_head == VALUE_HEAD_SIGMOID;
     op_in(o, VALUE_X, h), op_in(o, VALUE_W, w->w[VALUE_LAYERS - 1]), op_in(o, VALUE_B, w->b[VALUE_LAYERS - 1]);
     op_out(o, VALUE_VALUES, values);
-    return values;
+    if (b->n_ranks == 1) return values;
+    value_id all = builder_value(b, "values.all", DTYPE_F32, SHAPE(n_tokens(b)));
+    o = builder_message(b, OP_ALL_GATHER);
+    op_in(o, ALL_GATHER_X, values);
+    op_out(o, ALL_GATHER_Y, all);
+    return all;
 }
 
 value_id builder_layers(builder *b, const outer_params *w, int64_t first, int64_t end, value_id x) {

@@ -89,6 +89,6 @@ op *builder_message(builder *b, op_kind k); /* between tensor ranks */
 value_id builder_gather(builder *b, const char *name, value_id x);
 value_id builder_scatter(builder *b, const char *name, value_id x);
 value_id builder_norm(builder *b, const char *name, value_id x, norm_params n);
-/* The values (N) fp32 of tokens with these last hidden states. */
+/* The values (N) fp32 of all tokens, from the last hidden states of those that this rank has. */
 value_id builder_values(builder *b, const value_params *w, value_id h);
 value_id builder_layers(builder *b, const outer_params *w, int64_t first, int64_t end, value_id x);

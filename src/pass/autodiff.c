@@ -531,6 +531,22 @@ static size_t head_begin(const op *ops, size_t loss) {
     return at;
 }
 
+/* CRITIC has written the gradient of all values. Tensor ranks have gathered them, and each takes that of its own: what ALL_GATHER's
+ * backward would send it is there already. Returns the first op that the backward does not begin with. */
+static size_t gradient_of_values(differ *d, const op *ops, size_t critic) {
+    value_id dvalues = ops[critic].out[CRITIC_DVALUES];
+    const op *gather = &ops[critic - 1];
+    if (gather->kind != OP_ALL_GATHER) {
+        d->gradient[ops[critic].in[CRITIC_VALUES]] = dvalues;
+        return critic;
+    }
+    int64_t n = shape_count(&program_get(d->p, gather->in[ALL_GATHER_X])->shape);
+    size_t first = (size_t)(d->options->mesh.index[AXIS_TENSOR] * n);
+    d->gradient[gather->in[ALL_GATHER_X]] =
+        program_view(d->p, "d.values.own", dvalues, first * sizeof(float), SHAPE(n));
+    return critic - 1;
+}
+
 /* The forward with the gradient of every loss behind it, and of several losses the backward of each head. The backward of
  * ops before *rest is not written yet. Returns in *loss the last of them; NULL: this stage has none. */
 static status write_losses(differ *d, const op *ops, size_t first, size_t end, size_t *rest, const op **loss) {
@@ -544,8 +560,7 @@ static status write_losses(differ *d, const op *ops, size_t first, size_t end, s
         if (is_loss && has_gradient(d, o)) at = i;
         if (o->kind == OP_UNEMBED_LOSS && at == i) loss_with_gradient(d, o), done = true;
         else program_append(d->p, o);
-        if (o->kind == OP_CRITIC) /* the last op of its section, which has written the gradient of the values itself */
-            d->gradient[o->in[CRITIC_VALUES]] = o->out[CRITIC_DVALUES], *rest = i;
+        if (o->kind == OP_CRITIC) *rest = gradient_of_values(d, ops, i); /* the last op of its section */
         if (o->kind == OP_UNEMBED_JOIN && at != SIZE_MAX) join = i;
         if (o->kind == last_of_loss(m) && join != SIZE_MAX)
             gradient_of_shared_loss(d, &ops[at], &ops[join], o), done = true;

@@ -1,6 +1,6 @@
 #!/bin/bash
 # cli_critic.sh - a critic on many ranks: the bits of one rank with as many micro-batches, in every stage of ZeRO, with recompute and
-# offload; what cannot be shared, and what a critic cannot do, is refused by name. RALO names the program.
+# offload; tensor parallelism within a bound; what cannot be shared, and what a critic cannot do, is refused by name. RALO names the program.
 . "$(dirname "$0")/../harness/check.sh"
 need_ranks
 need python3
@@ -36,7 +36,13 @@ for zero in 1 2; do same "$expected" "${sets[@]}" --set parallel.zero=$zero; don
 same "$expected" "${sets[@]}" --set parallel.zero=3 --set memory.recompute=full --set memory.offload.params=host \
     --set memory.offload.states=host
 
-for axis in tensor sequence pipeline; do
+# Sums over ranks in another order: fp32 to rounding.
+sets=(--set precision=fp32 --set critic.dropout=0.2)
+one=$(train 1 "${sets[@]}" | cut -d ' ' -f 2)
+two=$(train 2 "${sets[@]}" --set parallel.tensor=2 | cut -d ' ' -f 2)
+python3 -c "import sys; sys.exit(not 0 < abs($one - 0.69315) or not abs($one - $two) < 1e-5)" || fail "2 tensor ranks: $two, one rank: $one"
+
+for axis in sequence pipeline; do
     run 2 train --ranks 2 "${common[@]}" --set run.dir=no --set parallel.$axis=2
     grep -q "train.task: found critic with parallel.$axis 2" err || fail "refused without its name: $(tail -n 2 err)"
 done
