@@ -337,7 +337,11 @@ static bool find_file(frozen_run *f, const char *path, const numbers_identity *i
         rc = visit_rows(f, NULL, found, &n_rows, &is_whole);
         numbers_file_close(found);
     }
-    if (rc != OK) error_clear(); /* of another run, or damaged: it is written again */
+    if (rc != OK) {
+        error_clear();
+        train_say(f->job->observer,
+                  "%s: found numbers that are damaged, or of other data or another model; computed again", path);
+    }
     return rc == OK && is_whole;
 }
 
