@@ -53,6 +53,12 @@ PREFERENCE_MATH double critic_error(const critic_options *o, double x, double *d
     return size - CRITIC_BETA / 2;
 }
 
+/* The values of the targets of a row from those of its positions: the value of a target is the one behind it, after it was read. The
+ * token of a target in the last place is in no row, and gets the value before it. 0 where there is no target. */
+PREFERENCE_MATH void critic_target_values(int64_t T, const int32_t *targets, const float *values, float *out) {
+    for (int64_t t = 0; t < T; t++) out[t] = targets[t] < 0 ? 0 : values[t + 1 < T ? t + 1 : t];
+}
+
 /* Adds a loss of one pair, or of one solution. */
 PREFERENCE_MATH void critic_add_loss(double *sums, double loss) {
     sums[SUM_WEIGHTED_LOSS] += loss;

@@ -211,11 +211,20 @@ static void returns_by_hand(void **state) {
     assert_true(d[0] == 0 && d[4] == 0);
 }
 
+static void values_of_targets_are_those_behind_them(void **state) {
+    const float values[6] = {1, 2, 3, 4, 5, 6}, want[6] = {0, 3, 4, 0, 6, 6};
+    const int32_t targets[6] = {-1, 7, 8, -1, 9, 7};
+    float out[6];
+    critic_target_values(6, targets, values, out);
+    for (int t = 0; t < 6; t++) assert_true(out[t] == want[t]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_and_gradients_are_those_of_a_loop),
         cmocka_unit_test(losses_and_derivatives_are_those_of_the_definitions),
         cmocka_unit_test(returns_by_hand),
+        cmocka_unit_test(values_of_targets_are_those_behind_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
