@@ -581,7 +581,7 @@ static void release(checkpointer *c) {
 
 /* A name that the reader refuses would make checkpoints that nobody can resume. */
 static void remember_task(checkpointer *c, const checkpoint_task *task) {
-    if (!task || strcmp(task->name, CHECKPOINT_DEFAULT_TASK) == 0) return;
+    if (!task || (strcmp(task->name, CHECKPOINT_DEFAULT_TASK) == 0 && !task->save)) return;
     ASSERT(*task->name && strlen(task->name) <= CHECKPOINT_TASK_NAME);
     c->task = *task;
     c->task.name = arena_string(&c->memory, task->name);

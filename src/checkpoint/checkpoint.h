@@ -50,7 +50,8 @@ typedef struct checkpoint_tensor {
 } checkpoint_tensor;
 
 /* What a run is for, and what it has to remember beside the tensors and train_state: a small object of its own, the same on
- * all ranks. The default task, in checkpoints from before there were others too, stores neither name nor object. */
+ * all ranks. The default task stores its name only with an object, and neither where it remembers nothing, as in checkpoints from before there
+ * were others. */
 #define CHECKPOINT_DEFAULT_TASK "sft"
 enum { CHECKPOINT_TASK_NAME = 64, CHECKPOINT_TASK_BYTES = 64 << 10 }; /* the most of both: of the object as text */
 typedef struct checkpoint_task {

@@ -152,10 +152,10 @@ status task_from_json(const json_t *root, const char *where, const char **name, 
     if (!task) return OK;
     TRY(json_get_string(task, "name", where, name));
     size_t length = strlen(*name);
-    if (length == 0 || length > CHECKPOINT_TASK_NAME || strcmp(*name, CHECKPOINT_DEFAULT_TASK) == 0)
-        return ERR(ERR_INPUT, "%s: task: name: found '%.64s', expected 1 to %d bytes, other than '%s'", where, *name,
-                   CHECKPOINT_TASK_NAME, CHECKPOINT_DEFAULT_TASK);
     *state = json_object_get(task, "state");
+    if (length == 0 || length > CHECKPOINT_TASK_NAME || (!*state && strcmp(*name, CHECKPOINT_DEFAULT_TASK) == 0))
+        return ERR(ERR_INPUT, "%s: task: name: found '%.64s', expected 1 to %d bytes, other than '%s' without a state",
+                   where, *name, CHECKPOINT_TASK_NAME, CHECKPOINT_DEFAULT_TASK);
     if (!*state) return OK;
     if (!json_is_object(*state)) return ERR(ERR_INPUT, "%s: task: state: expected an object", where);
     size_t n_bytes = json_dumpb(*state, NULL, 0, JSON_COMPACT);

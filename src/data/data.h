@@ -229,6 +229,10 @@ void dataset_row_get(const dataset *d, split s, uint64_t index, const data_row *
 static inline int64_t data_example_slots(int64_t seq_len) { return seq_len / PART_STRIDE; }
 /* Numbers of `examples` are below this. Those that are too long for a row have a number too, and never appear. 0: text. */
 uint64_t dataset_n_examples(const dataset *d, split s);
+/* Which row of the split `index` is, the same in every epoch and for every seed: what is kept by row is found by it. Below
+ * dataset_n_places; that is 0 for an endless source, in which a row is its index. */
+uint64_t dataset_place(const dataset *d, split s, uint64_t index);
+uint64_t dataset_n_places(const dataset *d, split s);
 data_kind dataset_kind(const dataset *d);
 
 /* Visits the records of the files one after the other, as training writes them or as prompts. A record that cannot

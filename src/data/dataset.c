@@ -137,6 +137,14 @@ uint64_t dataset_n_examples(const dataset *d, split s) {
     return d->source->kind->n_examples ? d->source->kind->n_examples(d->source, s) : 0;
 }
 
+uint64_t dataset_place(const dataset *d, split s, uint64_t index) {
+    return d->source->kind->place ? d->source->kind->place(d->source, s, index) : index;
+}
+
+uint64_t dataset_n_places(const dataset *d, split s) {
+    return d->source->kind->n_places ? d->source->kind->n_places(d->source, s) : 0;
+}
+
 data_kind dataset_kind(const dataset *d) { return d->kind; }
 
 const prompt_set *dataset_prompts(const dataset *d) {

@@ -42,15 +42,33 @@ typedef struct files_source {
 
 /* ---- rows ---------------------------------------------------------------------------------------------------- */
 
+/* The file that row *index comes from; *index becomes the number of the row among those of the file. */
+static size_t find_part(const files_source *s, split which, uint64_t *index) {
+    if (!s->slots[which]) return 0;
+    const mixture_slot *slot = &s->slots[which][*index % MIXTURE_BLOCK];
+    *index = *index / MIXTURE_BLOCK * s->parts[slot->part].quota + slot->before;
+    return slot->part;
+}
+
 static void files_row(const source *base, split which, uint64_t index, const data_row *out) {
     const files_source *s = (const files_source *)base;
-    const mixture_part *p = &s->parts[0];
-    if (s->slots[which]) {
-        const mixture_slot *slot = &s->slots[which][index % MIXTURE_BLOCK];
-        p = &s->parts[slot->part];
-        index = index / MIXTURE_BLOCK * p->quota + slot->before;
-    }
+    const mixture_part *p = &s->parts[find_part(s, which, &index)];
     row_pad(base, row_space_fill(&p->splits[which], index, out), out);
+}
+
+static uint64_t files_place(const source *base, split which, uint64_t index) {
+    const files_source *s = (const files_source *)base;
+    size_t part = find_part(s, which, &index);
+    uint64_t before = 0;
+    for (size_t i = 0; i < part; i++) before += s->parts[i].splits[which].n_rows;
+    return before + row_space_place(&s->parts[part].splits[which], index);
+}
+
+static uint64_t files_n_places(const source *base, split which) {
+    const files_source *s = (const files_source *)base;
+    uint64_t n = 0;
+    for (size_t i = 0; i < s->n_parts; i++) n += s->parts[i].splits[which].n_rows;
+    return n;
 }
 
 static uint64_t files_n_examples(const source *base, split which) {
@@ -374,7 +392,9 @@ status files_open(source **out, const data_options *o, const tokenizer *t) {
                                      .report = files_report,
                                      .close = files_close,
                                      .file_report = files_file_report,
-                                     .n_examples = files_n_examples};
+                                     .n_examples = files_n_examples,
+                                     .place = files_place,
+                                     .n_places = files_n_places};
     status rc = OK;
     files_source *s = mem_alloc(sizeof *s);
     /* Padding is never trained on and never attended to: any id of the vocabulary works. */

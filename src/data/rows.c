@@ -198,9 +198,13 @@ static int64_t fill_records(const row_space *r, uint64_t row, const data_row *ou
     return at;
 }
 
+uint64_t row_space_place(const row_space *r, uint64_t index) {
+    return rng_permute(rng_u64(r->order_key, index / r->n_rows), index % r->n_rows, r->n_rows);
+}
+
 int64_t row_space_fill(const row_space *r, uint64_t index, const data_row *out) {
     if (r->n_rows == 0) return 0;
-    uint64_t row = rng_permute(rng_u64(r->order_key, index / r->n_rows), index % r->n_rows, r->n_rows);
+    uint64_t row = row_space_place(r, index);
     if (r->kind != DATA_TEXT) return row_space_fill_examples(r, row, out);
     if (row >= r->n_text_rows) return fill_records(r, row - r->n_text_rows, out);
     return r->pack ? fill_stream(r, row, out) : fill_alone(r, row, out);

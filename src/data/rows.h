@@ -42,6 +42,7 @@ void row_space_add(row_space *r, segment s); /* empty ones are skipped */
 status row_space_lay_out(row_space *r);      /* after the last segment; counts into their reports */
 /* Row `index`, counting on through shuffled epochs; returns the first place that holds no token. */
 int64_t row_space_fill(const row_space *r, uint64_t index, const data_row *out);
+uint64_t row_space_place(const row_space *r, uint64_t index); /* of a row that is not empty: below n_rows in every epoch */
 
 /* ---- documents ---- */
 typedef struct document {

@@ -14,6 +14,9 @@ typedef struct source_kind {
     /* See dataset_file_report. NULL: it has no files. */
     bool (*file_report)(const source *s, split which, size_t file, const char **path, double *share, data_report *out);
     uint64_t (*n_examples)(const source *s, split which); /* NULL: it has none */
+    /* See dataset_place. Both NULL: the source is endless. */
+    uint64_t (*place)(const source *s, split which, uint64_t index);
+    uint64_t (*n_places)(const source *s, split which);
 } source_kind;
 
 /* The first member of every source. */

@@ -204,7 +204,8 @@ static void write_selected_loss(builder *b, const outer_params *w, value_id h, v
 static void write_heads(builder *b, const outer_params *w, const outer_params *other) {
     int64_t first = model_main_layers(b->c) - 1, n_sums = SUM_COUNT + SELECT_SUM_COUNT;
     bool selects = b->m->selection.kind != SELECTION_NONE;
-    value_id reference = selects ? write_reference(b, other, REFERENCE_PREFIX) : NO_VALUE;
+    value_id reference = b->m->reference; /* an input, or: */
+    if (selects && has_reference_model(b)) reference = write_reference(b, other, REFERENCE_PREFIX);
     if (selects)
         b->m->loss_sums = program_persistent(b->p, "loss.sums", DTYPE_F64, SHAPE(n_sums * b->m->n_losses), ROLE_WORK);
     value_id trunk = write_layers(b, w, first);

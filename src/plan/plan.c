@@ -135,7 +135,7 @@ static status build_program(plan *p) {
     model_build_options o = {.batch = r->choice.micro_batch,
                              .seq_len = r->seq_len,
                              .compute = precision_compute(r->choice.precision),
-                             .with_eval = r->with_eval || plan_shares_z(r) || r->reference == REFERENCE_INPUT,
+                             .with_eval = r->with_eval || plan_shares_z(r) || plan_asks_own_reference(r),
                              .no_training = r->no_training,
                              .virtual_stages = r->virtual_stages,
                              .mesh = r->mesh,

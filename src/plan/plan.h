@@ -86,6 +86,8 @@ bool plan_generates(const plan_request *r); /* and does nothing else */
 bool plan_samples(const plan_request *r);   /* training and generation in one program */
 /* kto over several micro-batches or data ranks: SECTION_EVAL finds its z before the step. */
 bool plan_shares_z(const plan_request *r);
+/* The reference's losses of preferences are an input, and those of the model as it begins: SECTION_EVAL computes them. */
+bool plan_asks_own_reference(const plan_request *r);
 
 /* What a plan needs beyond its limits. */
 typedef struct plan_excess {

@@ -8,6 +8,8 @@ bool plan_shares_z(const plan_request *r) {
     return r->preference.kind == PREFERENCE_KTO && (r->choice.accumulation > 1 || mesh_size(&r->mesh, AXIS_DATA) > 1);
 }
 
+bool plan_asks_own_reference(const plan_request *r) { return r->preference.kind && r->reference == REFERENCE_INPUT; }
+
 int plan_row_ranks(const plan_request *r) {
     return mesh_size(&r->mesh, AXIS_DATA) * mesh_size(&r->mesh, AXIS_SEQUENCE);
 }

@@ -123,9 +123,16 @@ static void config_warn_no_effect(const config *c) {
                                            "data.max_pairs"};
     for (size_t i = 0; i < ARRAY_LENGTH(of_pairs); i++)
         warn_if_given(c, of_pairs[i], c->task == TASK_CRITIC, "train.task is not critic");
-    warn_if_given(c, "train.weighting", c->task == TASK_MTP || c->train.weighting == WEIGHTING_BASELINE,
-                  "train.task is not mtp");
-    const char *const of_rho1[] = {"rho1.k_percent", "rho1.mode", "rho1.first_head_all", "rho1.reference"};
+    bool weighs = c->task == TASK_MTP || c->task == TASK_SFT;
+    warn_if_given(c, "train.weighting", weighs || c->train.weighting == WEIGHTING_BASELINE,
+                  "train.task is neither mtp nor sft");
+    const char *const of_value[] = {"verifiable.critic", "verifiable.lambda", "verifiable.beta", "verifiable.terminal"};
+    for (size_t i = 0; i < ARRAY_LENGTH(of_value); i++)
+        warn_if_given(c, of_value[i],
+                      c->train.weighting == WEIGHTING_VERIFIABLE || c->train.weighting == WEIGHTING_SHUFFLED,
+                      "train.weighting is neither verifiable nor shuffled");
+    const char *const of_rho1[] = {"rho1.k_percent", "rho1.mode", "rho1.first_head_all", "rho1.reference",
+                                   "rho1.reference_on"};
     for (size_t i = 0; i < ARRAY_LENGTH(of_rho1); i++)
         warn_if_given(c, of_rho1[i], c->train.weighting == WEIGHTING_RHO1, "train.weighting is not rho1");
     warn_if_given(c, "model.lora.alpha", lora, "model.lora.rank is none");

@@ -124,6 +124,7 @@ static status plan_resumed(job *j) {
 status job_open(job *j) {
     TRY(dataset_open(&j->data, &j->request.data));
     j->request.plan.host_bytes += dataset_host_bytes(j->data);
+    j->request.data_rows = dataset_n_places(j->data, SPLIT_TRAIN);
     return j->request.resume ? plan_resumed(j) : make_plan(j);
 }
 

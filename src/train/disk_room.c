@@ -6,6 +6,7 @@
  * several of them do not fit at the same time, or only in that reserve; somebody may free space in the meantime. A
  * file system that does not report its size is not checked. */
 #include "train/disk_room.h"
+#include "train/frozen.h"
 
 int64_t disk_room_saves(const train_request *r, int64_t first) {
     int64_t steps = r->train.steps, every = r->train.save_every;
@@ -39,24 +40,29 @@ static uint64_t checkpoint_bytes(const train_request *r, const plan *p) {
 train_disk train_disk_of(const train_request *r, const plan *p) {
     return (train_disk){.checkpoint_bytes = checkpoint_bytes(r, p),
                         .n_checkpoints = disk_room_at_once(disk_room_saves(r, 0), r->keep, 0) + best_at_once(r),
-                        .export_bytes = export_bytes(r, p)};
+                        .export_bytes = export_bytes(r, p),
+                        .numbers_bytes = frozen_disk_bytes(r, p)};
 }
 
 void train_disk_print(const train_disk *d, FILE *out) {
-    char a[32], b[32];
-    if (d->n_checkpoints == 0 && d->export_bytes == 0) return;
+    char a[32], b[32], c[32];
+    if (d->n_checkpoints == 0 && d->export_bytes == 0 && d->numbers_bytes == 0) return;
     fputs("disk      ", out);
     if (d->n_checkpoints > 0)
         fprintf(out, "a checkpoint takes %s, at most %lld in run.dir at once", str_format_bytes(a, d->checkpoint_bytes),
                 (long long)d->n_checkpoints);
     if (d->export_bytes > 0)
         fprintf(out, "%sthe export takes %s", d->n_checkpoints > 0 ? "; " : "", str_format_bytes(b, d->export_bytes));
+    if (d->numbers_bytes > 0)
+        fprintf(out, "%sthe numbers of the frozen model take at most %s",
+                d->n_checkpoints > 0 || d->export_bytes > 0 ? "; " : "", str_format_bytes(c, d->numbers_bytes));
     fputc('\n', out);
 }
 
 json_t *train_disk_json(const train_disk *d) {
-    return json_pack("{s:I, s:I, s:I}", "checkpoint", (json_int_t)d->checkpoint_bytes, "checkpoints_at_once",
-                     (json_int_t)d->n_checkpoints, "export", (json_int_t)d->export_bytes);
+    return json_pack("{s:I, s:I, s:I, s:I}", "checkpoint", (json_int_t)d->checkpoint_bytes, "checkpoints_at_once",
+                     (json_int_t)d->n_checkpoints, "export", (json_int_t)d->export_bytes, "numbers",
+                     (json_int_t)d->numbers_bytes);
 }
 
 /* ---- judging --------------------------------------------------------------------------------------------------- */
@@ -136,7 +142,7 @@ static void find_space(disk_need *need) {
 }
 
 static status check_disk(const train_request *r, const plan *p, const char *run_dir) {
-    enum { CHECKPOINTS, EXPORT, NVME, N_NEEDS };
+    enum { CHECKPOINTS, EXPORT, NUMBERS, NVME, N_NEEDS };
     checkpoint_survey found;
     int64_t first, n_ranks = r->comm ? comm_node_size(r->comm) : 1;
     TRY(checkpoint_survey_make(&found, run_dir));
@@ -157,6 +163,12 @@ static status check_disk(const train_request *r, const plan *p, const char *run_
                                "when the run is done",
                     .n_bytes = export_bytes(r, p),
                     .n = r->export_dir ? 1 : 0},
+        [NUMBERS] = {.key = "run.dir",
+                     .dir = run_dir,
+                     .one = "the numbers of the frozen model",
+                     .instead = "set run.dir to a directory of another disk",
+                     .n_bytes = frozen_disk_bytes(r, p),
+                     .n = r->frozen.dir ? 1 : 0},
         /* The nvme file is reserved, or refused, when memory is opened. */
         [NVME] = {.key = "memory.nvme_path",
                   .dir = r->nvme_path ? r->nvme_path : run_dir,

@@ -24,7 +24,11 @@ status reference_read(const json_t *state, const char *where, uint64_t *hash) {
 }
 
 status reference_check(const task_host *h, const json_t *state, const char *where, const char *settings) {
-    uint64_t then = 0, now = reference_hash(h);
+    return reference_compare(reference_hash(h), state, where, settings);
+}
+
+status reference_compare(uint64_t now, const json_t *state, const char *where, const char *settings) {
+    uint64_t then = 0;
     TRY(reference_read(state, where, &then));
     if (now == then) return OK;
     return ERR(ERR_INPUT,

@@ -22,15 +22,12 @@ void row_task_close(void *self) {
     row_task *t = self;
     loader_close(t->rows);
     evaluator_fini(&t->eval);
-    free(t->weights);
     free(t);
 }
 
 /* Other columns, formats and files give other tokens: the fingerprint covers them all, and edited files too. The
  * options before it tell the reader what differs. */
-const char *row_task_identity(void *self, arena *memory) {
-    const row_task *t = self;
-    const data_options *d = &t->host.request->data;
+const char *row_identity(const data_options *d, const dataset *from, arena *memory) {
     return arena_format(
         memory,
         "data %s as %s, rows of %lld, %s, %g for evaluation, difficulty %lld, loss on %s, chat %s, tokens "
@@ -38,7 +35,12 @@ const char *row_task_identity(void *self, arena *memory) {
         d->source, d->tokenizer ? d->tokenizer : "byte", (long long)d->seq_len,
         d->pack ? "packed" : "one document each", d->eval_fraction, (long long)d->difficulty,
         d->train_on == TRAIN_ON_ALL ? "all" : "responses", chat_format_name(d->chat),
-        (unsigned long long)dataset_fingerprint(t->host.data));
+        (unsigned long long)dataset_fingerprint(from));
+}
+
+const char *row_task_identity(void *self, arena *memory) {
+    const row_task *t = self;
+    return row_identity(&t->host.request->data, t->host.data, memory);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------------------------- */
@@ -50,19 +52,21 @@ status row_task_begin(void *self, uint64_t position) {
                        mesh_size(&q->mesh, AXIS_DATA));
 }
 
-/* NULL: there are none. */
-static const float *weights_from(const row_task *t, uint64_t first_row) {
+static status write_rows(row_task *t, const micro_inputs *to, batch_rows rows) {
     const plan_request *q = &t->host.plan->request;
-    for (int64_t b = 0; b < q->choice.micro_batch && t->weigh; b++)
-        t->weigh(t->host.request, first_row + (uint64_t)b, q->seq_len, t->weights + b * q->seq_len);
-    return t->weigh ? t->weights : NULL;
+    if (t->fill) TRY(t->fill(t, rows.first_row, rows.targets, rows.doc_start));
+    rows.weights = t->weights;
+    TRY(batch_write(t->host.exec, t->host.plan, to, &rows));
+    if (t->reference)
+        exec_write(t->host.exec, to->reference, 0, t->reference,
+                   (size_t)(q->choice.micro_batch * q->seq_len) * sizeof *t->reference);
+    return OK;
 }
 
 status row_task_write(row_task *t, const micro_inputs *to, const float *scales) {
     const batch *b = loader_next(t->rows);
-    return batch_write(t->host.exec, t->host.plan, to,
-                       &(batch_rows){b->tokens, b->targets, b->doc_start, weights_from(t, b->first_row),
-                                     .scales = scales, .first_row = b->first_row});
+    return write_rows(t, to,
+                      (batch_rows){b->tokens, b->targets, b->doc_start, .scales = scales, .first_row = b->first_row});
 }
 
 /* The buffers of the evaluator are free between evaluations. */
@@ -76,9 +80,7 @@ status row_task_write_again(row_task *t, uint64_t position, int64_t micro, const
     for (int64_t b = 0; b < B; b++)
         dataset_row(t->host.data, SPLIT_TRAIN, first + (uint64_t)b, v->tokens + b * T, v->targets + b * T,
                     v->doc_start + b * T);
-    return batch_write(t->host.exec, t->host.plan, to,
-                       &(batch_rows){v->tokens, v->targets, v->doc_start, weights_from(t, first), .scales = scales,
-                                     .first_row = first});
+    return write_rows(t, to, (batch_rows){v->tokens, v->targets, v->doc_start, .scales = scales, .first_row = first});
 }
 
 uint64_t row_task_position(const void *self) { return loader_position(((const row_task *)self)->rows); }

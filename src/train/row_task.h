@@ -7,11 +7,13 @@ typedef struct row_task {
     task_host host;
     evaluator eval;
     loader *rows; /* NULL: not begun */
-    /* Set by the task: writes the weights of the targets of a row; NULL: it has none. `weights` holds those of a micro-batch, and
-     * is freed with the rest. */
-    void (*weigh)(const train_request *r, uint64_t row, int64_t T, float *out);
-    float *weights;
+    /* Set by the task: weights of the targets of a micro-batch, and what its program is given as losses of a reference; NULL: it has
+     * none. `fill` fills both for these rows, allocating nothing; NULL: there is nothing to fill. */
+    status (*fill)(void *self, uint64_t first_row, const int32_t *targets, const int32_t *doc_start);
+    const float *weights, *reference;
 } row_task;
+/* What the tokens of rows depend on, in words. */
+const char *row_identity(const data_options *o, const dataset *d, arena *memory);
 
 status row_task_shape(train_request *r);
 void row_task_init(row_task *t, const task_host *h);

@@ -4,6 +4,7 @@
  * What a step is for is the task's business (task.h), how it is computed the stepper's (step.h). This file decides when
  * to stop, evaluate, save and export. */
 #include "train/best.h"
+#include "train/frozen.h"
 #include "train/samples.h"
 #include "train/task.h"
 
@@ -31,7 +32,7 @@ struct trainer {
     best best;
     checkpoint_tensor *tensors;
     size_t n_tensors;
-    double eval_reported_s; /* when the evaluation began or last reported progress */
+    double eval_reported_s; /* when the evaluation, or what comes before the run, began or last reported progress */
     train_state state;
     lora_base base;            /* under adapters; all 0: there are none */
     char *description;         /* of the model, for export */
@@ -96,6 +97,17 @@ static status pause_evaluation(void *context, const char *what, int64_t done, in
     if (clock_s() - t->eval_reported_s < EVAL_REPORT_S) return OK;
     t->eval_reported_s = clock_s();
     train_say(t->o, "eval at step %lld  %s %lld/%lld", (long long)t->state.step, what, (long long)done, (long long)n);
+    return OK;
+}
+
+static status pause_numbers(void *context, const char *what, int64_t done, int64_t n) {
+    trainer *t = context;
+    bool stop;
+    TRY(ask_for_stop(t, &stop));
+    if (stop) return ERR(ERR_INTERRUPTED, "interrupted before the first step, while %s was computed", what);
+    if (clock_s() - t->eval_reported_s < EVAL_REPORT_S) return OK;
+    t->eval_reported_s = clock_s();
+    train_say(t->o, "%s  row %lld/%lld", what, (long long)done, (long long)n);
     return OK;
 }
 
@@ -237,6 +249,8 @@ static status open_parts(trainer *t) {
                        .timed = r->timed,
                        .nvme_path = r->nvme_path ? r->nvme_path : r->run_dir,
                        .comm = r->comm};
+    t->eval_reported_s = clock_s();
+    TRY(frozen_prepare(&(frozen_job){r, t->p, t->d, t->o, pause_numbers, t}));
     TRY(open_memory(t, &eo));
     if (exec_disk_method(t->e)) train_say(t->o, "nvme offload in %s: %s", eo.nvme_path, exec_disk_method(t->e));
     TRY(t->task->open(&t->self, &(task_host){r, t->p, t->d, t->o, t->e, pause_evaluation, t, &t->description}));
@@ -421,6 +435,7 @@ status train_check(const train_request *r, const plan *p) {
     if (r->export_dir && r->comm) TRY(comm_barrier(r->comm)); /* before one rank writes what another still reads */
     weights_origin from = origin_of(r);
     TRY(weights_start_check(p, &from, r->resume != NULL));
+    TRY(frozen_check(r, p));
     char found[4096]; /* before a run directory is made for a run that cannot resume */
     if (!r->resume || strcmp(r->resume, "auto") == 0) return OK;
     TRY(checkpoint_find_newest_quietly(r->resume, found, sizeof found));

@@ -5,7 +5,7 @@
  * of their tokens. */
 #include "train/batch.h"
 #include "train/reference.h"
-#include "train/reference_file.h"
+#include "train/numbers_file.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ typedef struct preference {
     task_host host;
     loader *rows;            /* NULL: not begun */
     uint64_t reference_hash; /* of the frozen copy, or of the model that the file is of; 0: there is neither */
-    reference_file *file;    /* preference.reference disk; NULL before the run begins */
+    numbers_file *file;      /* preference.reference disk; NULL before the run begins */
     /* one micro-batch, for evaluation and for the search for a fault */
     int32_t *tokens, *targets, *doc_start, *segments, *examples;
     float *losses, *reference;
@@ -132,7 +132,7 @@ static void preference_close(void *self) {
     free(t->doc_start);
     free(t->segments);
     free(t->examples);
-    reference_file_close(t->file);
+    numbers_file_close(t->file);
     free(t->losses);
     free(t->reference);
     free(t->parts);
@@ -167,8 +167,7 @@ static status write_rows(preference *t, split s, const micro_inputs *to, const b
     exec_write(t->host.exec, to->segments, 0, b->segments, (size_t)n * sizeof *b->segments);
     if (!t->file) return OK;
     for (int64_t r = 0; r < rows_of(t); r++)
-        TRY(reference_file_read(t->file, s, b->segments + r * T, b->examples + r * slots_of(t), T,
-                                t->reference + r * T));
+        TRY(numbers_file_read(t->file, s, b->segments + r * T, b->examples + r * slots_of(t), T, t->reference + r * T));
     exec_write(t->host.exec, to->reference, 0, t->reference, (size_t)n * sizeof *t->reference);
     return OK;
 }
@@ -217,16 +216,18 @@ static status measure_rows(preference *t, split s, uint64_t first, uint64_t end,
 
 static bool is_on_disk(const preference *t) { return t->host.plan->request.reference == REFERENCE_INPUT; }
 
+static const numbers_words file_words = {"preference.reference", "log-probabilities of a reference", "example"};
+
 static const char *file_path(const preference *t, arena *memory) {
     return arena_format(memory, "%s/reference.losses", t->host.request->run_dir);
 }
 
-static reference_identity file_identity(const preference *t, arena *memory, uint64_t model) {
+static numbers_identity file_identity(const preference *t, arena *memory, uint64_t model) {
     const char *text = preference_identity((void *)t, memory);
-    return (reference_identity){
+    return (numbers_identity){
         .data = XXH3_64bits(text, strlen(text)),
         .model = model,
-        .n_examples = {dataset_n_examples(t->host.data, SPLIT_TRAIN), dataset_n_examples(t->host.data, SPLIT_EVAL)}};
+        .n_entries = {dataset_n_examples(t->host.data, SPLIT_TRAIN), dataset_n_examples(t->host.data, SPLIT_EVAL)}};
 }
 
 static uint64_t n_rows_of(const preference *t, split s) {
@@ -236,7 +237,7 @@ static uint64_t n_rows_of(const preference *t, split s) {
 }
 
 /* A batch for each data rank at a time; each learns from the others what their batches gave, and the first rank writes. */
-static status compute_split(preference *t, reference_writer *w, split s) {
+static status compute_split(preference *t, numbers_writer *w, split s) {
     comm *ranks = t->host.request->comm;
     const mesh *m = &t->host.plan->request.mesh;
     int n_data = mesh_size(m, AXIS_DATA);
@@ -254,41 +255,41 @@ static status compute_split(preference *t, reference_writer *w, split s) {
                                    comm_rank_at(ranks, AXIS_DATA, i)));
             read_rows(t, s, at, end);
             for (int64_t b = 0; w && b < rows_of(t); b++)
-                TRY(reference_file_add(w, s, t->segments + b * T, t->examples + b * slots_of(t), T, losses + b * T));
+                TRY(numbers_file_add(w, s, t->segments + b * T, t->examples + b * slots_of(t), T, losses + b * T));
         }
     }
     return OK;
 }
 
-static void count_split(preference *t, reference_writer *w, split s) {
+static void count_split(preference *t, numbers_writer *w, split s) {
     uint64_t end = n_rows_of(t, s);
     for (uint64_t first = 0; first < end; first += (uint64_t)rows_of(t)) {
         read_rows(t, s, first, end);
         for (int64_t b = 0; b < rows_of(t); b++)
-            reference_file_count(w, s, t->segments + b * length_of(t), t->examples + b * slots_of(t), length_of(t));
+            numbers_file_count(w, s, t->segments + b * length_of(t), t->examples + b * slots_of(t), length_of(t));
     }
 }
 
 /* writes: is this the rank that does? */
-static status compute_file(preference *t, const char *path, const reference_identity *id, bool writes) {
+static status compute_file(preference *t, const char *path, const numbers_identity *id, bool writes) {
     status rc = OK;
-    reference_writer *w = NULL;
+    numbers_writer *w = NULL;
     double begin = clock_s();
     uint64_t n_bytes;
     char size[32];
     if (writes) {
-        TRY(reference_file_create(&w, path, id->n_examples));
+        TRY(numbers_file_create(&w, path, &file_words, id->n_entries));
         for (split s = SPLIT_TRAIN; s <= SPLIT_EVAL; s++) count_split(t, w, s);
-        TRY_GOTO(rc, reference_file_lay_out(w), done);
+        TRY_GOTO(rc, numbers_file_lay_out(w), done);
     }
     for (split s = SPLIT_TRAIN; s <= SPLIT_EVAL; s++) TRY_GOTO(rc, compute_split(t, w, s), done);
     if (!writes) goto done;
-    TRY_GOTO(rc, reference_file_commit(w, id, &n_bytes), done);
+    TRY_GOTO(rc, numbers_file_commit(w, id, &n_bytes), done);
     train_say(t->host.observer, "reference: log-probabilities of %llu examples computed in %.1f s, %s in %s",
-              (unsigned long long)(id->n_examples[0] + id->n_examples[1]), clock_s() - begin,
+              (unsigned long long)(id->n_entries[0] + id->n_entries[1]), clock_s() - begin,
               str_format_bytes(size, n_bytes), path);
 done:
-    reference_writer_close(w);
+    numbers_writer_close(w);
     return rc;
 }
 
@@ -301,17 +302,17 @@ static status begin_on_disk(preference *t) {
     arena_init(&memory);
     t->reference_hash = params_hash(t->host.exec, t->host.plan, ranks);
     const char *path = file_path(t, &memory);
-    reference_identity id = file_identity(t, &memory, t->reference_hash);
+    numbers_identity id = file_identity(t, &memory, t->reference_hash);
     if (first && access(path, F_OK) == 0) {
-        reference_file *found;
-        is_there = reference_file_open(&found, path, &id) == OK;
-        if (is_there) reference_file_close(found);
+        numbers_file *found;
+        is_there = numbers_file_open(&found, path, &file_words, &id) == OK;
+        if (is_there) numbers_file_close(found);
         else error_clear(); /* of another run, or damaged: it is written again */
     }
     rc = ranks ? comm_broadcast(ranks, &is_there, sizeof is_there, 0) : OK;
     if (rc == OK && !is_there) rc = compute_file(t, path, &id, first);
     if (rc == OK && ranks) rc = comm_barrier(ranks);
-    if (rc == OK) rc = reference_file_open(&t->file, path, &id);
+    if (rc == OK) rc = numbers_file_open(&t->file, path, &file_words, &id);
     arena_fini(&memory);
     return rc;
 }
@@ -321,14 +322,14 @@ static status resume_on_disk(preference *t, uint64_t model, const char *where) {
     arena memory;
     arena_init(&memory);
     const char *path = file_path(t, &memory);
-    reference_identity id = file_identity(t, &memory, model);
+    numbers_identity id = file_identity(t, &memory, model);
     status rc = OK;
     if (access(path, F_OK) != 0)
         rc = ERR(ERR_INPUT,
                  "%s: the run compares with log-probabilities that were kept in reference.losses of its run "
                  "directory; found no %s: copy it there, or start a new run",
                  where, path);
-    if (rc == OK) rc = reference_file_open(&t->file, path, &id);
+    if (rc == OK) rc = numbers_file_open(&t->file, path, &file_words, &id);
     t->reference_hash = model;
     arena_fini(&memory);
     return rc;

@@ -1,5 +1,30 @@
-/* task_sft.c - next-token prediction on the rows of the data set. */
-#include "train/row_task.h"
+/* task_sft.c - next-token prediction on the rows of the data set. With train.weighting the same task has more functions: weights
+ * of tokens, their numbers, and a state in checkpoints (weighted_task.h). */
+#include "train/weighted_task.h"
+
+static const task weighted_sft = {
+    .name = task_name_SFT,
+    .metrics = weighted_metrics,
+    .n_metrics = WEIGHTED_METRICS,
+    .shape = weighted_shape,
+    .open = weighted_open,
+    .close = weighted_close,
+    .identity = weighted_identity,
+    .save = weighted_save,
+    .load = weighted_load,
+    .begin = weighted_begin,
+    .step = {.next = weighted_next, .again = weighted_again, .position = row_task_position},
+    .after = weighted_after,
+    .evaluate = row_task_evaluate,
+    .examples = row_task_examples,
+    .host_bytes = weighted_host_bytes,
+};
+
+static status sft_shape(train_request *r) {
+    if (r->train.weighting == WEIGHTING_BASELINE) return row_task_shape(r);
+    r->task = &weighted_sft;
+    return weighted_shape(r);
+}
 
 static status sft_open(void **out, const task_host *h) {
     row_task *t = mem_alloc(sizeof *t);
@@ -16,7 +41,9 @@ static status sft_again(void *self, uint64_t position, int64_t micro, const micr
 
 const task task_SFT = {
     .name = task_name_SFT,
-    .shape = row_task_shape,
+    .metrics = weighted_metrics, /* of which it reports none without a weighting */
+    .n_metrics = WEIGHTED_METRICS,
+    .shape = sft_shape,
     .open = sft_open,
     .close = row_task_close,
     .identity = row_task_identity,

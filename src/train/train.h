@@ -54,10 +54,18 @@ typedef enum weighting_kind {
 #undef WEIGHTING
     WEIGHTING_COUNT
 } weighting_kind;
+/* Where the reference of rho1 is while the run trains. */
+typedef enum reference_place { REFERENCE_IN_MEMORY, REFERENCE_ON_DISK } reference_place;
 typedef struct weighting weighting;
 const weighting *weighting_of(weighting_kind k); /* NULL: there is none */
 /* The names, a | before each, and their help: for the setting train.weighting. */
 extern const char train_weighting_names[], train_weighting_help[];
+
+/* Weights from the values of a critic (value_weights.h). */
+typedef struct value_options {
+    double lambda, beta;
+    bool terminal; /* the last delta is 1 - v_T: the solution is right, and the weights are told so */
+} value_options;
 
 /* train.task critic. */
 typedef enum critic_error_kind { CRITIC_ERROR_MSE, CRITIC_ERROR_SMOOTH_L1 } critic_error_kind;
@@ -96,6 +104,9 @@ typedef struct train_options {
     double rho1_share;          /* of the tokens that are selected */
     bool rho1_first_head;       /* the first head trains on all of them */
     const char *rho1_reference; /* base, copy, or a model directory; NULL or "": as adapters say */
+    int rho1_reference_on;      /* reference_place */
+    value_options value;        /* weightings by the values of ... */
+    const char *critic_dir;     /* ... this run; NULL or "": none */
     int64_t log_every;
     /* fp16 */
     double loss_scale; /* > 0: static */
@@ -211,6 +222,15 @@ typedef struct train_observer {
 } train_observer;
 void train_say(const train_observer *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* Another model whose numbers per token a run needs: they are computed before its memory is opened and kept in run_dir, by a
+ * program of its own (frozen.h). */
+typedef enum frozen_output { FROZEN_LOSSES, FROZEN_VALUES } frozen_output;
+typedef struct frozen_model {
+    const char *dir; /* a Hugging Face directory, a run or a checkpoint; NULL: the run needs none */
+    const char *key; /* the setting that names it */
+    frozen_output output;
+} frozen_model;
+
 struct train_request {
     preference_options preference; /* of the task preference: as asked ... */
     reference_kind reference;      /* ... none: as the task chooses */
@@ -227,6 +247,8 @@ struct train_request {
     bool pretrained;         /* its weights are the first values, unless a checkpoint is resumed */
     const char *
         reference_dir; /* Hugging Face directory of a reference; NULL: it is where the model begins, or there is none */
+    frozen_model frozen;     /* as the weighting sets it */
+    uint64_t data_rows;      /* rows of the data, each counted once; 0: endless, or not known yet */
     const char *adapter;     /* PEFT directory whose adapters are trained further; NULL: new ones, where there are adapters */
     const char *export_dir;  /* where the trained model goes at the end; NULL: nowhere */
     int64_t keep;
@@ -269,6 +291,7 @@ typedef struct train_disk {
     uint64_t checkpoint_bytes; /* of one, as plan_checkpoint_bytes */
     int64_t n_checkpoints;     /* at most at the same time (run.keep and one more; two in RUN/best); 0: none */
     uint64_t export_bytes;     /* 0: nothing is exported */
+    uint64_t numbers_bytes;    /* of the numbers of a frozen model, at most; 0: none are kept */
 } train_disk;
 train_disk train_disk_of(const train_request *r, const plan *p);
 void train_disk_print(const train_disk *d, FILE *out); /* a line; nothing where nothing is written */
@@ -319,6 +342,8 @@ void train_interrupt(void);
 typedef struct plan_view {
     const plan *plan;
     train_disk disk;
+    frozen_model frozen;
+    uint64_t frozen_planned[TIER_COUNT]; /* what its program takes, before that of the plan is opened */
     plan_rung rungs[PLAN_RUNGS];
     plan_stage *stages; /* NULL: no pipeline */
 } plan_view;

@@ -6,7 +6,7 @@ const char train_weighting_names[] = ""
 #include "train/weightings.def"
 #undef WEIGHTING
     ;
-const char train_weighting_help[] = "train.task mtp: how the losses of tokens are weighed"
+const char train_weighting_help[] = "train.task mtp and sft: how the losses of tokens are weighed"
 #define WEIGHTING(id, name, help) "; " name ": " help
 #include "train/weightings.def"
 #undef WEIGHTING

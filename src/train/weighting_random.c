@@ -13,10 +13,11 @@ static status random_shape(train_request *r) {
     return OK;
 }
 
-static void random_weigh(const train_request *r, uint64_t row, int64_t T, float *out) {
+static void random_weigh(const weighting_row *from, float *out) {
+    int64_t T = from->T;
     double variance = log1p(DEVIATION * DEVIATION / (MEAN * MEAN)), mu = log(MEAN) - variance / 2;
-    uint64_t key = rng_key(r->train.seed, "random weights");
-    rng_normal_fill(key, row * (uint64_t)T, out, (size_t)T, (float)mu, (float)sqrt(variance));
+    uint64_t key = rng_key(from->request->train.seed, "random weights");
+    rng_normal_fill(key, from->row * (uint64_t)T, out, (size_t)T, (float)mu, (float)sqrt(variance));
     for (int64_t t = 0; t < T; t++) out[t] = fminf(fmaxf(expf(out[t]), WEIGHT_LEAST), WEIGHT_MOST);
 }
 

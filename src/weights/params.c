@@ -83,7 +83,7 @@ void params_write_whole(exec *e, const plan *p, size_t i, bool master, int64_t f
 
 static bool is_in(const model_param *q, param_group group) {
     if (group == PARAMS_VALUE_HEAD) return q->of_value_head;
-    return group == PARAMS_ALL || (q->adapter == ADAPTER_NONE) == (group == PARAMS_BASE);
+    return group == PARAMS_ALL || group == PARAMS_FROZEN || (q->adapter == ADAPTER_NONE) == (group == PARAMS_BASE);
 }
 
 void params_initialize(exec *e, const plan *p, uint64_t seed) { params_draw(e, p, seed, PARAMS_ALL, NULL); }
@@ -253,7 +253,8 @@ uint64_t params_hash_finish(uint64_t sum) { return mix(sum); }
 /* What an element is hashed as: its fp32 master where there are masters. The chunk has no elements yet. */
 static hash_chunk hash_begin(exec *e, const plan *p, size_t i) {
     const step_interface *step = &p->step;
-    bool master = precision_master(p->request.choice.precision) && !p->model.params[i].frozen;
+    bool master =
+        precision_master(p->request.choice.precision) && !p->model.params[i].frozen && !p->request.no_training;
     value_id v = master ? step->masters[i] : p->model.params[i].value;
     return (hash_chunk){.v = v,
                         .near = exec_is_host_accessible(e, v),
@@ -315,6 +316,12 @@ static bool is_hashed(const model_param *q, param_group group) {
     return group == PARAMS_REFERENCE ? q->of_reference : !q->of_reference && is_in(q, group);
 }
 
+static uint64_t copy_key(const model_param *q) {
+    char name[160];
+    snprintf(name, sizeof name, "%s%s", REFERENCE_PREFIX, q->name);
+    return rng_key(0, name);
+}
+
 /* Of what this rank counts for. as: what fp32 parameters are rounded to first; DTYPE_COUNT: nothing. Of the base alone,
  * quantised parameters are left out. */
 static uint64_t hash_share(exec *e, const plan *p, param_group group, dtype as) {
@@ -328,6 +335,7 @@ static uint64_t hash_share(exec *e, const plan *p, param_group group, dtype as) 
             continue;
         }
         hash_chunk of = hash_begin(e, p, i);
+        if (group == PARAMS_FROZEN) of.key = copy_key(&p->model.params[i]);
         if (program_get(&p->program, of.v)->type == DTYPE_F32) of.narrow = as;
         hash_range(&h, &of, mine.first, mine.n);
     }
@@ -357,6 +365,8 @@ uint64_t params_base_hash(exec *e, const plan *p, comm *c, const base_hash *h) {
 uint64_t params_reference_hash(exec *e, const plan *p, comm *c) {
     return hash_all(e, p, c, PARAMS_REFERENCE, DTYPE_COUNT, 0);
 }
+
+uint64_t params_frozen_hash(exec *e, const plan *p) { return hash_all(e, p, NULL, PARAMS_FROZEN, DTYPE_COUNT, 0); }
 
 /* Shares begin at whole blocks, so their entries are their own. */
 static param_share in_entries(param_share share, int64_t per) {

@@ -4,9 +4,17 @@
 #include "checkpoint/checkpoint.h"
 #include "weights/quantized.h"
 
-/* All parameters, those of the model, its adapters, the frozen copy that a preference compares with, or a critic's value head. To draw, the copy is a
- * part of the base; hashes leave it out. */
-typedef enum param_group { PARAMS_ALL, PARAMS_BASE, PARAMS_ADAPTERS, PARAMS_REFERENCE, PARAMS_VALUE_HEAD } param_group;
+/* All parameters, those of the model, its adapters, the frozen copy that a preference compares with, or a critic's value head. To
+ * draw, the copy is a part of the base; hashes leave it out. PARAMS_FROZEN: of a program that does not train, all, hashed as if they
+ * were such a copy. */
+typedef enum param_group {
+    PARAMS_ALL,
+    PARAMS_BASE,
+    PARAMS_ADAPTERS,
+    PARAMS_REFERENCE,
+    PARAMS_FROZEN,
+    PARAMS_VALUE_HEAD
+} param_group;
 
 void params_initialize(exec *e, const plan *p, uint64_t seed); /* seeded initial values to params and masters */
 /* The same, of one group. hash: of those that are quantised; NULL: not asked for. */
@@ -22,6 +30,8 @@ uint64_t params_hash(exec *e, const plan *p, comm *c);
 uint64_t params_base_hash(exec *e, const plan *p, comm *c, const base_hash *h);
 /* Of the frozen copy alone: what a run was compared with. */
 uint64_t params_reference_hash(exec *e, const plan *p, comm *c);
+/* Of a program that does not train, on one rank: what params_reference_hash gives of a copy with these parameters. */
+uint64_t params_frozen_hash(exec *e, const plan *p);
 /* The same without a program: the sum over blocks of elements of a whole parameter, from fp32, then the hash of the sum of
  * all. */
 uint64_t params_hash_elements(const char *name, int64_t first, const float *x, int64_t n, dtype as);

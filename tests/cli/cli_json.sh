@@ -18,6 +18,7 @@ deepspeed=$project/configs/examples/deepspeed/zero2-cpu-fp16.json
 collect train train $few --set run.dir=run --set run.export=exported --set run.breakdown=true --set train.save_best=loss --set train.eval_every=1
 collect train train --deepspeed "$deepspeed" $few --set train.accumulation=1 --set train.schedule_steps=200 --set run.dir=translated
 collect plan plan $few --timeline drawn.svg --set run.export=other
+collect plan plan $few --set train.weighting=rho1 --set rho1.reference_on=disk --set rho1.reference=exported
 collect plan plan --longest $few
 collect plan plan --longest $few --set memory.device=8K
 collect plan plan --profile $few --limit 64M

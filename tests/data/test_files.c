@@ -321,6 +321,9 @@ static void mixtures_keep_their_shares_exactly(void **state) {
     int64_t counts[3] = {0}, differ = 0;
     int order[40], n_a = 0, epochs_differ = 0;
     bool seen[40] = {false};
+    row places[48];
+    bool placed[48] = {false};
+    assert_int_equal(dataset_n_places(d, SPLIT_TRAIN), 48); /* rows of a, b and c */
     for (uint64_t i = 0; i < 20000; i++) {
         row r, s;
         memset(&r, 0, sizeof r);
@@ -328,6 +331,11 @@ static void mixtures_keep_their_shares_exactly(void **state) {
         int which = r.tokens[0] - 'a';
         assert_in_range(which, 0, 2);
         counts[which]++;
+        uint64_t place = dataset_place(d, SPLIT_TRAIN, i); /* in every epoch the same row stands there */
+        assert_true(place < 48);
+        if (!placed[place]) places[place] = r;
+        placed[place] = true;
+        assert_memory_equal(&places[place], &r, sizeof r);
         if (which == 0) { /* every row once before any comes again, in another order each time */
             int number = (r.tokens[1] - '0') * 10 + r.tokens[2] - '0';
             if (n_a % 40 == 0) memset(seen, 0, sizeof seen);
@@ -349,6 +357,7 @@ static void mixtures_keep_their_shares_exactly(void **state) {
     }
     assert_true(counts[0] == 12000 && counts[1] == 2000 && counts[2] == 6000);
     assert_true(differ > 50 && epochs_differ > 20);
+    for (int i = 0; i < 48; i++) assert_true(placed[i]);
     const char *path;
     double share;
     data_report report;

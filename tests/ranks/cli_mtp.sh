@@ -50,6 +50,23 @@ one=$(train 1 "${sets[@]}" --set train.accumulation=3)
 same "$one" 3 "${sets[@]}" --set parallel.zero=3 --set memory.recompute=full
 same "$one" 1 "${sets[@]}" --set train.accumulation=3 --set memory.recompute=selective "${host[@]}"
 same "$(train 1 --set precision=bf16)" 1 "${sets[@]}" --set rho1.k_percent=1
+run 0 train "${common[@]}" --set run.dir=tuned --set run.export=reference
+sets=(--set precision=bf16 --set train.weighting=rho1 --set rho1.reference=reference)
+one=$(train 1 "${sets[@]}" --set train.accumulation=3)
+same "$one" 1 "${sets[@]}" --set train.accumulation=3 --set rho1.reference_on=disk
+same "$one" 3 "${sets[@]}" --set parallel.zero=3 --set memory.recompute=full --set rho1.reference_on=disk
+
+# Weights from the values of a critic: their moving averages are those of all ranks, also where an update overlaps the next step.
+run 0 train --preset test-gpt2 --set train.task=critic --set data.source=builtin:solutions --set data.difficulty=1 --set data.seq_len=96 \
+    --set train.micro_batch=4 --set train.steps=4 --set run.device=cpu --set run.threads=1 --set run.dir=critic
+for weighting in verifiable shuffled; do
+    sets=(--set precision=bf16 --set train.weighting=$weighting --set verifiable.critic=critic)
+    one=$(train 1 "${sets[@]}" --set train.accumulation=3 --set memory.overlap_update=false)
+    same "$one" 3 "${sets[@]}" --set parallel.zero=3 --set memory.recompute=full
+done
+same "$one" 1 "${sets[@]}" --set train.accumulation=3 --set memory.offload.states=host --set memory.overlap_update=true
+same "$one" 2 "${sets[@]}" --set train.accumulation=3 --set parallel.pipeline=2
+
 sets=(--set train.weighting=random)
 one=$(train 1 "${sets[@]}" --set train.accumulation=3)
 same "$one" 3 "${sets[@]}" --set parallel.zero=2

@@ -153,6 +153,30 @@ static void the_files_of_a_run_are_as_large(void **state) {
     compiled_close(&k);
 }
 
+/* Of every row at most its places; the rows of this source have a few fewer targets. */
+static void the_numbers_of_a_frozen_model_are_counted(void **state) {
+    train_result result;
+    char reference[160];
+    snprintf(reference, sizeof reference, "rho1.reference=%s", path_of("model"));
+    training t = {.precision = PRECISION_BF16,
+                  .steps = 3,
+                  .dir = path_of("weighed"),
+                  .more = SETTINGS("train.weighting=rho1", "rho1.reference_on=disk", reference)};
+    training_must(dir_make(t.dir));
+    training_must(training_run(&t, &result));
+    compiled k;
+    compile(&k, &t, NULL, 0);
+    char *bytes;
+    size_t n_found;
+    training_must(file_read_all(path_of("weighed/reference.losses"), 1 << 24, &bytes, &n_found));
+    free(bytes);
+    uint64_t n_bytes = train_disk_of(&k.r, &k.p).numbers_bytes;
+    assert_in_range(n_found, n_bytes / 2, n_bytes);
+    k.r.frozen.dir = NULL;
+    assert_int_equal(train_disk_of(&k.r, &k.p).numbers_bytes, 0);
+    compiled_close(&k);
+}
+
 /* ---- what is there ------------------------------------------------------------------------------------------------ */
 
 static void only_whole_checkpoints_in_a_run_are_counted(void **state) {
@@ -296,6 +320,7 @@ int main(void) {
         cmocka_unit_test(a_checkpoint_has_the_bytes_that_were_said),
         cmocka_unit_test(ranks_write_as_many_together),
         cmocka_unit_test(the_files_of_a_run_are_as_large),
+        cmocka_unit_test(the_numbers_of_a_frozen_model_are_counted),
         cmocka_unit_test(only_whole_checkpoints_in_a_run_are_counted),
         cmocka_unit_test(what_has_no_room_is_refused),
         cmocka_unit_test(what_has_no_room_together_is_a_warning),

@@ -119,6 +119,49 @@ static void weightings_keep_their_bits(void **state) {
     training_dir_remove(dir);
 }
 
+typedef struct weighted_numbers {
+    int n;
+    double of[64];
+} weighted_numbers;
+static void keep_weighted(void *context, const train_step_report *r) {
+    weighted_numbers *w = context;
+    for (int i = 0; i < r->metrics.n; i++) w->of[w->n++] = r->metrics.list[i].value;
+}
+
+/* One head is the ordinary model: the same selection and weights, the same bits, the same metrics; and a state to resume from. */
+static void one_head_is_supervised_fine_tuning(void **state) {
+    const char *const *const weightings[] = {SETTINGS("train.weighting=rho1", "train.lr=0.01"),
+                                             SETTINGS("train.weighting=random", "train.lr=0.01")};
+    for (size_t w = 0; w < ARRAY_LENGTH(weightings); w++) {
+        const char *all[SETTINGS_MOST];
+        char *dir = training_dir();
+        train_result sft, mtp, r;
+        weighted_numbers found[2] = {0};
+        train_observer watch = {.context = &found[0], .on_step = keep_weighted};
+        training t = {
+            .precision = PRECISION_BF16, .accumulation = 2, .steps = 4, .more = weightings[w], .observer = &watch};
+        training_must(training_run(&t, &sft));
+        training_as_planned(&sft, weightings[w][0]);
+        watch.context = &found[1];
+        settings_join(all, weightings[w], SETTINGS("train.task=mtp", "model.mtp.heads=1"));
+        t.more = all;
+        training_must(training_run(&t, &mtp));
+        assert_true(sft.param_hash == mtp.param_hash);
+        assert_int_equal(found[0].n, w == 0 ? 7 * 4 : 8 * 4);
+        assert_memory_equal(&found[0], &found[1], sizeof found[0]);
+        t.dir = dir, t.steps = 2;
+        settings_join(all, weightings[w], SETTINGS("train.schedule_steps=4"));
+        training_must(training_run(&t, &r));
+        t.steps = 4, t.resume = "auto";
+        training_must(training_run(&t, &r));
+        assert_true(r.param_hash == sft.param_hash);
+        t.steps = 5, t.more = SETTINGS("train.lr=0.01");
+        assert_true(training_run(&t, &r) == ERR_INPUT); /* without the weighting it is another run */
+        if (!strstr(error_message(), "weighting")) fail_msg("%s", error_message());
+        training_dir_remove(dir);
+    }
+}
+
 static void a_run_goes_on_with_another_strategy(void **state) {
     char *dir = training_dir();
     train_result whole, first, r;
@@ -183,6 +226,7 @@ int main(void) {
         cmocka_unit_test(turns_change_no_bit),
         cmocka_unit_test(queues_change_no_bit),
         cmocka_unit_test(weightings_keep_their_bits),
+        cmocka_unit_test(one_head_is_supervised_fine_tuning),
         cmocka_unit_test(a_run_goes_on_with_another_strategy),
         cmocka_unit_test(reports_are_those_of_the_heads),
     };

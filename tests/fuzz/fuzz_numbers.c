@@ -1,11 +1,11 @@
-/* fuzz_reference.c - the losses of a reference on disk, as if another process had left the file in the run directory.
+/* fuzz_numbers.c - the numbers of a frozen model on disk, as if another process had left the file in the run directory.
  *
  * The input is JSON: {"index": [place, ...], "losses": [number, ...]} makes a file for 3 training and 2 held-out examples, with
  * identity and checksum right; "n_losses" and "n_examples": [n, n] put other counts into the header, "cut" takes bytes off the end,
  * "damage": [[place, byte], ...] changes bytes afterwards.
  * Of a file that is taken: each example has the finite losses that its places say, and no more can be read for it. */
 #include "fuzz/fuzz.h"
-#include "train/reference_file.h"
+#include "train/numbers_file.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,7 +13,9 @@
 #include <xxhash.h>
 
 enum { HEADER = 64, TOKENS_MOST = 24 };
-static const reference_identity identity = {.data = 11, .model = 12, .n_examples = {3, 2}};
+static const numbers_identity identity = {.data = 11, .model = 12, .n_entries = {3, 2}};
+
+static const numbers_words words = {"rho1.reference", "losses of a reference", "row"};
 
 static uint64_t integer_of(const json_t *v) { return (uint64_t)json_integer_value(v); }
 
@@ -25,7 +27,7 @@ static void make_file(const json_t *root, strbuf *s) {
     size_t i;
     add_u64(s, 0x31666572206f6c61ull);
     add_u64(s, identity.data), add_u64(s, identity.model);
-    for (i = 0; i < 2; i++) add_u64(s, counts ? integer_of(json_array_get(counts, i)) : identity.n_examples[i]);
+    for (i = 0; i < 2; i++) add_u64(s, counts ? integer_of(json_array_get(counts, i)) : identity.n_entries[i]);
     add_u64(s, n ? integer_of(n) : json_array_size(losses));
     add_u64(s, 0), add_u64(s, 0);
     json_array_foreach((json_t *)(uintptr_t)index, i, v) add_u64(s, integer_of(v));
@@ -44,11 +46,11 @@ static void make_file(const json_t *root, strbuf *s) {
 }
 
 /* Reads example e as a row that has n trained tokens of it; is that how many the file has? */
-static bool reads(const reference_file *f, split s, int32_t e, int64_t n) {
+static bool reads(const numbers_file *f, split s, int32_t e, int64_t n) {
     int32_t segments[TOKENS_MOST + 1];
     float losses[TOKENS_MOST + 1];
     for (int64_t t = 0; t <= TOKENS_MOST; t++) segments[t] = t && t <= n ? PART_CHOSEN : -1;
-    status rc = reference_file_read(f, s, segments, &e, TOKENS_MOST + 1, losses);
+    status rc = numbers_file_read(f, s, segments, &e, TOKENS_MOST + 1, losses);
     if (rc != OK) {
         fuzz_refused(rc);
         return false;
@@ -57,9 +59,9 @@ static bool reads(const reference_file *f, split s, int32_t e, int64_t n) {
     return true;
 }
 
-static void check(const reference_file *f) {
+static void check(const numbers_file *f) {
     for (split s = SPLIT_TRAIN; s <= SPLIT_EVAL; s++)
-        for (int32_t e = 0; e < (int32_t)identity.n_examples[s]; e++) {
+        for (int32_t e = 0; e < (int32_t)identity.n_entries[s]; e++) {
             int found = 0;
             for (int64_t n = 1; n <= TOKENS_MOST; n++) found += reads(f, s, e, n);
             ASSERT(found <= 1); /* 0: it has none, or more than a row here */
@@ -68,7 +70,7 @@ static void check(const reference_file *f) {
 
 void fuzz_one(const uint8_t *data, size_t size) {
     json_t *root;
-    reference_file *f;
+    numbers_file *f;
     status rc = json_read_file(fuzz_file(0, data, size), 1 << 20, &root);
     if (rc != OK) {
         fuzz_refused(rc);
@@ -78,13 +80,13 @@ void fuzz_one(const uint8_t *data, size_t size) {
     strbuf_init(&s);
     make_file(root, &s);
     json_decref(root);
-    rc = reference_file_open(&f, fuzz_file(1, s.text, s.length), &identity);
+    rc = numbers_file_open(&f, fuzz_file(1, s.text, s.length), &words, &identity);
     strbuf_fini(&s);
     if (rc != OK) {
         fuzz_refused(rc);
         return;
     }
-    ASSERT(reference_file_model(f) == identity.model);
+    ASSERT(numbers_file_model(f) == identity.model);
     check(f);
-    reference_file_close(f);
+    numbers_file_close(f);
 }
