@@ -39,11 +39,13 @@ run 0 train --preset test-gpt2 --set train.task=preference --set data.source=bui
     --set train.micro_batch=2 --set train.eval_rows=2 --set run.dir=preference --set run.save_last=false
 run 0 train --preset test-gpt2 --set train.task=mtp --set model.layers=9 --set model.mtp.heads=8 --set train.weighting=rho1 --set train.steps=2 \
     --set train.micro_batch=2 --set data.seq_len=32 --set train.eval_rows=2 --set run.dir=mtp --set run.save_last=false
+run 0 train --preset test-gpt2 --set train.task=critic --set data.source=builtin:solutions --set data.difficulty=1 --set train.steps=2 \
+    --set train.micro_batch=2 --set data.seq_len=46 --set train.eval_rows=2 --set run.dir=critic --set run.save_last=false
 run 0 train --preset test-gpt2 --set train.task=rloo --set train.steps=2 --set train.micro_batch=2 --set data.seq_len=32 \
     --set rl.max_completion=8 --set rl.eval_k=2 --set train.eval_rows=2 --set run.dir=rloo --set run.save_last=false \
     --set reward.list=exact,numeric,regex,format,length,program --set reward.pattern=1 --set reward.length=4 \
     --set reward.program='while read -r line; do echo 1; done'
-cat metrics/metrics.jsonl preference/metrics.jsonl mtp/metrics.jsonl rloo/metrics.jsonl >all.jsonl
+cat metrics/metrics.jsonl preference/metrics.jsonl mtp/metrics.jsonl critic/metrics.jsonl rloo/metrics.jsonl >all.jsonl
 grep -o '"[a-z0-9_/]*":' all.jsonl | tr -d '":' | sort -u >written
 sed -n 's/^| `\([a-z0-9_/]*\)` .*/\1/p' printed/metrics.md | sort -u >listed
 [ -z "$(comm -23 written listed)" ] || fail "metrics.md does not list $(comm -23 written listed | paste -sd ' ')"
