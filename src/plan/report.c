@@ -121,6 +121,17 @@ static void print_preference(const plan *p, FILE *out) {
     print_reference(p, out);
 }
 
+/* A critic: its head, and what its values are fitted to. */
+static void print_critic(const plan *p, FILE *out) {
+    const critic_options *o = &p->request.critic;
+    const char *head = value_head_name(p->request.model.value_head);
+    if (o->kind == CRITIC_PAIRWISE)
+        fprintf(out, "loss      critic, values of a %s head, ranked in pairs of solutions\n", head);
+    if (o->kind == CRITIC_LAMBDA)
+        fprintf(out, "loss      critic, values of a %s head, fitted to returns with lambda %g, gamma %g, %s\n", head,
+                (double)o->lam, (double)o->gamma, o->smooth ? "smooth-l1" : "mse");
+}
+
 /* Heads of multi-token prediction, and how their tokens are selected. */
 static void print_heads(const plan *p, FILE *out) {
     const model_config *c = &p->request.model;
@@ -222,6 +233,7 @@ void plan_print(const plan *p, FILE *out) {
         (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim, (long long)c->vocab,
         c->tied ? "tied" : "untied");
     print_adapters(p, out);
+    print_critic(p, out);
     print_preference(p, out);
     print_policy(p, out);
     print_heads(p, out);
