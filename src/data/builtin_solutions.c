@@ -6,7 +6,7 @@
  * in any order, so there are six correct ones. A wrong one makes one mistake, in the result of one step, and the steps after
  * it go on from that result without another one. Before it nothing is wrong, and data_solution_wrong_at says where it is. Most
  * mistakes are gross (see slip), so that a small critic finds them within minutes; some take one that can add. Measured on a decoder
- * of 3 layers of 128 from random values: with results that are all off by one, two or ten, 800 steps of 48 pairs ranked 50 % of
+ * of 3 layers of 128 from random values: with results that are all off by one, two or ten, 400 steps of 48 pairs ranked 50 % of
  * held-out pairs, no better than chance; with three of four gross, 88 % after 150 steps, which is all of those.
  *
  * 4,000 problems, the same for every seed, each with three correct and three wrong solutions. Those of the last tenth

@@ -213,13 +213,6 @@ status frozen_plan_bytes(const train_request *r, const plan *of_run, uint64_t pl
 
 /* ---- computing ------------------------------------------------------------------------------------------------- */
 
-/* A critic's value of a token is at the token's own place, one behind that of its target (program/critic.h). A token that the end
- * of the row cut off has no value: it gets that before it. */
-static void values_to_targets(const int32_t *doc_start, int64_t T, float *values) {
-    for (int64_t t = 0; t + 1 < T; t++)
-        if (doc_start[t + 1] == doc_start[t]) values[t] = values[t + 1];
-}
-
 /* Of one batch of rows, in f->numbers, at the place of each target. */
 static status compute_batch(frozen_run *f, const uint64_t *rows) {
     const model *m = &f->plan.model;
@@ -234,8 +227,8 @@ static status compute_batch(frozen_run *f, const uint64_t *rows) {
     bool values = f->job->request->frozen.output == FROZEN_VALUES;
     exec_read(f->e, values ? m->eval_values : m->eval_losses, 0, f->numbers, n_bytes);
     TRY(exec_check(f->e));
-    for (int64_t b = 0; b < f->batch && values; b++)
-        values_to_targets(f->doc_start + b * f->T, f->T, f->numbers + b * f->T);
+    for (int64_t at = 0; at < f->batch * f->T && values; at += f->T) /* in place: each value moves one place forward */
+        critic_target_values(f->T, f->targets + at, f->numbers + at, f->numbers + at);
     return OK;
 }
 
