@@ -69,6 +69,10 @@ static inline int64_t n_tokens(const builder *b) { return b->batch * b->seq_len;
 /* Between two pairs of products a rank has a share of the tokens. */
 static inline int64_t n_own_tokens(const builder *b) { return n_tokens(b) / b->n_ranks; }
 
+/* ---- build_check.c ----------------------------------------------------------------------------------------------------- */
+
+status builder_check(const model_config *c, const model_build_options *o);
+
 /* ---- build_params.c ---------------------------------------------------------------------------------------------------- */
 
 #define NAME_BYTES 96
