@@ -132,7 +132,7 @@ status pass_optimizer(program *p, const pass_options *options, step_interface *s
     step->norm_partials = program_value(p, "norm.partials", DTYPE_F64, SHAPE(n_blocks), ROLE_WORK, SECTION_UPDATE);
     if (m->n_params < m->n_all_params) p->values[step->norm_partials].persistent = true; /* others' places stay zero */
     /* A turn restarts the sums: tasks read them here. */
-    bool reports = m->n_losses > 1 || m->selection.kind || m->weights || m->config.value_head;
+    bool reports = m->n_losses > 1 || m->selection.kind || m->weights || m->loss_sums;
     int64_t n_reported = reports ? shape_count(&program_get(p, step->loss_sums)->shape) : 0;
     step->clip = program_persistent(p, "clip", DTYPE_F32, SHAPE(CLIP_COUNT + n_reported), ROLE_WORK);
     if (mesh_size(&options->mesh, AXIS_SEQUENCE) > 1) sum_over_sequence(p, options, step);

@@ -426,8 +426,11 @@ static double accuracy(const preference *t, const double *sums) {
 
 static status preference_after(void *self, train_step_report *report) {
     const preference *t = self;
+    float read
+        [PREFERENCE_SUM_COUNT]; /* with an update that overlaps, the sums themselves are those of the next step by now */
     double sums[PREFERENCE_SUM_COUNT];
-    exec_read(t->host.exec, t->host.plan->step.loss_sums, 0, sums, sizeof sums);
+    exec_read(t->host.exec, t->host.plan->step.clip, CLIP_COUNT * sizeof *read, read, sizeof read);
+    for (int i = 0; i < PREFERENCE_SUM_COUNT; i++) sums[i] = (double)read[i];
     train_metrics *m = &report->metrics;
     double chosen = mean_reward(sums, CHOSEN), rejected = mean_reward(sums, REJECTED);
     train_metrics_add(m, &metrics[CHOSEN], chosen);

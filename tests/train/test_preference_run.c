@@ -222,6 +222,37 @@ static void techniques_keep_the_bits_of_kto_in_parts(void **state) {
     arena_fini(&memory);
 }
 
+/* ---- what is reported ------------------------------------------------------------------------------------------ */
+
+typedef struct margins {
+    double of[8];
+    int n;
+} margins;
+static void keep_margin(void *context, const train_step_report *r) {
+    margins *m = context;
+    for (int i = 0; i < r->metrics.n; i++)
+        if (strcmp(r->metrics.list[i].row->name, "rewards/margins") == 0) m->of[m->n++] = r->metrics.list[i].value;
+}
+
+/* An update that overlaps the next step's first micro-batch reports its own step all the same. */
+static void metrics_are_those_of_their_step(void **state) {
+    static const char *const overlap[] = {"memory.overlap_update=false", "memory.overlap_update=true"};
+    margins kept[2] = {0};
+    for (int i = 0; i < 2; i++) {
+        arena memory;
+        train_result r;
+        train_observer o = {.context = &kept[i], .on_step = keep_margin};
+        arena_init(&memory);
+        training t = way_training(&memory, &(way){"dpo", "copy", "none"}, PRECISION_FP32, SETTINGS(overlap[i]));
+        t.observer = &o, t.accumulation = 2;
+        must(training_run(&t, &r));
+        arena_fini(&memory);
+    }
+    assert_true(kept[0].n > 2 && kept[0].of[1] != 0);
+    assert_int_equal(kept[1].n, kept[0].n);
+    for (int i = 0; i < kept[0].n; i++) assert_true(kept[1].of[i] == kept[0].of[i]);
+}
+
 /* ---- resume ---------------------------------------------------------------------------------------------------- */
 
 static void stop_after_two(void *context, const train_step_report *r) {
@@ -346,6 +377,7 @@ int main(void) {
         cmocka_unit_test(a_reference_on_disk_must_be_that_of_the_run),
         cmocka_unit_test(z_is_over_all_examples_of_a_step),
         cmocka_unit_test(techniques_keep_the_bits_of_kto_in_parts),
+        cmocka_unit_test(metrics_are_those_of_their_step),
         cmocka_unit_test(techniques_of_memory_keep_the_bits),
         cmocka_unit_test(base_and_copy_are_one_reference),
         cmocka_unit_test(resumed_runs_end_with_the_same_bits),
