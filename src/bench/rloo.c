@@ -237,9 +237,13 @@ static status write_result(const rloo_result *r, const json_t *result, const cha
     return rloo_write_charts(r, dir);
 }
 
-/* A folder for prompts and traces; both are gone at the end. Not TMPDIR, whose name may hold what data.source reads as a list. */
-static status make_folder(char path[64]) {
-    snprintf(path, 64, "/tmp/ralo-bench-XXXXXX");
+enum { FOLDER_BYTES = 1024 };
+
+/* A folder for prompts and traces; both are gone at the end. In TMPDIR, unless its name holds what data.source reads as a list. */
+static status make_folder(char path[FOLDER_BYTES]) {
+    const char *parent = getenv("TMPDIR");
+    bool usable = parent && *parent && strlen(parent) < FOLDER_BYTES / 2 && !strpbrk(parent, ",:\\");
+    snprintf(path, FOLDER_BYTES, "%s/ralo-bench-XXXXXX", usable ? parent : P_tmpdir);
     return mkdtemp(path) ? OK : ERR(ERR_IO, "make a directory like %s: %s", path, strerror(errno));
 }
 
@@ -253,7 +257,7 @@ static status remove_folder(const char *path, status rc) {
 
 status bench_rloo(const bench_options *o, json_t **out) {
     status rc;
-    char folder[64];
+    char folder[FOLDER_BYTES];
     rloo_result *r = mem_alloc(sizeof *r);
     r->scale = &scales[o->scale];
     *out = NULL;

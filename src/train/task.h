@@ -59,6 +59,12 @@ struct task {
     uint64_t (*host_bytes)(const void *self); /* that it holds, beside the data set */
 };
 
+/* Held-out rows of an evaluation: train.eval_rows, or all that there are. */
+int64_t task_eval_rows(const task_host *h);
+/* The first n sums of the losses of the step that ended. Those in plan->step.loss_sums are the next step's by now where the update
+ * overlaps it. Call exec_check after it. */
+void task_step_sums(const task_host *h, double *sums, int n);
+
 #define TASK(id, name, help)            \
     extern const char task_name_##id[]; \
     extern const task task_##id;

@@ -163,11 +163,8 @@ static void add_metrics(train_metrics *to, int first, const double *sums) {
 
 static status critic_after(void *self, train_step_report *report) {
     const critic_task *t = self;
-    float read
-        [CRITIC_SUM_COUNT]; /* with an update that overlaps, the sums themselves are those of the next step by now */
     double sums[CRITIC_SUM_COUNT];
-    exec_read(t->host.exec, t->host.plan->step.clip, CLIP_COUNT * sizeof *read, read, sizeof read);
-    for (int i = 0; i < CRITIC_SUM_COUNT; i++) sums[i] = (double)read[i];
+    task_step_sums(&t->host, sums, CRITIC_SUM_COUNT);
     add_metrics(&report->metrics, MEAN_POS, sums);
     return exec_check(t->host.exec);
 }
@@ -197,10 +194,7 @@ static status evaluate_batch(critic_task *t, int64_t first, int64_t n_rows, doub
 static status critic_evaluate(void *self, train_eval_report *out) {
     critic_task *t = self;
     double sums[CRITIC_SUM_COUNT] = {0};
-    data_report report;
-    dataset_report(t->host.data, SPLIT_EVAL, &report);
-    out->n_rows = t->host.request->train.eval_rows;
-    if (report.rows_per_epoch) out->n_rows = MIN(out->n_rows, (int64_t)report.rows_per_epoch);
+    out->n_rows = task_eval_rows(&t->host);
     for (int64_t first = 0; first < out->n_rows; first += rows_of(t)) TRY(evaluate_batch(t, first, out->n_rows, sums));
     out->loss = sums[SUM_VALID] > 0 ? sums[SUM_LOSS] / sums[SUM_VALID] : NAN;
     out->exact_match = NAN;

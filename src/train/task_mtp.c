@@ -9,20 +9,4 @@ static status mtp_shape(train_request *r) {
     return weighted_shape(r);
 }
 
-const task task_MTP = {
-    .name = task_name_MTP,
-    .metrics = weighted_metrics,
-    .n_metrics = WEIGHTED_METRICS,
-    .shape = mtp_shape,
-    .open = weighted_open,
-    .close = weighted_close,
-    .identity = weighted_identity,
-    .save = weighted_save,
-    .load = weighted_load,
-    .begin = weighted_begin,
-    .step = {.next = weighted_next, .again = weighted_again, .position = row_task_position},
-    .after = weighted_after,
-    .evaluate = row_task_evaluate,
-    .examples = row_task_examples,
-    .host_bytes = weighted_host_bytes,
-};
+const task task_MTP = {.name = task_name_MTP, .shape = mtp_shape, WEIGHTED_TASK};

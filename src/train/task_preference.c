@@ -426,11 +426,8 @@ static double accuracy(const preference *t, const double *sums) {
 
 static status preference_after(void *self, train_step_report *report) {
     const preference *t = self;
-    float read
-        [PREFERENCE_SUM_COUNT]; /* with an update that overlaps, the sums themselves are those of the next step by now */
     double sums[PREFERENCE_SUM_COUNT];
-    exec_read(t->host.exec, t->host.plan->step.clip, CLIP_COUNT * sizeof *read, read, sizeof read);
-    for (int i = 0; i < PREFERENCE_SUM_COUNT; i++) sums[i] = (double)read[i];
+    task_step_sums(&t->host, sums, PREFERENCE_SUM_COUNT);
     train_metrics *m = &report->metrics;
     double chosen = mean_reward(sums, CHOSEN), rejected = mean_reward(sums, REJECTED);
     train_metrics_add(m, &metrics[CHOSEN], chosen);
@@ -466,10 +463,7 @@ static status evaluate_batch(preference *t, int64_t first, int64_t n_rows, doubl
 static status preference_evaluate(void *self, train_eval_report *out) {
     preference *t = self;
     double sums[PREFERENCE_SUM_COUNT] = {0};
-    data_report report;
-    dataset_report(t->host.data, SPLIT_EVAL, &report);
-    out->n_rows = t->host.request->train.eval_rows;
-    if (report.rows_per_epoch) out->n_rows = MIN(out->n_rows, (int64_t)report.rows_per_epoch);
+    out->n_rows = task_eval_rows(&t->host);
     for (int64_t first = 0; first < out->n_rows; first += rows_of(t)) TRY(evaluate_batch(t, first, out->n_rows, sums));
     out->loss = sums[SUM_VALID] > 0 ? sums[SUM_LOSS] / sums[SUM_VALID] : NAN;
     out->exact_match = NAN;

@@ -2,23 +2,7 @@
  * of tokens, their numbers, and a state in checkpoints (weighted_task.h). */
 #include "train/weighted_task.h"
 
-static const task weighted_sft = {
-    .name = task_name_SFT,
-    .metrics = weighted_metrics,
-    .n_metrics = WEIGHTED_METRICS,
-    .shape = weighted_shape,
-    .open = weighted_open,
-    .close = weighted_close,
-    .identity = weighted_identity,
-    .save = weighted_save,
-    .load = weighted_load,
-    .begin = weighted_begin,
-    .step = {.next = weighted_next, .again = weighted_again, .position = row_task_position},
-    .after = weighted_after,
-    .evaluate = row_task_evaluate,
-    .examples = row_task_examples,
-    .host_bytes = weighted_host_bytes,
-};
+static const task weighted_sft = {.name = task_name_SFT, .shape = weighted_shape, WEIGHTED_TASK};
 
 static status sft_shape(train_request *r) {
     if (r->train.weighting == WEIGHTING_BASELINE) return row_task_shape(r);

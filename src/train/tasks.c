@@ -1,4 +1,4 @@
-/* tasks.c - tasks.def as a table: names for settings and messages, functions for the run. */
+/* tasks.c - tasks.def as a table: names for settings and messages, functions for the run; and what tasks read alike. */
 #include "train/best.h"
 #include "train/samples.h"
 #include "train/task.h"
@@ -43,3 +43,18 @@ status task_shape(const task *t, train_request *r) {
 }
 
 const task_metric *task_metric_at(const task *t, size_t i) { return i < t->n_metrics ? &t->metrics[i] : NULL; }
+
+int64_t task_eval_rows(const task_host *h) {
+    int64_t n = h->request->train.eval_rows;
+    data_report report;
+    dataset_report(h->data, SPLIT_EVAL, &report);
+    return report.rows_per_epoch ? MIN(n, (int64_t)report.rows_per_epoch) : n;
+}
+
+void task_step_sums(const task_host *h, double *sums, int n) {
+    enum { MOST = 32 };
+    float read[MOST];
+    ASSERT(n <= MOST);
+    exec_read(h->exec, h->plan->step.clip, CLIP_COUNT * sizeof *read, read, (size_t)n * sizeof *read);
+    for (int i = 0; i < n; i++) sums[i] = (double)read[i];
+}

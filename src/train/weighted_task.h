@@ -64,5 +64,11 @@ status weighted_next(void *self, const micro_inputs *to);
 status weighted_again(void *self, uint64_t position, int64_t micro, const micro_inputs *to);
 status weighted_after(void *self, train_step_report *report);
 uint64_t weighted_host_bytes(const void *self);
+/* All rows of a task's table but its name and shape. */
+#define WEIGHTED_TASK                                                                                                 \
+    .metrics = weighted_metrics, .n_metrics = WEIGHTED_METRICS, .open = weighted_open, .close = weighted_close,       \
+    .identity = weighted_identity, .save = weighted_save, .load = weighted_load, .begin = weighted_begin,             \
+    .step = {.next = weighted_next, .again = weighted_again, .position = row_task_position}, .after = weighted_after, \
+    .evaluate = row_task_evaluate, .examples = row_task_examples, .host_bytes = weighted_host_bytes
 /* Writes what a step reported to its metrics (weighted_metrics.c). */
 status weighted_report(const weighted_task *t, const weighted_step *s, train_step_report *report);
