@@ -222,6 +222,7 @@ char *memstream_take(memstream *m);
 status memstream_save(memstream *m, const char *path);
 status dir_make(const char *path);       /* mkdir -p */
 status dir_sync(const char *path);       /* the names in it are on disk */
+bool dir_holds(const char *dir, const char *name); /* is there something of this name in it? */
 status dir_remove_all(const char *path); /* rm -r; no error when absent */
 /* `path`, or if it does not exist the nearest directory above that does: where it would be made. out is empty
  * before. */

@@ -348,3 +348,12 @@ bool dir_space_get(const char *path, dir_space *out) {
                        .file_system = s.st_dev};
     return true;
 }
+
+bool dir_holds(const char *dir, const char *name) {
+    strbuf path;
+    strbuf_init(&path);
+    strbuf_printf(&path, "%s/%s", dir, name);
+    bool found = access(path.text, F_OK) == 0;
+    strbuf_fini(&path);
+    return found;
+}

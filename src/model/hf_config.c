@@ -320,16 +320,7 @@ status model_config_from_json(model_config *out, const json_t *root, const char 
     return OK;
 }
 
-static bool holds(const char *dir, const char *name) {
-    strbuf path;
-    strbuf_init(&path);
-    strbuf_printf(&path, "%s/%s", dir, name);
-    bool found = access(path.text, F_OK) == 0;
-    strbuf_fini(&path);
-    return found;
-}
-
-bool model_dir_is(const char *dir) { return holds(dir, "config.json") || holds(dir, "params.json"); }
+bool model_dir_is(const char *dir) { return dir_holds(dir, "config.json") || dir_holds(dir, "params.json"); }
 
 status model_config_read(model_config *out, const char *dir) {
     strbuf path;
@@ -339,7 +330,7 @@ status model_config_read(model_config *out, const char *dir) {
     while (end > 1 && dir[end - 1] == '/') end--;
     for (start = end; start > 0 && dir[start - 1] != '/';) start--;
     strbuf_init(&path);
-    bool meta = !holds(dir, "config.json") && holds(dir, "params.json");
+    bool meta = !dir_holds(dir, "config.json") && dir_holds(dir, "params.json");
     strbuf_printf(&path, "%s/%s.json", dir, meta ? "params" : "config");
     if (access(path.text, F_OK) != 0) {
         rc = ERR(ERR_INPUT, "%s: found no config.json (%s), expected a Hugging Face model directory", dir,

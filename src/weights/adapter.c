@@ -8,16 +8,7 @@
 
 enum { MOST_LISTED = 20 };
 
-static bool holds(const char *dir, const char *name) {
-    strbuf path;
-    strbuf_init(&path);
-    strbuf_printf(&path, "%s/%s", dir, name);
-    bool found = access(path.text, F_OK) == 0;
-    strbuf_fini(&path);
-    return found;
-}
-
-bool adapter_is_dir(const char *dir) { return holds(dir, "adapter_config.json"); }
+bool adapter_is_dir(const char *dir) { return dir_holds(dir, "adapter_config.json"); }
 
 /* Directories of `dir` with an adapter in each, as PEFT saves several of one base. */
 static size_t list_below(const char *dir, strbuf *names) {
@@ -54,9 +45,9 @@ status adapter_not_found(const char *dir) {
 
 status adapter_file_open(safetensors *file, const char *dir) {
     strbuf path;
-    if (!holds(dir, "adapter_model.safetensors"))
+    if (!dir_holds(dir, "adapter_model.safetensors"))
         return ERR(ERR_INPUT, "%s: found no adapter_model.safetensors, expected it beside adapter_config.json%s", dir,
-                   holds(dir, "adapter_model.bin")
+                   dir_holds(dir, "adapter_model.bin")
                        ? "; adapter_model.bin is not read: save the adapter again with PEFT, which writes safetensors"
                        : "");
     strbuf_init(&path);
