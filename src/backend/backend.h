@@ -79,6 +79,9 @@ typedef struct backend_queues {
 enum { LINK_ID_BYTES = 128 };
 typedef struct backend_links {
     status (*present)(void);                      /* is there a library that can? ERR_INPUT says what was looked for */
+    /* Before the first group, by every rank where some share a device: each then counts as a host of its own, called `name`.
+     * one_host: they are all on this one. */
+    void (*share_devices)(const char *name, bool one_host);
     status (*make_id)(uint8_t id[LINK_ID_BYTES]); /* by one rank of a group, for all of them */
     /* By all ranks of a group; returns when all have come. */
     status (*open)(backend_context *c, axis a, const uint8_t id[LINK_ID_BYTES], int n_ranks, int index);

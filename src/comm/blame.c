@@ -12,7 +12,7 @@
 #include <time.h>
 
 #define VERIFY_S 2.0
-enum { CAUSE_WAIT_MS = 1500, CAUSE_LOOK_MS = 10 };
+enum { CAUSE_LOOK_MS = 10 };
 
 /* A rank that has begun fewer set-up calls; -1: none. */
 static int find_late_in_setup(const comm *c, uint32_t n_setup) {
@@ -107,7 +107,7 @@ status comm_wait_check(comm *c, const comm_wait *w, int waits_for) {
 
 status blame_wait_for_cause(comm *c) {
     atomic_store(&c->alive_check_wanted, true);
-    for (int ms = 0; ms < CAUSE_WAIT_MS; ms += CAUSE_LOOK_MS) {
+    for (int ms = 0; ms < BLAME_WAIT_MS; ms += CAUSE_LOOK_MS) {
         TRY(comm_check(c));
         nanosleep(&(struct timespec){.tv_nsec = CAUSE_LOOK_MS * 1000000L}, NULL);
     }

@@ -157,6 +157,7 @@ typedef struct link_state {
     _Atomic uint32_t *done;
     uint32_t n, seen;  /* messages of the section; how many were over when the watcher last looked */
     uint64_t since_ns; /* when that changed last */
+    uint64_t failed_ns; /* when the watcher first saw that a message has failed; 0: none has */
     bool aborted;
 } link_state;
 
@@ -222,8 +223,8 @@ char *comm_describe(const comm *c, int rank, char *out, size_t n); /* with what 
 status comm_wait_check(comm *c, const comm_wait *w, int waits_for);
 /* Follows who waits for whom from this rank to the one that all wait for; -1: not found. chain: ", which waits for ..." */
 int blame_find(const comm *c, int waits_for, char *chain, size_t n);
-/* MPI reported a failure: asks all ranks whether they are alive, and gives the watchers time to find who died. OK:
- * nobody did. */
+/* A message failed: asks all ranks whether they are alive, and gives the watchers time to find who died. OK: nobody did. */
+enum { BLAME_WAIT_MS = 1500 };
 status blame_wait_for_cause(comm *c);
 
 /* alerts.c: between nodes, by the watcher; a cause by whoever sets it */

@@ -45,25 +45,34 @@ static status find_library(comm *c, const backend *b) {
     return rc;
 }
 
-/* Why links are not possible, as an error; OK: they are. */
-static status check_links(comm *c, const backend *b) {
+static bool any_shares(const comm *c) {
     for (int r = 0; r < c->size; r++)
-        if (c->device_of[r] != r)
-            return ERR(
-                ERR_INPUT,
-                "comm.transport: found nccl, and ranks %d and %d share one GPU of %s; NCCL needs a GPU for every "
-                "rank: start as many ranks as there are GPUs, or set comm.transport to mpi",
-                c->device_of[r], r, c->hosts[r]);
-    return find_library(c, b); /* not before: it is large, and ranks that share a GPU have no use for it */
+        if (c->device_of[r] != r) return true;
+    return false;
+}
+
+static bool on_one_host(const comm *c) {
+    for (int r = 0; r < c->size; r++)
+        if (strcmp(c->hosts[r], c->hosts[0]) != 0) return false;
+    return true;
+}
+
+static void share_devices(const comm *c, const backend *b) {
+    char name[HOST_BYTES + 32];
+    snprintf(name, sizeof name, "%s-rank-%d", c->hosts[c->rank], c->rank);
+    b->links->share_devices(name, on_one_host(c));
 }
 
 status comm_find_devices(comm *c, const backend *b, int device, device_transport wanted, comm_devices *out) {
     *out = (comm_devices){0};
     TRY(find_sharing(c, b, device));
     out->n_sharing = comm_device_sharing(c);
-    if (wanted == DEVICE_TRANSPORT_MPI) return OK;
-    status rc = check_links(c, b);
+    /* Links between ranks that share a device are slower than host memory: only where they are asked for. */
+    bool share = any_shares(c);
+    if (wanted == DEVICE_TRANSPORT_MPI || (share && wanted != DEVICE_TRANSPORT_NCCL)) return OK;
+    status rc = find_library(c, b);
     out->links = rc == OK;
+    if (rc == OK && share) share_devices(c, b);
     if (wanted == DEVICE_TRANSPORT_NCCL || comm_failed(c)) return rc;
     error_clear();
     return OK;

@@ -55,6 +55,7 @@ status comm_links_open(comm *c, const backend *b, backend_context *device, const
     l->device = device;
     l->program = p;
     l->aborted = false;
+    l->failed_ns = 0;
     pthread_mutex_unlock(&l->lock);
     set_opening(c, true);
     status rc = open_groups(c, p);
@@ -133,7 +134,11 @@ status comm_links_end(comm *c) {
     note_message(c, NULL);
     status rc = l->table->check(l->device);
     pthread_mutex_unlock(&l->lock);
-    if (rc != OK) comm_fail(c, rc, error_message());
+    if (rc == OK) return comm_check(c);
+    error_record failure; /* most often the echo of a rank that died, which its witness will name */
+    error_take(&failure);
+    TRY(blame_wait_for_cause(c));
+    comm_fail(c, error_give(&failure), error_message());
     return comm_check(c);
 }
 
@@ -176,14 +181,20 @@ static void check_clock(comm *c) {
     if (comm_wait_check(c, &w, late) != OK) error_clear(); /* it is written down now */
 }
 
+/* A message has failed: of a rank that died there will be a better cause in a moment. */
+static void note_failure(comm *c) {
+    link_state *l = &c->links;
+    if (!l->failed_ns) l->failed_ns = clock_ns();
+    atomic_store(&c->alive_check_wanted, true);
+    if (clock_ns() - l->failed_ns >= (uint64_t)BLAME_WAIT_MS * 1000000) comm_fail(c, ERR_RUN, error_message());
+    error_clear();
+}
+
 void links_look(comm *c) {
     link_state *l = &c->links;
     pthread_mutex_lock(&l->lock);
     if (l->table && !l->aborted) {
-        if (!l->opening && l->table->check(l->device) != OK) {
-            comm_fail(c, ERR_RUN, error_message());
-            error_clear();
-        }
+        if (!l->opening && l->table->check(l->device) != OK) note_failure(c);
         if (!comm_failed(c) && (l->opening || l->running)) check_clock(c);
         if (comm_failed(c) && !l->opening) { /* while it opens there is nothing yet that could be ended */
             l->aborted = true;

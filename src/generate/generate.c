@@ -108,14 +108,12 @@ status generator_plan_compile(plan *out, const generator_options *o) {
 static void make_buffers(generator *g) {
     const generation_shape *s = &g->plan->request.generation;
     int64_t heads = generation_heads(s), n_rows = heads * heads * s->slots;
-    size_t most = (size_t)MAX(n_rows, s->prefill_tokens), vocab = (size_t)g->plan->model.config.vocab;
-    g->tokens = arena_array(&g->memory, int32_t, most);
-    g->doc_start = arena_array(&g->memory, int32_t, most);
-    g->slots = arena_array(&g->memory, int32_t, most);
-    g->pick = arena_array(&g->memory, int32_t, most);
+    size_t vocab = (size_t)g->plan->model.config.vocab;
+    int64_t prefill = program_get(&g->plan->program, g->plan->model.prefill.inputs)->shape.dim[0];
+    int64_t decode = program_get(&g->plan->program, g->plan->model.decode.inputs)->shape.dim[0];
+    g->inputs = arena_alloc(&g->memory, (size_t)MAX(prefill, decode));
     g->page_row = arena_array(&g->memory, int32_t, generation_pages_per_slot(s));
-    g->top = arena_array(&g->memory, int32_t, n_rows);
-    g->top_sums = arena_alloc(&g->memory, (size_t)n_rows * sizeof *g->top_sums);
+    g->drawn = arena_alloc(&g->memory, (size_t)n_rows * sizeof *g->drawn);
     g->logits = mem_alloc((size_t)s->slots * vocab * sizeof *g->logits);
     g->n_scratch = exec_threads(g->e);
     g->scratch = mem_alloc((size_t)g->n_scratch * sizeof *g->scratch);
@@ -249,7 +247,7 @@ status generator_run(generator *g, const prompt *prompts, size_t n_prompts, cons
     *report = (generation_report){0};
     *out = NULL;
     TRY(sampling_check(s));
-    if (generation_heads(&g->plan->request.generation) > 1 && !sample_takes_top(s))
+    if (generation_heads(&g->plan->request.generation) > 1 && (s->temperature > 0 || sample_filters(s)))
         return ERR(
             ERR_INPUT,
             "speculative decoding is greedy: found %s, expected %s; leave it out, or decode without --speculative",
@@ -287,7 +285,7 @@ status generator_logits(generator *g, const int32_t *tokens, size_t n, bool toke
         size_t first = at, end = token_by_token ? at + 1 : n;
         for (; at < end && at - first < slots && step_room(g) > 0 && step_pick_room(g) > 0; at++) {
             step_add(g, tokens[at], 0, (int64_t)at);
-            step_pick(g, 1);
+            step_pick(g, 1, 0, 0);
         }
         TRY_GOTO(rc, step_run(g, true), done);
         memcpy(out + first * (size_t)vocab, step_logits(g, 0), (at - first) * (size_t)vocab * sizeof *out);

@@ -130,7 +130,7 @@ static size_t filter_min_p(sample_candidate *c, size_t n, double p) {
 /* Scores divided by the temperature, as transformers does in fp32. Below 0.001 the quotients may leave the range of fp32;
  * then the differences to the largest are divided, in double, which are the same probabilities. */
 static void apply_temperature(sample_candidate *c, size_t n, double temperature) {
-    if (temperature >= 0.001) {
+    if (temperature >= DRAW_TEMPERATURE_LEAST) {
         for (size_t i = 0; i < n; i++) c[i].score /= (float)temperature;
         return;
     }
@@ -176,8 +176,10 @@ static int32_t largest(const sample_candidate *c, size_t n) {
     return c[best].id;
 }
 
-sample_result sample_top(int32_t top, double logit, double log_sum) {
-    return isfinite(log_sum) ? (sample_result){top, logit - log_sum, logit - log_sum} : (sample_result){-1, NAN, NAN};
+sample_result sample_drawn(const double drawn[DRAWN_COUNT]) {
+    double log_sum = drawn[DRAWN_LOG_SUM];
+    if (!isfinite(log_sum)) return (sample_result){-1, NAN, NAN};
+    return (sample_result){(int32_t)drawn[DRAWN_TOKEN], drawn[DRAWN_LOGIT] - log_sum, drawn[DRAWN_TEMPERED]};
 }
 
 /* Of a token under the logits divided by the temperature. */

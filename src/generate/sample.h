@@ -38,8 +38,10 @@ typedef struct sample_result {
 /* log_sum: the log of the sum of all exp(logit), not finite when the logits are not. */
 sample_result sample_draw(sample_scratch *w, const float *logits, double log_sum, const int32_t *history,
                           size_t n_history, const sampling_options *o, double uniform);
-/* Is the result always the largest logit? Then the other logits are not needed. */
-static inline bool sample_takes_top(const sampling_options *o) {
-    return o->temperature == 0 && o->repetition_penalty == 1;
+/* Does the draw depend on more than the temperature? Otherwise DRAW_TOKENS makes it where the logits are. */
+static inline bool sample_filters(const sampling_options *o) {
+    if (o->repetition_penalty != 1) return true;
+    if (o->temperature == 0) return false;
+    return o->temperature < DRAW_TEMPERATURE_LEAST || o->top_k > 0 || o->top_p < 1 || o->min_p > 0;
 }
-sample_result sample_top(int32_t top, double logit, double log_sum);
+sample_result sample_drawn(const double drawn[DRAWN_COUNT]);

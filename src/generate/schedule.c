@@ -183,19 +183,26 @@ static status finish(scheduler *s, sequence *q, stop_reason why) {
 
 /* ---- sampling ---------------------------------------------------------------------------------------------------- */
 
+static double uniform_of(const scheduler *s, const sequence *q) {
+    return sample_uniform(s->options->seed, s->options->first_prompt + q->prompt, q->index,
+                          (uint64_t)(q->n_tokens - q->n_prompt));
+}
+
+/* Asks for the token behind the one added last. With filters the host draws it, from the logits. */
+static void pick_next(const scheduler *s, const sequence *q) {
+    bool drawn_here = sample_filters(s->options);
+    step_pick(s->g, n_heads(s), uniform_of(s, q), drawn_here ? 0 : s->options->temperature);
+}
+
 static void sample_task(void *context, int64_t row, int thread) {
     scheduler *s = context;
     const sequence *q = s->rows[row];
     const generator *g = s->g;
-    if (sample_takes_top(s->options)) {
-        int64_t at = row * n_heads(s);
-        s->results[row] = sample_top(g->top[at], g->top_sums[at][0], g->top_sums[at][1]);
-        return;
-    }
-    double uniform = sample_uniform(s->options->seed, s->options->first_prompt + q->prompt, q->index,
-                                    (uint64_t)(q->n_tokens - q->n_prompt));
-    s->results[row] = sample_draw(&g->scratch[thread], step_logits(g, row), g->top_sums[row][1], q->tokens,
-                                  (size_t)q->n_tokens, s->options, uniform);
+    const double *drawn = g->drawn[row * n_heads(s)];
+    if (!sample_filters(s->options)) s->results[row] = sample_drawn(drawn);
+    else
+        s->results[row] = sample_draw(&g->scratch[thread], step_logits(g, row), drawn[DRAWN_LOG_SUM], q->tokens,
+                                      (size_t)q->n_tokens, s->options, uniform_of(s, q));
 }
 
 static bool is_eos(const scheduler *s, int32_t token) {
@@ -237,7 +244,7 @@ static void free_sequence(scheduler *s, const sequence *q) {
 
 /* What the heads after the first propose in the rows of one token. */
 static void take_drafts(const scheduler *s, sequence *q, int64_t row) {
-    for (int64_t k = 1; k < n_heads(s); k++) q->drafts[k - 1] = s->g->top[row * n_heads(s) + k];
+    for (int64_t k = 1; k < n_heads(s); k++) q->drafts[k - 1] = (int32_t)s->g->drawn[row * n_heads(s) + k][DRAWN_TOP];
 }
 
 static status sample_rows(scheduler *s, int64_t n) {
@@ -268,10 +275,10 @@ static status prefill(scheduler *s) {
         for (; q->n_cached < q->n_prompt && step_room(g) > 0; q->n_cached++)
             step_add(g, q->tokens[q->n_cached], q->slot, q->n_cached);
         if (is_prefilling(q)) break;
-        step_pick(g, n_heads(s));
+        pick_next(s, q);
         s->rows[n_rows++] = q;
     }
-    TRY(step_run(g, !sample_takes_top(s->options)));
+    TRY(step_run(g, sample_filters(s->options)));
     s->report->prefill_steps++;
     return sample_rows(s, n_rows);
 }
@@ -282,11 +289,11 @@ static status decode(scheduler *s) {
     for (size_t i = 0; i < s->n_active; i++) {
         sequence *q = s->active[i];
         step_add(g, q->tokens[q->n_cached], q->slot, q->n_cached);
-        step_pick(g, 1);
+        pick_next(s, q);
         q->n_cached++;
         s->rows[i] = q;
     }
-    TRY(step_run(g, !sample_takes_top(s->options)));
+    TRY(step_run(g, sample_filters(s->options)));
     s->report->decode_steps++;
     return sample_rows(s, (int64_t)s->n_active);
 }
@@ -302,8 +309,7 @@ static int64_t draft_count(const scheduler *s, const sequence *q) {
 static status take_verified(scheduler *s, sequence *q, int64_t row, int64_t n_drafts, bool *ended) {
     const generator *g = s->g;
     for (int64_t k = 0; k <= n_drafts; k++) {
-        int64_t at = (row + k) * n_heads(s);
-        sample_result r = sample_top(g->top[at], g->top_sums[at][0], g->top_sums[at][1]);
+        sample_result r = sample_drawn(g->drawn[(row + k) * n_heads(s)]);
         bool right = k < n_drafts && g->tokens[row + k + 1] == r.token;
         s->report->accepted += right;
         take_drafts(s, q, row + k);
@@ -325,7 +331,7 @@ static status verify(scheduler *s) {
         int64_t n_drafts = s->n_drafts[i] = draft_count(s, q);
         for (int64_t k = 0; k <= n_drafts; k++) {
             step_add(g, k ? q->drafts[k - 1] : q->tokens[q->n_cached], q->slot, q->n_cached + k);
-            step_pick(g, n_heads(s));
+            step_pick(g, n_heads(s), 0, 0);
         }
         s->report->drafted += (uint64_t)n_drafts;
     }

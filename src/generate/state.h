@@ -24,10 +24,11 @@ struct generator {
     /* the step being put together */
     section where;
     int64_t n_tokens, n_pick;
+    uint8_t *inputs; /* all inputs of the section, as they lie in its value; the next ones point into it */
     int32_t *tokens, *doc_start, *slots, *pick;
-    float *logits; /* of the rows that were asked for, at most as many as slots */
-    int32_t *top;
-    double (*top_sums)[2]; /* of the same rows, as LOGITS_TOP gives them */
+    double (*draws)[DRAW_COUNT];
+    double (*drawn)[DRAWN_COUNT]; /* of the rows that were asked for, as DRAW_TOKENS gives them */
+    float *logits;                /* of the same rows, at most as many as slots */
 };
 
 /* Put together a run of SECTION_PREFILL or SECTION_DECODE, token by token, and run it. */
@@ -36,8 +37,8 @@ int64_t step_room(const generator *g);      /* tokens that may still be added */
 int64_t step_pick_room(const generator *g); /* rows of logits that may still be asked for */
 void step_add(generator *g, int32_t token, int64_t slot, int64_t position);
 /* The logits of the token added last are wanted, by the first n_heads heads: as many rows. DECODE gives those of all tokens where one
- * head generates. */
-void step_pick(generator *g, int64_t n_heads);
+ * head generates. The first head's token is drawn so, those of the others are the largest. */
+void step_pick(generator *g, int64_t n_heads, double uniform, double temperature);
 /* Logits are large and may be in device memory: they are fetched only if needed. */
 status step_run(generator *g, bool with_logits);
 const float *step_logits(const generator *g, int64_t row); /* of the row-th pick; valid until the next step */

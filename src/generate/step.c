@@ -10,9 +10,16 @@ static const generation_section *section_of(const generator *g) {
 
 static int64_t length_of(const generator *g, value_id v) { return program_get(&g->plan->program, v)->shape.dim[0]; }
 
+static void *input_at(const generator *g, value_id v) {
+    return v ? g->inputs + program_get(&g->plan->program, v)->view_offset : NULL;
+}
+
 void step_begin(generator *g, section where) {
     g->where = where;
     g->n_tokens = g->n_pick = 0;
+    const generation_section *s = section_of(g);
+    g->tokens = input_at(g, s->tokens), g->doc_start = input_at(g, s->doc_start), g->slots = input_at(g, s->slots);
+    g->pick = input_at(g, s->pick), g->draws = input_at(g, s->draws);
 }
 
 int64_t step_room(const generator *g) { return length_of(g, section_of(g)->tokens) - g->n_tokens; }
@@ -26,38 +33,32 @@ void step_add(generator *g, int32_t token, int64_t slot, int64_t position) {
     g->doc_start[g->n_tokens++] = (int32_t)-position;
 }
 
-void step_pick(generator *g, int64_t n_heads) {
+void step_pick(generator *g, int64_t n_heads, double uniform, double temperature) {
     const generation_section *s = section_of(g);
     ASSERT(step_pick_room(g) >= n_heads && g->n_tokens > 0);
     /* Without a list of picks the rows are the tokens themselves. */
     ASSERT(s->pick || (n_heads == 1 && g->n_pick == g->n_tokens - 1));
-    for (int64_t k = 0; k < n_heads; k++)
-        g->pick[g->n_pick++] = (int32_t)(k * length_of(g, s->tokens) + g->n_tokens - 1);
-}
-
-static void write_ints(generator *g, value_id v, const int32_t *from, int64_t n) {
-    exec_write(g->e, v, 0, from, (size_t)n * sizeof *from);
+    for (int64_t k = 0; k < n_heads; k++, g->n_pick++) {
+        if (s->pick) g->pick[g->n_pick] = (int32_t)(k * length_of(g, s->tokens) + g->n_tokens - 1);
+        g->draws[g->n_pick][DRAW_UNIFORM] = k ? 0 : uniform;
+        g->draws[g->n_pick][DRAW_TEMPERATURE] = k ? 0 : temperature;
+    }
 }
 
 status step_run(generator *g, bool with_logits) {
     const generation_section *s = section_of(g);
     int64_t n = length_of(g, s->tokens);
-    int32_t n_tokens = (int32_t)g->n_tokens, n_pick = (int32_t)g->n_pick;
     for (int64_t i = g->n_tokens; i < n; i++) g->tokens[i] = g->doc_start[i] = 0, g->slots[i] = -1;
-    write_ints(g, s->tokens, g->tokens, n);
-    write_ints(g, s->doc_start, g->doc_start, n);
-    write_ints(g, s->slots, g->slots, n);
-    write_ints(g, s->n_tokens, &n_tokens, 1);
-    if (s->pick) {
-        int64_t most = length_of(g, s->pick);
-        for (int64_t i = g->n_pick; i < most; i++) g->pick[i] = 0;
-        write_ints(g, s->pick, g->pick, most);
-        write_ints(g, s->n_pick, &n_pick, 1);
+    *(int32_t *)input_at(g, s->n_tokens) = (int32_t)g->n_tokens;
+    for (int64_t i = g->n_pick; i < length_of(g, s->draws); i++) {
+        if (s->pick) g->pick[i] = 0;
+        g->draws[i][DRAW_UNIFORM] = g->draws[i][DRAW_TEMPERATURE] = 0;
     }
+    if (s->pick) *(int32_t *)input_at(g, s->n_pick) = (int32_t)g->n_pick;
+    exec_write(g->e, s->inputs, 0, g->inputs, (size_t)length_of(g, s->inputs));
     TRY(exec_run(g->e, g->where));
     size_t n_rows = (size_t)g->n_pick, row_bytes = (size_t)g->plan->model.config.vocab * sizeof(float);
-    exec_read(g->e, s->top, 0, g->top, n_rows * sizeof *g->top);
-    exec_read(g->e, s->top_sums, 0, g->top_sums, n_rows * sizeof *g->top_sums);
+    exec_read(g->e, s->drawn, 0, g->drawn, n_rows * sizeof *g->drawn);
     if (with_logits) exec_read(g->e, s->logits, 0, g->logits, n_rows * row_bytes);
     return exec_check(g->e);
 }

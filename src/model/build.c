@@ -359,19 +359,41 @@ static value_id add_lasting(builder *b, const char *name, dtype t, shape s, role
     return program_persistent(b->p, name, t, s, r);
 }
 
-static value_id add_input(builder *b, const char *section, const char *name, int64_t n) {
-    char buf[NAME_BYTES];
-    snprintf(buf, sizeof buf, "%s%s", section, name);
-    return add_lasting(b, buf, DTYPE_I32, SHAPE(n), ROLE_INPUT);
+enum { INPUT_ALIGNMENT = 64 };
+
+/* What a section reads from the host: named parts of one value. */
+typedef struct input_part {
+    value_id *id;
+    const char *name;
+    dtype type;
+    shape shape;
+} input_part;
+
+static void add_input_parts(builder *b, const char *section, value_id *all, const input_part *parts, size_t n) {
+    char name[NAME_BYTES];
+    size_t n_bytes = 0;
+    for (size_t i = 0; i < n; i++) n_bytes += align_up(shape_bytes(&parts[i].shape, parts[i].type), INPUT_ALIGNMENT);
+    snprintf(name, sizeof name, "%sinputs", section);
+    *all = add_lasting(b, name, DTYPE_U8, SHAPE((int64_t)n_bytes), ROLE_INPUT);
+    for (size_t i = 0, at = 0; i < n; i++) {
+        size_t part_bytes = shape_bytes(&parts[i].shape, parts[i].type);
+        snprintf(name, sizeof name, "%s%s", section, parts[i].name);
+        value_id v = *parts[i].id = program_view(b->p, name, *all, at, SHAPE((int64_t)part_bytes));
+        program_get(b->p, v)->type = parts[i].type, program_get(b->p, v)->shape = parts[i].shape;
+        at += align_up(part_bytes, INPUT_ALIGNMENT);
+    }
 }
 
-static generation_section add_section_inputs(builder *b, const char *prefix, int64_t n, int64_t n_pick) {
-    generation_section s = {.tokens = add_input(b, prefix, "tokens", n),
-                            .doc_start = add_input(b, prefix, "doc_start", n),
-                            .slots = add_input(b, prefix, "slots", n),
-                            .n_tokens = add_input(b, prefix, "n_tokens", 1)};
-    if (n_pick) s.pick = add_input(b, prefix, "pick", n_pick), s.n_pick = add_input(b, prefix, "n_pick", 1);
-    return s;
+/* n_pick 0: the logits of every token are wanted. */
+static void add_section_inputs(builder *b, const char *prefix, int64_t n, int64_t n_pick, generation_section *s) {
+    const input_part parts[] = {{&s->tokens, "tokens", DTYPE_I32, SHAPE(n)},
+                                {&s->doc_start, "doc_start", DTYPE_I32, SHAPE(n)},
+                                {&s->slots, "slots", DTYPE_I32, SHAPE(n)},
+                                {&s->n_tokens, "n_tokens", DTYPE_I32, SHAPE(1)},
+                                {&s->draws, "draws", DTYPE_F64, SHAPE(n_pick ? n_pick : n, DRAW_COUNT)},
+                                {&s->pick, "pick", DTYPE_I32, SHAPE(n_pick)},
+                                {&s->n_pick, "n_pick", DTYPE_I32, SHAPE(1)}};
+    add_input_parts(b, prefix, &s->inputs, parts, ARRAY_LENGTH(parts) - (n_pick ? 0 : 2));
 }
 
 /* The last hidden states of every head that generates, one behind the other, so that one product makes all logits: (heads N, C). */
@@ -406,12 +428,11 @@ static void write_generation(builder *b, const outer_params *w, section where, c
     if (s->pick) o->rows = s->n_pick;
     op_in(o, UNEMBED_LOGITS_H, h), op_in(o, UNEMBED_LOGITS_W, w->unembed), op_in(o, UNEMBED_LOGITS_PICK, s->pick);
     op_out(o, UNEMBED_LOGITS_LOGITS, s->logits);
-    s->top = builder_value(b, "top", DTYPE_I32, SHAPE(n));
-    s->top_sums = builder_value(b, "top_sums", DTYPE_F64, SHAPE(n, 2));
-    o = builder_emit(b, OP_LOGITS_TOP);
+    s->drawn = builder_value(b, "drawn", DTYPE_F64, SHAPE(n, DRAWN_COUNT));
+    o = builder_emit(b, OP_DRAW_TOKENS);
     if (s->pick) o->rows = s->n_pick;
-    op_in(o, LOGITS_TOP_LOGITS, s->logits);
-    op_out(o, LOGITS_TOP_TOP, s->top), op_out(o, LOGITS_TOP_SUMS, s->top_sums);
+    op_in(o, DRAW_TOKENS_LOGITS, s->logits), op_in(o, DRAW_TOKENS_DRAWS, s->draws);
+    op_out(o, DRAW_TOKENS_DRAWN, s->drawn);
 }
 
 static void add_caches(builder *b, const generation_shape *g) {
@@ -430,8 +451,8 @@ static void build_generation(builder *b, const outer_params *w) {
     model *m = b->m;
     m->page_table = add_lasting(b, "page_table", DTYPE_I32, SHAPE(g->slots, generation_pages_per_slot(g)), ROLE_INPUT);
     int64_t n = generation_heads(g);
-    m->prefill = add_section_inputs(b, "prefill.", g->prefill_tokens, n * MIN(g->slots, g->prefill_tokens));
-    m->decode = add_section_inputs(b, "decode.", n * g->slots, n > 1 ? n * n * g->slots : 0);
+    add_section_inputs(b, "prefill.", g->prefill_tokens, n * MIN(g->slots, g->prefill_tokens), &m->prefill);
+    add_section_inputs(b, "decode.", n * g->slots, n > 1 ? n * n * g->slots : 0, &m->decode);
     b->caches = arena_array(&m->memory, value_id, b->c->n_layers);
     add_caches(b, g);
     write_generation(b, w, SECTION_PREFILL, "prefill.", &m->prefill);

@@ -269,11 +269,12 @@ typedef struct model_build_options {
 /* Inputs and outputs of PREFILL or DECODE. Token i is (slots[i], position -doc_start[i]). With several heads, row i of the hidden
  * states that are picked from is that of head i / N at token i % N, and DECODE has room for a token and its drafts in each slot. */
 typedef struct generation_section {
+    value_id inputs;                   /* bytes: all that follow, each at its view_offset, so that one copy writes them */
     value_id tokens, doc_start, slots; /* int32 (N) */
     value_id n_tokens;                 /* int32 (1): how many of them there are */
     value_id pick, n_pick; /* PREFILL, several heads: the rows whose logits are wanted, int32 (R), and how many */
     value_id logits;                   /* fp32 (R, V), one row per pick; DECODE: (N, V), one per token */
-    value_id top, top_sums;            /* of those rows, as LOGITS_TOP gives them */
+    value_id draws, drawn;             /* of those rows, as DRAW_TOKENS has them */
 } generation_section;
 
 /* One of several losses of a step. */

@@ -24,6 +24,7 @@
 #include "program/operands.h" /* made from ops.def: LINEAR_X, ADAMW_M ... */
 #include "program/policy.h"
 #include "program/critic.h"
+#include "program/draw.h"
 #include "program/preference.h"
 #include "program/select.h"
 #include "tensor/tensor.h"

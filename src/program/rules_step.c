@@ -205,14 +205,15 @@ status verify_UNEMBED_LOGITS(const checker *c) {
 }
 const op_cost cost_UNEMBED_LOGITS = {FLOPS(picked_logits)};
 
-status verify_LOGITS_TOP(const checker *c) {
-    value_id logits = IN(LOGITS_TOP_LOGITS), sums = OUT(LOGITS_TOP_SUMS);
+status verify_DRAW_TOKENS(const checker *c) {
+    value_id logits = IN(DRAW_TOKENS_LOGITS), draws = IN(DRAW_TOKENS_DRAWS), drawn = OUT(DRAW_TOKENS_DRAWN);
     REQUIRE(has_type(c, logits, DTYPE_F32) && sh(c, logits)->rank == 2, "expected fp32 (R, V)", logits);
-    TRY(verify_tokens(c, OUT(LOGITS_TOP_TOP), sh(c, logits)->dim[0]));
-    REQUIRE(has_type(c, sums, DTYPE_F64) && is_shape2(c, sums, sh(c, logits)->dim[0], 2), "expected fp64 (R, 2)", sums);
+    int64_t R = sh(c, logits)->dim[0];
+    REQUIRE(has_type(c, draws, DTYPE_F64) && is_shape2(c, draws, R, DRAW_COUNT), "expected fp64 (R, 2)", draws);
+    REQUIRE(has_type(c, drawn, DTYPE_F64) && is_shape2(c, drawn, R, DRAWN_COUNT), "expected fp64 (R, 6)", drawn);
     return OK;
 }
-const op_cost cost_LOGITS_TOP = {PER_INPUT(12, LOGITS_TOP_LOGITS)};
+const op_cost cost_DRAW_TOKENS = {PER_INPUT(12, DRAW_TOKENS_LOGITS)};
 
 /* ---- gradients and update -------------------------------------------------------------------------------------------- */
 

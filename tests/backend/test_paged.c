@@ -253,12 +253,13 @@ static void the_top_of_a_row_is_its_first_largest_with_the_log_of_the_sum(void *
         x[3 * V + V - 1] = INFINITY; /* row 3 */
         for (int64_t v = 0; v < V; v++) x[4 * V + v] = -INFINITY;
         for (int64_t v = 0; v < V; v++) x[5 * V + v] = (double)-1e30f; /* row 5: all equal, and far away */
-        op_case *c = op_case_open(OP_LOGITS_TOP, &(op_attr){0});
-        op_case_floats(c, LOGITS_TOP_LOGITS, DTYPE_F32, SHAPE(R, V), x);
-        op_case_output(c, LOGITS_TOP_TOP, DTYPE_I32, SHAPE(R));
-        op_case_output(c, LOGITS_TOP_SUMS, DTYPE_F64, SHAPE(R, 2));
+        static const double draws[R * DRAW_COUNT] = {0};
+        op_case *c = op_case_open(OP_DRAW_TOKENS, &(op_attr){0});
+        op_case_floats(c, DRAW_TOKENS_LOGITS, DTYPE_F32, SHAPE(R, V), x);
+        op_case_floats(c, DRAW_TOKENS_DRAWS, DTYPE_F64, SHAPE(R, DRAW_COUNT), draws);
+        op_case_output(c, DRAW_TOKENS_DRAWN, DTYPE_F64, SHAPE(R, DRAWN_COUNT));
         op_case_run(c, 2);
-        const double *top = op_case_values(c, LOGITS_TOP_TOP), *sums = op_case_values(c, LOGITS_TOP_SUMS);
+        const double *drawn = op_case_values(c, DRAW_TOKENS_DRAWN);
         for (int64_t r = 0; r < R; r++) {
             const double *row = x + r * V;
             int64_t best = 0;
@@ -266,13 +267,56 @@ static void the_top_of_a_row_is_its_first_largest_with_the_log_of_the_sum(void *
             for (int64_t v = 0; v < V; v++) best = row[v] > row[best] ? v : best;
             for (int64_t v = 0; v < V; v++) sum += exp(row[v] - row[best]);
             double want = row[best] + log(sum);
+            const double *d = drawn + r * DRAWN_COUNT;
             if ((r >= 2 && r <= 4) || !isfinite(want)) {
-                assert_false(isfinite(sums[2 * r + 1]));
+                assert_false(isfinite(d[DRAWN_LOG_SUM]));
                 continue;
             }
-            assert_int_equal((int64_t)top[r], best);
-            assert_true(sums[2 * r] == row[best]);
-            assert_true(fabs(sums[2 * r + 1] - want) <= 1e-5 + 1e-6 * fabs(want));
+            assert_int_equal((int64_t)d[DRAWN_TOP], best);
+            assert_true(d[DRAWN_TOP_LOGIT] == row[best]);
+            assert_true(fabs(d[DRAWN_LOG_SUM] - want) <= 1e-5 + 1e-6 * fabs(want));
+            assert_int_equal((int64_t)d[DRAWN_TOKEN], best); /* temperature 0 */
+            assert_true(d[DRAWN_LOGIT] == row[best] && d[DRAWN_TEMPERED] == row[best] - d[DRAWN_LOG_SUM]);
+        }
+        op_case_close(c);
+    }
+}
+
+/* The uniform number lies where it must between the sums of the probabilities before the token and with it. The slack is that of
+ * fp32 sums over a part of the row. */
+static void a_token_is_drawn_where_the_sum_of_the_probabilities_passes_the_uniform_number(void **state) {
+    enum { R = 9, LONGEST = 151936 };
+    static const int64_t widths[] = {1, 3, 133, 4096, 4097, LONGEST};
+    static const double temperatures[] = {1, 0.7, 2, 0.05};
+    static double x[R * LONGEST], p[LONGEST], draws[R * DRAW_COUNT];
+    for (size_t k = 0; k < ARRAY_LENGTH(widths) * ARRAY_LENGTH(temperatures); k++) {
+        int64_t V = widths[k / ARRAY_LENGTH(temperatures)];
+        double t = temperatures[k % ARRAY_LENGTH(temperatures)];
+        for (int64_t i = 0; i < R * V; i++) x[i] = (double)(float)(16 * rng_uniform(5, (uint64_t)i) - 8);
+        for (int64_t v = 0; v < V - 1; v += 2) x[V + v] = -INFINITY; /* row 1: every other token is impossible */
+        for (int64_t r = 0; r < R; r++) {
+            draws[r * DRAW_COUNT + DRAW_UNIFORM] = r == 0   ? 0
+                                                   : r == 2 ? 1 - 0x1p-53
+                                                            : rng_uniform(7, (uint64_t)(k * R) + (uint64_t)r);
+            draws[r * DRAW_COUNT + DRAW_TEMPERATURE] = t;
+        }
+        op_case *c = op_case_open(OP_DRAW_TOKENS, &(op_attr){0});
+        op_case_floats(c, DRAW_TOKENS_LOGITS, DTYPE_F32, SHAPE(R, V), x);
+        op_case_floats(c, DRAW_TOKENS_DRAWS, DTYPE_F64, SHAPE(R, DRAW_COUNT), draws);
+        op_case_output(c, DRAW_TOKENS_DRAWN, DTYPE_F64, SHAPE(R, DRAWN_COUNT));
+        op_case_run(c, 2);
+        const double *drawn = op_case_values(c, DRAW_TOKENS_DRAWN);
+        for (int64_t r = 0; r < R; r++) {
+            const double *row = x + r * V, *d = drawn + r * DRAWN_COUNT, u = draws[r * DRAW_COUNT + DRAW_UNIFORM];
+            double top = -INFINITY, total = 0, before = 0;
+            for (int64_t v = 0; v < V; v++) top = fmax(top, row[v]);
+            for (int64_t v = 0; v < V; v++) total += p[v] = exp((row[v] - top) / t);
+            int64_t id = (int64_t)d[DRAWN_TOKEN];
+            assert_true(id >= 0 && id < V);
+            for (int64_t v = 0; v < id; v++) before += p[v];
+            assert_true(p[id] > 0 && d[DRAWN_LOGIT] == row[id]);
+            assert_true(before / total <= u + 1e-5 && (before + p[id]) / total >= u - 1e-5);
+            assert_true(fabs(d[DRAWN_TEMPERED] - log(p[id] / total)) <= 2e-5 + 1e-6 * fabs(log(p[id] / total)));
         }
         op_case_close(c);
     }
@@ -383,6 +427,7 @@ int main(void) {
         cmocka_unit_test(stored_tokens_lie_in_their_pages_and_nothing_else_changes),
         cmocka_unit_test(logits_of_picked_rows_equal_a_loop),
         cmocka_unit_test(the_top_of_a_row_is_its_first_largest_with_the_log_of_the_sum),
+        cmocka_unit_test(a_token_is_drawn_where_the_sum_of_the_probabilities_passes_the_uniform_number),
         cmocka_unit_test(a_product_of_fp32_has_the_same_bits_for_every_number_of_rows),
         cmocka_unit_test(a_product_of_bf16_has_the_same_bits_for_every_number_of_rows),
         cmocka_unit_test(a_product_of_fp16_has_the_same_bits_for_every_number_of_rows),

@@ -144,9 +144,11 @@ static void draws_follow_the_probabilities_and_the_counter_alone(void **state) {
     assert_int_equal(sample_draw(&w, logits, log(total), past, 3, &s, 0).token, 1);
     assert_int_equal(sample_draw(&w, logits, NAN, NULL, 0, &s, 0).token, -1);
     assert_int_equal(sample_draw(&w, logits, -INFINITY, NULL, 0, &s, 0).token, -1);
-    assert_int_equal(sample_top(2, 2, NAN).token, -1);
-    assert_int_equal(sample_top(2, 2, 3).token, 2);
-    assert_true(sample_top(2, 2, 3).log_probability == -1);
+    double drawn[DRAWN_COUNT] = {[DRAWN_TOKEN] = 2, [DRAWN_LOGIT] = 2, [DRAWN_LOG_SUM] = 3, [DRAWN_TEMPERED] = -4};
+    assert_int_equal(sample_drawn(drawn).token, 2);
+    assert_true(sample_drawn(drawn).log_probability == -1 && sample_drawn(drawn).tempered == -4);
+    drawn[DRAWN_LOG_SUM] = NAN;
+    assert_int_equal(sample_drawn(drawn).token, -1);
     sample_scratch_fini(&w);
 }
 

@@ -39,31 +39,60 @@ void cpu_kernel_UNEMBED_LOGITS(backend_context *c, const kernel_call *k) {
     gemm_rows_run(c, &g, (char *)k->work + n_picked);
 }
 
-typedef struct top_work {
-    const float *logits;
-    int32_t *top;
-    double *sums;
-    int64_t n_vocab;
-} top_work;
+/* ---- the next token ---------------------------------------------------------------------------------------------- */
 
-static void top_task(void *context, int64_t row, int thread) {
-    (void)thread;
-    const top_work *w = context;
-    const float *x = w->logits + row * w->n_vocab;
-    int64_t best = 0;
-    double sum = 0;
-    for (int64_t v = 1; v < w->n_vocab; v++) best = x[v] > x[best] || isnan(x[best]) ? v : best;
-    for (int64_t v = 0; v < w->n_vocab; v++) sum += (double)expf(x[v] - x[best]);
-    w->top[row] = (int32_t)best;
-    w->sums[2 * row] = (double)x[best];
-    w->sums[2 * row + 1] = (double)x[best] + log(sum);
+typedef struct draw_work {
+    const float *logits;
+    const double *draws;
+    double *drawn;
+    int64_t n_vocab;
+} draw_work;
+
+/* The first id at which the sum of the probabilities exceeds `uniform`. Scores are fp32 as in transformers, sums double. */
+static int64_t draw_id(const float *x, int64_t n, float top, float temperature, double uniform) {
+    double total = 0, sum = 0;
+    int64_t last = 0; /* rounding may leave the sum a little under its target: the last that is possible */
+    for (int64_t v = 0; v < n; v++) total += exp((double)(x[v] / temperature - top));
+    for (int64_t v = 0; v < n; v++) {
+        double p = exp((double)(x[v] / temperature - top));
+        if (p == 0) continue;
+        last = v;
+        if ((sum += p) > uniform * total) break;
+    }
+    return last;
 }
 
-void cpu_kernel_LOGITS_TOP(backend_context *c, const kernel_call *k) {
-    const value *logits = call_in(k, LOGITS_TOP_LOGITS);
-    top_work w = {.logits = k->in[LOGITS_TOP_LOGITS],
-                  .top = k->out[LOGITS_TOP_TOP],
-                  .sums = k->out[LOGITS_TOP_SUMS],
-                  .n_vocab = logits->shape.dim[1]};
-    pool_run(c->threads, top_task, &w, cpu_rows(k, logits->shape.dim[0]));
+static double tempered_log_sum(const float *x, int64_t n, double top, double temperature) {
+    double sum = 0;
+    for (int64_t v = 0; v < n; v++) sum += exp(((double)x[v] - top) / temperature);
+    return log(sum);
+}
+
+static void draw_task(void *context, int64_t row, int thread) {
+    (void)thread;
+    const draw_work *w = context;
+    const float *x = w->logits + row * w->n_vocab;
+    double uniform = w->draws[row * DRAW_COUNT + DRAW_UNIFORM], t = w->draws[row * DRAW_COUNT + DRAW_TEMPERATURE];
+    double *out = w->drawn + row * DRAWN_COUNT, sum = 0;
+    int64_t best = 0;
+    for (int64_t v = 1; v < w->n_vocab; v++) best = x[v] > x[best] || isnan(x[best]) ? v : best;
+    for (int64_t v = 0; v < w->n_vocab; v++) sum += (double)expf(x[v] - x[best]);
+    double top = (double)x[best], log_sum = top + log(sum);
+    int64_t id = best;
+    if (t > 0 && isfinite(log_sum)) id = draw_id(x, w->n_vocab, x[best] / (float)t, (float)t, uniform);
+    double tempered = (double)x[id] - log_sum;
+    if (t > 0 && t != 1) tempered = ((double)x[id] - top) / t - tempered_log_sum(x, w->n_vocab, top, t);
+    out[DRAWN_TOP] = (double)best, out[DRAWN_TOP_LOGIT] = top, out[DRAWN_LOG_SUM] = log_sum;
+    out[DRAWN_TOKEN] = (double)id, out[DRAWN_LOGIT] = (double)x[id], out[DRAWN_TEMPERED] = tempered;
+}
+
+const cpu_work_fn cpu_work_DRAW_TOKENS = NULL; /* none */
+
+void cpu_kernel_DRAW_TOKENS(backend_context *c, const kernel_call *k) {
+    const value *logits = call_in(k, DRAW_TOKENS_LOGITS);
+    draw_work w = {.logits = k->in[DRAW_TOKENS_LOGITS],
+                   .draws = k->in[DRAW_TOKENS_DRAWS],
+                   .drawn = k->out[DRAW_TOKENS_DRAWN],
+                   .n_vocab = logits->shape.dim[1]};
+    pool_run(c->threads, draw_task, &w, cpu_rows(k, logits->shape.dim[0]));
 }

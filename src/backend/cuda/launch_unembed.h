@@ -44,10 +44,6 @@ void launch_unembed_loss_grad(cudaStream_t stream, const unembed_rows *r);
 /* Some columns: gradient, from the states. */
 void launch_unembed_grad(cudaStream_t stream, const unembed_rows *r);
 
-/* Of n_rows rows of n_columns logits behind each other: the first largest's column, and (that logit, log of the sum of exp). */
-void launch_logits_top(cudaStream_t stream, const float *logits, int64_t n_rows, int32_t n_columns, int32_t *top,
-                       double *sums);
-
 /* Where ranks share the vocabulary: numbers of each token, n_stats of them in fp64 (program.h, STAT_*): the largest logit,
  * the sum of exp(logit - largest), the target's logit or 0; with 4 of them the id of the largest. */
 enum { LAUNCH_STAT_MAX, LAUNCH_STAT_SUM, LAUNCH_STAT_TARGET, LAUNCH_STAT_ARGMAX };

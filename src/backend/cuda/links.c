@@ -73,6 +73,13 @@ static status links_present(void) {
     return nccl.found ? OK : error_give(&nccl.why);
 }
 
+/* NCCL refuses two ranks of one host on one GPU. Ranks of different hosts it connects over sockets, wherever they run. What the user
+ * has set stays. */
+static void links_share_devices(const char *name, bool one_host) {
+    setenv("NCCL_HOSTID", name, 0);
+    if (one_host) setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+}
+
 static status nccl_error(int result, const char *what) {
     int version = 0;
     nccl.GetVersion(&version);
@@ -324,6 +331,7 @@ static void links_run(backend_context *c, const kernel_call *const *calls, int n
 
 const backend_links *links_table(void) {
     static const backend_links t = {.present = links_present,
+                                    .share_devices = links_share_devices,
                                     .make_id = links_make_id,
                                     .open = links_open,
                                     .run = links_run,

@@ -247,10 +247,3 @@ void cuda_kernel_UNEMBED_LOGITS(backend_context *c, const kernel_call *k) {
     }
     gemm_launch(c, &g);
 }
-
-/* Rows that op.rows leaves out are read too, whatever they hold. */
-void cuda_kernel_LOGITS_TOP(backend_context *c, const kernel_call *k) {
-    const shape *s = &call_in(k, LOGITS_TOP_LOGITS)->shape;
-    launch_logits_top(c->stream, k->in[LOGITS_TOP_LOGITS], s->dim[0], (int32_t)s->dim[1], k->out[LOGITS_TOP_TOP],
-                      k->out[LOGITS_TOP_SUMS]);
-}

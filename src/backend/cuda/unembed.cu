@@ -14,7 +14,6 @@
  *
  * Where ranks share the vocabulary the first pass ends with a few numbers per token, which travel; what all ranks found is
  * joined in double, a thread per token, and the second pass begins with that. */
-#include "backend/cuda/chain.cuh"
 #include "backend/cuda/unembed_row.cuh"
 
 enum { THREADS_MOST = 512, VECTORS = 4 /* of 4 logits that a thread has in flight */ };
@@ -241,37 +240,6 @@ extern "C" void launch_unembed_grad(cudaStream_t stream, const unembed_rows *r) 
     case LAUNCH_F16: grad_kernel<__half><<<n_blocks, threads_for(r->n_columns), 0, stream>>>(*r); break;
     default: grad_kernel<float><<<n_blocks, threads_for(r->n_columns), 0, stream>>>(*r);
     }
-}
-
-/* Rows of any length behind each other start anywhere, so a thread takes single logits, some at once. */
-enum { TOP_THREADS = 512, TOP_LOADS = 8 };
-
-static __global__ void __launch_bounds__(TOP_THREADS)
-    top_kernel(const float *logits, int32_t n, int32_t *top, double *sums) {
-    const float *x = logits + (int64_t)blockIdx.x * n;
-    row_part p = {-CUDART_INF_F, 0, 0};
-    chain_enter();
-    for (int32_t first = threadIdx.x; first < n; first += TOP_THREADS * TOP_LOADS) {
-        float v[TOP_LOADS];
-#pragma unroll
-        for (int u = 0; u < TOP_LOADS; u++) {
-            int32_t i = first + u * TOP_THREADS;
-            v[u] = i < n ? x[i] : -CUDART_INF_F;
-        }
-#pragma unroll
-        for (int u = 0; u < TOP_LOADS; u++)
-            p = part_merge<true>(p, row_part{v[u], first + u * TOP_THREADS < n ? 1.0f : 0.0f, first + u * TOP_THREADS});
-    }
-    p = block_merge<true>(p);
-    if (threadIdx.x > 0) return;
-    top[blockIdx.x] = p.argmax;
-    sums[2 * (int64_t)blockIdx.x] = (double)p.max;
-    sums[2 * (int64_t)blockIdx.x + 1] = (double)p.max + (double)logf(p.sum);
-}
-
-extern "C" void launch_logits_top(cudaStream_t stream, const float *logits, int64_t n_rows, int32_t n_columns,
-                                  int32_t *top, double *sums) {
-    launch_chained(top_kernel, dim3((unsigned)n_rows), dim3(TOP_THREADS), 0, 1, stream, logits, n_columns, top, sums);
 }
 
 extern "C" void launch_unembed_stats(cudaStream_t stream, const unembed_rows *r, double *stats, int n_stats) {

@@ -1,0 +1,85 @@
+#!/bin/bash
+# cli_gpu_nccl.sh - 2 and 4 ranks that send to each other by NCCL. On a machine with fewer GPUs than ranks they share one, and NCCL
+# connects them over sockets. N ranks have the bits of one rank that takes N micro-batches, in every stage of ZeRO; tensor, sequence
+# and pipeline ranks and their mixtures have the bits that the same ranks have by MPI. A rank that is killed, one that is stopped,
+# and one that runs out of memory end all ranks and are named. Label gpu. RALO names the program.
+. "$(dirname "$0")/../harness/check.sh"
+need python3 "it reads the JSON output"
+need_gpu
+need_ranks
+common=(--preset test-qwen3 --set run.device=cuda --set data.seq_len=32 --set train.micro_batch=2 --set train.steps=3
+    --set train.warmup=0 --set train.problems=0 --set train.eval_rows=4 --set run.threads=1 --set run.bind=false --json)
+number=0
+train() { # RANKS ARGUMENTS: a run of its own
+    local n=$1
+    shift
+    number=$((number + 1))
+    timeout 120 "$RALO" train --ranks "$n" "${common[@]}" --set run.dir=run-$number "$@" >out 2>err </dev/null ||
+        fail "$n ranks $*: $(tail -n 3 err)"
+}
+get() { python3 -c "import json; r = json.loads(open('out').read().splitlines()[-1]); print($1)"; }
+result() { get "r['param_hash'], r['loss']['last']"; }
+planned() { holds "all(x[t]['planned'] == x[t]['peak'] for x in r['ranks'] for t in ('device', 'host', 'nvme'))"; }
+
+"$RALO" train --ranks 2 "${common[@]}" --set run.dir=first --set comm.transport=nccl >out 2>err </dev/null
+if grep -q 'libnccl.so.2.*does not load' err; then
+    echo "NCCL not found: $(tail -n 1 err)"
+    exit 77
+fi
+
+for n in 2 4; do
+    train 1 --set train.accumulation=$n
+    alone=$(result)
+    for zero in 0 1 2 3; do
+        train $n --set train.accumulation=1 --set parallel.zero=$zero --set comm.transport=nccl
+        [ "$(result)" = "$alone" ] || fail "$n ranks, ZeRO $zero: $(result), one rank $alone"
+        planned
+    done
+done
+while read -r n settings; do
+    arguments=(--set train.accumulation=2)
+    for setting in $settings; do arguments+=(--set "$setting"); done
+    train "$n" "${arguments[@]}" --set comm.transport=mpi
+    by_mpi=$(result)
+    train "$n" "${arguments[@]}" --set comm.transport=nccl
+    [ "$(result)" = "$by_mpi" ] || fail "$n ranks, $settings: $(result), by MPI $by_mpi"
+    planned
+done <<'EOF'
+2 parallel.tensor=2
+2 parallel.sequence=2
+2 parallel.pipeline=2
+4 parallel.tensor=2 parallel.zero=2 precision=bf16_sr
+4 parallel.tensor=2 parallel.pipeline=2
+4 parallel.sequence=2 parallel.zero=3 precision=bf16 memory.recompute=full
+4 parallel.zero=3 memory.offload.states=host precision=fp16
+EOF
+
+# Faults. What a rank that is gone leaves waiting is a kernel of NCCL's on every other GPU.
+start_run() { # SETTINGS: in the background as $pid, stderr in log; returns when it steps
+    : >log
+    "$RALO" train --ranks 4 "${common[@]}" --set train.steps=1000000 --set run.dir=faults --set comm.transport=nccl \
+        --set parallel.zero=2 --set train.log_every=1 "$@" >/dev/null 2>log </dev/null &
+    pid=$!
+    await_step log "a run of 4 ranks"
+}
+ranks_of_run() { pgrep -P "$(pgrep -P $pid -x mpirun)" | sort -n; }
+ends() { # CODE SECONDS WHAT
+    local start=$SECONDS rc
+    while kill -0 $pid 2>/dev/null && [ $((SECONDS - start)) -le "$2" ]; do sleep 0.05; done
+    kill -0 $pid 2>/dev/null && die "$3: still there after $2 s: $(tail -n 5 log)"
+    { wait $pid; } 2>/dev/null
+    rc=$?
+    pid=
+    [ $rc = "$1" ] || fail "$3: exit code $rc, expected $1: $(tail -n 5 log)"
+}
+start_run
+victims=($(ranks_of_run))
+kill -9 "${victims[2]}"
+ends 1 10 "a killed rank"
+grep -q "rank [0-9]* (pid ${victims[2]} on .*died" log || fail "killed: nobody names it: $(tail -n 5 log)"
+start_run --set comm.timeout=10
+victims=($(ranks_of_run))
+kill -STOP "${victims[1]}"
+ends 1 25 "a stopped rank" # the timeout, a grace of 5 s, and mpirun's second
+grep -q "pid ${victims[1]} on .* does not respond" log || fail "stopped: nobody names it: $(tail -n 5 log)"
+finish "2 and 4 ranks by NCCL have the bits of one rank and of MPI; a killed and a stopped rank are named"
