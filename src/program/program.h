@@ -151,6 +151,8 @@ typedef struct op_attr {
     int n_heads, n_kv_heads, head_dim; /* attention, rope, qk_norm */
     float eps;                         /* norms, adamw */
     float scale;                       /* attention: 1 / sqrt(D); lora_* */
+    int64_t window;                    /* attention: a query sees so many keys, itself the last; 0: all of its document */
+    float softcap;                     /* attention: scores become softcap * tanh(score / softcap); 0: they stay */
     bool inverse;                      /* rope */
     rope_options rope;                 /* rope_table */
     int64_t chunk_bytes;               /* unembed_loss: budget for one chunk of logits and their gradient */
