@@ -32,8 +32,7 @@ target backend_target(device_kind k, int n_threads) {
                 .n_threads = n_threads,
                 .alignment = host->alignment,
                 .work_bytes = host->work_bytes,
-                .host_work_bytes = host->work_bytes,
-                .has_ring = k == DEVICE_CPU && host->kernels[OP_ATTENTION_RING]};
+                .host_work_bytes = host->work_bytes};
     if (k == DEVICE_CUDA) {
         t.name = "cuda";
         t.discrete = true;

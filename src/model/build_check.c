@@ -163,10 +163,10 @@ static status check_training(const model_config *c, const model_build_options *o
     if (!o->ring && !model_heads_divide(c, &o->mesh))
         return ERR(
             ERR_INPUT,
-            "parallel.sequence: %lld heads and %lld kv heads%s cannot be shared by %d ranks; set a divisor of both%s%s",
+            "parallel.sequence: %lld heads and %lld kv heads%s cannot be shared by %d ranks; set a divisor of both%s, or "
+            "parallel.attention=ring",
             (long long)c->n_heads / n, (long long)MAX(c->n_kv_heads / n, (int64_t)1),
-            n > 1 ? " of each tensor rank" : "", S, such_as(such, "parallel.sequence", fewer_sequence(c, o)),
-            o->may_ring ? ", or parallel.attention=ring" : "");
+            n > 1 ? " of each tensor rank" : "", S, such_as(such, "parallel.sequence", fewer_sequence(c, o)));
     TRY(check_preference(o));
     TRY(check_selection(o));
     return model_stages_check(c, mesh_size(&o->mesh, AXIS_PIPELINE), MAX(o->virtual_stages, 1));

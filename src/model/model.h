@@ -261,7 +261,6 @@ typedef struct model_build_options {
     int64_t logits_chunk_bytes;
     mesh mesh;                   /* of all ranks, and the place of the one whose program is written */
     bool ring;                   /* sequence ranks use ring attention instead of an exchange of heads */
-    bool may_ring;               /* the device has kernels for a ring: errors may advise it */
     /* slots > 0: PREFILL and DECODE are written; beside training with its sections, else with START and nothing else. */
     generation_shape generation;
 } model_build_options;

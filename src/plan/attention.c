@@ -46,12 +46,15 @@ static double heads_seconds(const sizes *z, double n_bytes, const hardware *h, c
 
 /* With overlap a step of the ring costs only the part of its message that is longer than its attention. Partial results in
  * fp32 are read and written at every step: y in forward, dq and dkv in backward. */
-static double ring_seconds(const sizes *z, const hardware *h, dtype t, const char **missing) {
+static double ring_seconds(const sizes *z, const plan_request *r, const char **missing) {
+    const hardware *h = r->hardware;
+    dtype t = precision_compute(r->choice.precision);
     double there = message_seconds(z, z->kv * z->N * z->width, h, missing);
     double back = message_seconds(z, z->kv * z->N * sizeof(float), h, missing);
     double forward = z->step_flops / hardware_attention_rate(h, t, z->own), backward = 2.5 * forward, steps = z->S;
     double copies = steps * 2 * (2 * z->q + z->kv) * z->N * sizeof(float) / h->device_bandwidth;
     copies += 5 * steps * h->launch_s;
+    copies += (fmax(r->target.ring_slowness, 1) - 1) * steps * (forward + backward);
     if (!h->overlap) return (steps - 1) * 2 * there + steps * back + copies;
     return (steps - 1) * (fmax(there - forward, 0) + fmax(there - backward, 0)) + steps * back + copies;
 }
@@ -65,13 +68,11 @@ attention_choice plan_attention(const plan_request *r) {
     const char *missing = NULL;
     if (r->hardware) {
         a.heads_s = heads_seconds(&z, a.heads_bytes, r->hardware, &missing);
-        a.ring_s = ring_seconds(&z, r->hardware, precision_compute(r->choice.precision), &missing);
+        a.ring_s = ring_seconds(&z, r, &missing);
     }
     if (a.kind != ATTENTION_AUTO) return a;
     bool timed = r->hardware && !missing;
-    if (!r->target.has_ring) a.kind = ATTENTION_HEADS, a.why = "the device has no kernels for a ring";
-    else if (!model_heads_divide(&r->model, &r->mesh))
-        a.kind = ATTENTION_RING, a.why = "the ranks cannot share the heads";
+    if (!model_heads_divide(&r->model, &r->mesh)) a.kind = ATTENTION_RING, a.why = "the ranks cannot share the heads";
     else if (timed) a.kind = a.ring_s < a.heads_s ? ATTENTION_RING : ATTENTION_HEADS, a.why = "the faster one";
     else a.kind = a.ring_bytes < a.heads_bytes ? ATTENTION_RING : ATTENTION_HEADS, a.why = "the one that sends less";
     return a;

@@ -127,11 +127,6 @@ static void add_inputs_left_out(plan *p) {
 /* The model and the passes over it. */
 static status build_program(plan *p) {
     const plan_request *r = &p->request;
-    if (r->attention == ATTENTION_RING && mesh_size(&r->mesh, AXIS_SEQUENCE) > 1 && !r->target.has_ring)
-        return ERR(ERR_INPUT,
-                   "parallel.attention: found ring, expected heads on %s, which has no kernels for a ring; set "
-                   "run.device to cpu, or parallel.attention=heads",
-                   r->target.name);
     model_build_options o = {.batch = r->choice.micro_batch,
                              .seq_len = r->seq_len,
                              .compute = precision_compute(r->choice.precision),
@@ -140,7 +135,6 @@ static status build_program(plan *p) {
                              .virtual_stages = r->virtual_stages,
                              .mesh = r->mesh,
                              .ring = p->attention.kind == ATTENTION_RING,
-                             .may_ring = r->target.has_ring,
                              .generation = r->generation,
                              .token_weights = r->token_weights,
                              .lora = r->lora,

@@ -46,13 +46,23 @@ while read -r n settings; do
     planned
 done <<'EOF'
 2 parallel.tensor=2
-2 parallel.sequence=2
+2 parallel.sequence=2 parallel.attention=heads
+2 parallel.sequence=2 parallel.attention=ring
+4 parallel.sequence=4 parallel.attention=ring precision=bf16
 2 parallel.pipeline=2
 4 parallel.tensor=2 parallel.zero=2 precision=bf16_sr
 4 parallel.tensor=2 parallel.pipeline=2
 4 parallel.sequence=2 parallel.zero=3 precision=bf16 memory.recompute=full
 4 parallel.zero=3 memory.offload.states=host precision=fp16
 EOF
+
+# A ring of keys and values has the sums of one rank in another order.
+train 1 --set train.accumulation=2
+alone=$(get "r['loss']['last']")
+for n in 2 4; do
+    train $n --set train.accumulation=2 --set parallel.sequence=$n --set parallel.attention=ring --set comm.transport=nccl
+    [ "$(get "abs(r['loss']['last'] - $alone) < 1e-4")" = True ] || fail "a ring of $n: loss $(get "r['loss']['last']"), one rank $alone"
+done
 
 # Faults. What a rank that is gone leaves waiting is a kernel of NCCL's on every other GPU.
 start_run() { # SETTINGS: in the background as $pid, stderr in log; returns when it steps

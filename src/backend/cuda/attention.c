@@ -1,4 +1,4 @@
-/* attention.c - attention over whole rows: which kernels serve a call, and where their scratch lies.
+/* attention.c - attention over whole rows and by a ring: which kernels serve a call, and where their scratch lies.
  *
  * The choice is by dtype, head_dim and GPU alone (launch_attention.h lists the kernels), so a shape has one arithmetic on a
  * machine wherever it stands in a program. */
@@ -6,11 +6,16 @@
 #include "backend/cuda/launch_attention.h"
 #include "backend/cuda/tensor_map.h"
 
-SAME_PLACE(ATTENTION_QKV, ATTENTION_BWD_QKV);
+SAME_PLACE(ATTENTION_QKV, ATTENTION_BWD_QKV, ATTENTION_RING_QKV, ATTENTION_RING_BWD_QKV);
 SAME_PLACE(ATTENTION_DOC_START, ATTENTION_BWD_DOC_START);
+SAME_PLACE(ATTENTION_RING_KV, ATTENTION_RING_BWD_KV);
+SAME_PLACE(ATTENTION_RING_DOC_START, ATTENTION_RING_BWD_DOC_START);
 
+/* Without its operands but q, and kv where that is in the same rows. */
 static launch_attention attention_of(const backend_context *c, const kernel_call *k) {
     const op_attr *a = &k->op->attr;
+    size_t element = dtype_bytes(call_in(k, ATTENTION_QKV)->type);
+    int64_t stride = (int64_t)(a->n_heads + 2 * a->n_kv_heads) * a->head_dim;
     ASSERT(a->head_dim <= ATTENTION_HEAD_DIM_MOST);
     return (launch_attention){.type = launch_type_of(call_in(k, ATTENTION_QKV)->type),
                               .B = a->batch,
@@ -19,8 +24,13 @@ static launch_attention attention_of(const backend_context *c, const kernel_call
                               .G = a->n_kv_heads,
                               .D = a->head_dim,
                               .scale = a->scale,
+                              .window = a->window ? (int)MIN(a->window, ATTENTION_NO_WINDOW) : ATTENTION_NO_WINDOW,
+                              .softcap = a->softcap,
                               .n_multiprocessors = c->n_multiprocessors,
-                              .qkv = k->in[ATTENTION_QKV],
+                              .q = k->in[ATTENTION_QKV],
+                              .kv = (const char *)k->in[ATTENTION_QKV] + (size_t)(a->n_heads * a->head_dim) * element,
+                              .q_stride = stride,
+                              .kv_stride = stride,
                               .doc_start = k->in[ATTENTION_DOC_START]};
 }
 
@@ -29,7 +39,7 @@ typedef enum attention_kernels { KERNELS_PLAIN, KERNELS_MMA, KERNELS_WGMMA } att
 static attention_kernels kernels_for(const backend_context *c, const launch_attention *a) {
     if (a->type == LAUNCH_F32) return KERNELS_PLAIN;
 #ifdef HAVE_SM90A
-    if (c->capability == 90 && (a->D == 64 || a->D == 128)) return KERNELS_WGMMA;
+    if (c->capability == 90 && (a->D == 64 || a->D == 128) && a->softcap == 0 && a->n_ranks == 0) return KERNELS_WGMMA;
 #endif
     return a->D == 64 || a->D == 80 || a->D == 96 || a->D == 128 ? KERNELS_MMA : KERNELS_PLAIN;
 }
@@ -53,7 +63,7 @@ void cuda_kernel_ATTENTION(backend_context *c, const kernel_call *k) {
     if (kernels == KERNELS_PLAIN) launch_attention_plain(&a, c->stream);
     if (kernels == KERNELS_MMA) launch_attention_mma(&a, c->stream);
     if (kernels != KERNELS_WGMMA) return;
-    CUtensorMap qkv = map_of(&a, a.qkv, (a.H + 2 * a.G) * a.D);
+    CUtensorMap qkv = map_of(&a, a.q, a.q_stride);
     launch_attention_wgmma(&a, &qkv, c->stream);
 }
 
@@ -63,13 +73,67 @@ void cuda_kernel_ATTENTION_BWD(backend_context *c, const kernel_call *k) {
     a.y = k->in[ATTENTION_BWD_Y];
     a.lse = k->in[ATTENTION_BWD_LSE];
     a.dy = k->in[ATTENTION_BWD_DY];
-    a.dqkv = k->out[ATTENTION_BWD_DQKV];
+    a.dq = k->out[ATTENTION_BWD_DQKV];
+    a.dkv = (char *)a.dq + (size_t)(a.H * a.D) * dtype_bytes(call_out(k, ATTENTION_BWD_DQKV)->type);
     a.delta = k->work;
     launch_attention_delta(&a, c->stream);
     attention_kernels kernels = kernels_for(c, &a);
     if (kernels == KERNELS_PLAIN) launch_attention_plain_backward(&a, c->stream);
     if (kernels == KERNELS_MMA) launch_attention_mma_backward(&a, c->stream);
     if (kernels != KERNELS_WGMMA) return;
-    CUtensorMap qkv = map_of(&a, a.qkv, (a.H + 2 * a.G) * a.D), dy = map_of(&a, a.dy, a.H * a.D);
+    CUtensorMap qkv = map_of(&a, a.q, a.q_stride), dy = map_of(&a, a.dy, a.H * a.D);
     launch_attention_wgmma_backward(&a, &qkv, &dy, c->stream);
+}
+
+/* ---- a ring: keys and values of one rank at a time --------------------------------------------------------------- */
+
+static launch_attention ring_of(const backend_context *c, const kernel_call *k) {
+    const op_attr *o = &k->op->attr;
+    launch_attention a = attention_of(c, k);
+    a.kv = k->in[ATTENTION_RING_KV];
+    a.kv_stride = 2 * (int64_t)a.G * a.D;
+    a.doc_start = k->in[ATTENTION_RING_DOC_START];
+    a.n_ranks = o->group_size;
+    a.rank = o->index;
+    a.key_rank = o->peer;
+    return a;
+}
+
+void cuda_kernel_ATTENTION_RING(backend_context *c, const kernel_call *k) {
+    launch_attention a = ring_of(c, k);
+    a.before = k->in[ATTENTION_RING_BEFORE];
+    a.lse_before = k->in[ATTENTION_RING_LSE_BEFORE];
+    a.y = k->out[ATTENTION_RING_Y];
+    a.lse = k->out[ATTENTION_RING_LSE];
+    a.more = a.key_rank != (a.rank + 1) % a.n_ranks; /* that one's keys come last */
+    (kernels_for(c, &a) == KERNELS_PLAIN ? launch_ring_plain : launch_ring_mma)(&a, c->stream);
+}
+
+/* dq, dkv = for its own keys, which come first, += for those of others */
+void cuda_kernel_ATTENTION_RING_BWD(backend_context *c, const kernel_call *k) {
+    launch_attention a = ring_of(c, k);
+    a.y = k->in[ATTENTION_RING_BWD_Y];
+    a.lse = k->in[ATTENTION_RING_BWD_LSE];
+    a.dy = k->in[ATTENTION_RING_BWD_DY];
+    a.dq = k->out[ATTENTION_RING_BWD_DQ];
+    a.dkv = k->out[ATTENTION_RING_BWD_DKV];
+    a.adds = a.key_rank != a.rank;
+    a.delta = k->work;
+    launch_attention_delta(&a, c->stream);
+    (kernels_for(c, &a) == KERNELS_PLAIN ? launch_ring_plain_backward : launch_ring_mma_backward)(&a, c->stream);
+}
+
+void cuda_kernel_KV_PART(backend_context *c, const kernel_call *k) {
+    const op_attr *a = &k->op->attr;
+    int64_t head_bytes = a->head_dim * (int64_t)dtype_bytes(call_in(k, KV_PART_QKV)->type);
+    launch_kv_part(k->in[KV_PART_QKV], k->out[KV_PART_KV], call_in(k, KV_PART_QKV)->shape.dim[0],
+                   a->n_heads * head_bytes, 2 * a->n_kv_heads * head_bytes, c->stream);
+}
+
+void cuda_kernel_QKV_JOIN(backend_context *c, const kernel_call *k) {
+    const op_attr *a = &k->op->attr;
+    const value *qkv = call_out(k, QKV_JOIN_QKV);
+    launch_qkv_join(launch_type_of(qkv->type), k->in[QKV_JOIN_Q], k->in[QKV_JOIN_KV], k->out[QKV_JOIN_QKV],
+                    qkv->shape.dim[0], (int64_t)a->n_heads * a->head_dim, 2 * (int64_t)a->n_kv_heads * a->head_dim,
+                    c->stream);
 }

@@ -17,6 +17,40 @@ template <> __device__ inline __half narrow<__half>(float x) { return __float2ha
 /* doc_start is checked by the loader; a value outside [0, i] is read as the nearest one, so every query sees itself. */
 __device__ inline int document_start(const int32_t *doc_start, int i) { return min(max(doc_start[i], 0), i); }
 
+/* The first key that a query of whole rows sees. */
+__device__ inline int first_key(const launch_attention &a, const int32_t *doc_start, int i) {
+    return max(document_start(doc_start, i), i + 1 - a.window);
+}
+
+/* Keys [first, end) that a query sees; both grow with the query. */
+struct key_span {
+    int first, end;
+};
+
+/* Keys of the other rank of a ring that stand before a place in the row: it has a run from the front and one from the back. */
+__device__ inline int keys_before(const launch_attention &a, int place) {
+    const int run = (int)a.T / 2, front = a.key_rank * run, back = (2 * a.n_ranks - 1 - a.key_rank) * run;
+    return min(max(place - front, 0), run) + min(max(place - back, 0), run);
+}
+
+template <bool RING> __device__ inline key_span keys_seen(const launch_attention &a, const int32_t *doc_start, int i) {
+    if (!RING) return {first_key(a, doc_start, i), i + 1};
+    const int run = (int)a.T / 2;
+    const int place = i < run ? a.rank * run + i : (2 * a.n_ranks - 1 - a.rank) * run + i - run;
+    const int64_t in_document = min(max((int64_t)i - doc_start[i], (int64_t)0), (int64_t)place);
+    const int behind = min((int)in_document, a.window - 1); /* keys before itself */
+    return {keys_before(a, place - behind), keys_before(a, place + 1)};
+}
+
+/* Raw scores so that scale times them is capped; what a gradient is multiplied by for that, from the capped score. */
+template <typename A> __device__ inline float cap_score(const A &a, float s) {
+    return a.softcap / a.scale * tanhf(s * a.scale / a.softcap);
+}
+__device__ inline float cap_gradient(const launch_attention &a, float capped) {
+    const float t = capped * a.scale / a.softcap;
+    return 1 - t * t;
+}
+
 /* A maximum that exponents can be taken from: where nothing was seen yet it is -inf, and -inf - -inf is not a number. */
 __device__ inline float anchor(float max) { return max == -INFINITY ? 0.0f : max; }
 

@@ -3,7 +3,8 @@
  * A block of four warps takes QUERIES rows of one head and walks key tiles of KEYS from the first one that any of its
  * documents reaches to the diagonal; the next tile is fetched while this one is used. A warp has 32 rows, so each fragment
  * of k and v it reads serves two products. Scores, weights and sums stay in registers, in fp32 but for the weights' one
- * rounding before they meet v. Masks are applied in tiles that a document's start or the diagonal cuts, for this warp. */
+ * rounding before they meet v. Masks are applied in tiles that a document's start, a window or the diagonal cuts, for this warp.
+ * A step of a ring does the same with the keys of one rank and joins what the steps before it found. */
 #include "backend/cuda/attention_mma.cuh"
 
 using namespace attention_mma;
@@ -18,7 +19,41 @@ template <int D> constexpr size_t shared_bytes() {
 static_assert(shared_bytes<128>() <= 99 << 10, "more shared memory than a block of capability 8.9 may have");
 static_assert(QUERIES == THREADS, "every thread knows the document of one query");
 
+/* Joins what the keys of other ranks gave: fp32 while more follow. */
 template <typename E, int D>
+__device__ void ring_store(const launch_attention &a, const tile_task &task, const int (&query)[M][2],
+                           float (&sum)[M][D / 8][4], const row_state (&state)[M][2], int lane) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float total = quad_sum(state[m][half].sum);
+            const bool there = query[m][half] < a.T;
+            const int64_t row = task.b * a.T + (there ? query[m][half] : 0);
+            const int64_t at = (task.b * a.H + task.head) * a.T + (there ? query[m][half] : 0);
+            const float own = total > 0 ? fmaf(state[m][half].max, a.scale, logf(total)) : -INFINITY;
+            const float old = a.before ? a.lse_before[at] : -INFINITY, most = fmaxf(own, old), from = anchor(most);
+            const float lse = most == -INFINITY ? most : from + logf(expf(own - from) + expf(old - from));
+            const float own_share = total > 0 ? expf(own - anchor(lse)) / total : 0,
+                        old_share = expf(old - anchor(lse));
+            __syncwarp(); /* lse may lie on lse_before, which other lanes read */
+            if (lane % 4 == 0 && there) a.lse[at] = lse;
+            const int64_t first = (row * a.H + task.head) * D + lane % 4 * 2;
+#pragma unroll
+            for (int n = 0; n < D / 8; n++) {
+                float2 y = {sum[m][n][2 * half] * own_share, sum[m][n][2 * half + 1] * own_share};
+                if (a.before && there) {
+                    const float2 b = *(const float2 *)(a.before + first + n * 8);
+                    y.x = fmaf(b.x, old_share, y.x), y.y = fmaf(b.y, old_share, y.y);
+                }
+                if (!there) continue;
+                if (a.more) *(float2 *)((float *)a.y + first + n * 8) = y;
+                else *(uint32_t *)((E *)a.y + first + n * 8) = pack<E>(y.x, y.y);
+            }
+        }
+}
+
+template <typename E, int D, bool RING>
 __global__ void __launch_bounds__(THREADS, 1) attention_forward(const __grid_constant__ launch_attention a) {
     extern __shared__ __align__(128) unsigned char shared[];
     const uint32_t q_tile = shared_address(shared), kv_tiles = q_tile + tile_bytes<D>(QUERIES); /* (stage, k or v) */
@@ -26,17 +61,21 @@ __global__ void __launch_bounds__(THREADS, 1) attention_forward(const __grid_con
     const int T = (int)a.T, n_tiles = (T + QUERIES - 1) / QUERIES;
     const tile_task task = tile_task_of(blockIdx.x, n_tiles, a.B, a.H);
     const int q0 = task.tile * QUERIES, g = task.head / (a.H / a.G), n_q = min((int)QUERIES, T - q0);
-    const int stride = (a.H + 2 * a.G) * D;
+    const int stride = (int)a.kv_stride;
     const int64_t base = task.b * a.T;
-    const E *qkv = (const E *)a.qkv + base * stride, *keys = qkv + (a.H + g) * D, *values = keys + (int64_t)a.G * D;
+    const E *queries = (const E *)a.q + (base + q0) * a.q_stride + task.head * D;
+    const E *keys = (const E *)a.kv + base * stride + g * D, *values = keys + (int64_t)a.G * D;
     const int32_t *doc_start = a.doc_start + base;
     const int lane = (int)threadIdx.x % WARP,
               row = (int)threadIdx.x / WARP * M * MMA_ROWS; /* of the warp, in the tile */
 
-    tile_load<E, D, QUERIES, THREADS>(q_tile, qkv + (int64_t)q0 * stride + task.head * D, stride, n_q);
-    const int mine = document_start(doc_start, min(q0 + (int)threadIdx.x, T - 1)); /* of query q0 + threadIdx.x */
-    const int latest_start = __reduce_max_sync(0xffffffff, mine);                  /* of this warp's rows */
-    const int first = range_of<THREADS>({mine, mine}, scratch).least / KEYS * KEYS;
+    tile_load<E, D, QUERIES, THREADS>(q_tile, queries, (int)a.q_stride, n_q);
+    const key_span mine = keys_seen<RING>(a, doc_start, min(q0 + (int)threadIdx.x, T - 1)); /* query q0 + threadIdx.x */
+    const int latest_start = __reduce_max_sync(0xffffffff, mine.first);                     /* of this warp's rows */
+    const int least_end = RING ? __reduce_min_sync(0xffffffff, mine.end) : q0 + row + 1;
+    const int most_end = RING ? __reduce_max_sync(0xffffffff, mine.end) : q0 + row + M * MMA_ROWS;
+    const range walk = range_of<THREADS>({mine.first, mine.end}, scratch);
+    const int first = walk.least / KEYS * KEYS, end = RING ? walk.most : q0 + n_q;
 
     auto fetch = [&](int k0, int stage) {
         const int n_k = min((int)KEYS, T - k0);
@@ -46,7 +85,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_forward(const __grid_con
         copy_async_commit();
     };
 
-    int query[M][2], start[M][2];
+    int query[M][2], last[M][2], start[M][2]; /* last, start: keys it sees */
     row_state state[M][2];
     float sum[M][D / 8][4] = {};
 #pragma unroll
@@ -54,20 +93,22 @@ __global__ void __launch_bounds__(THREADS, 1) attention_forward(const __grid_con
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             query[m][half] = q0 + row + m * MMA_ROWS + half * 8 + lane / 4;
-            start[m][half] = document_start(doc_start, min(query[m][half], T - 1));
+            const key_span seen = keys_seen<RING>(a, doc_start, min(query[m][half], T - 1));
+            start[m][half] = seen.first, last[m][half] = RING ? seen.end - 1 : query[m][half];
             state[m][half] = {-INFINITY, 0};
         }
     const float factor = a.scale * LOG2_E;
-    fetch(first, 0);
-    for (int k0 = first, stage = 0; k0 < q0 + n_q; k0 += KEYS, stage ^= 1) {
+    if (!RING || first < end) fetch(first, 0);
+    for (int k0 = first, stage = 0; k0 < end; k0 += KEYS, stage ^= 1) {
         copy_async_wait<0>();
         __syncthreads(); /* this tile is there, the one before is no longer read */
-        if (k0 + KEYS < q0 + n_q) fetch(k0 + KEYS, stage ^ 1);
-        if (k0 > q0 + row + M * MMA_ROWS - 1) continue; /* right of every query of this warp */
+        if (k0 + KEYS < end) fetch(k0 + KEYS, stage ^ 1);
+        if (k0 >= most_end) continue; /* right of every query of this warp */
         const uint32_t k_tile = kv_tiles + stage * 2 * tile_bytes<D>(KEYS);
         float s[M][KEYS / 8][4];
         product_of_rows<E, D, M, KEYS>(s, q_tile, row, k_tile, lane);
-        if (k0 + KEYS - 1 > q0 + row || k0 < latest_start) mask_scores<M, KEYS>(s, k0, query, start, lane);
+        if (a.softcap > 0) cap_scores<M, KEYS>(a, s);
+        if (k0 + KEYS > least_end || k0 < latest_start) mask_scores<M, KEYS>(s, k0, last, start, lane);
 #pragma unroll
         for (int m = 0; m < M; m++)
 #pragma unroll
@@ -75,27 +116,35 @@ __global__ void __launch_bounds__(THREADS, 1) attention_forward(const __grid_con
                 scale_row<M, D>(sum, m, half, softmax_row<M, KEYS>(s, m, half, state[m][half], factor));
         product_with_rows<E, D, M, KEYS>(sum, s, k_tile + tile_bytes<D>(KEYS), lane);
     }
-
+    if constexpr (RING) ring_store<E, D>(a, task, query, sum, state, lane);
+    else {
 #pragma unroll
-    for (int m = 0; m < M; m++)
+        for (int m = 0; m < M; m++)
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float total = quad_sum(state[m][half].sum);
-            scale_row<M, D>(sum, m, half, 1 / total);
-            if (lane % 4 == 0 && query[m][half] < T)
-                a.lse[(task.b * a.H + task.head) * a.T + query[m][half]] =
-                    fmaf(state[m][half].max, a.scale, logf(total));
-        }
-    store_sums<E, D, M>((E *)a.y + ((base + q0) * a.H + task.head) * D, (int64_t)a.H * D, n_q, q_tile, row, sum, lane);
+            for (int half = 0; half < 2; half++) {
+                const float total = quad_sum(state[m][half].sum);
+                scale_row<M, D>(sum, m, half, 1 / total);
+                if (lane % 4 == 0 && query[m][half] < T)
+                    a.lse[(task.b * a.H + task.head) * a.T + query[m][half]] =
+                        fmaf(state[m][half].max, a.scale, logf(total));
+            }
+        store_sums<E, D, M>((E *)a.y + ((base + q0) * a.H + task.head) * D, (int64_t)a.H * D, n_q, q_tile, row, sum,
+                            lane);
+    }
 }
 
-template <typename E, int D> void forward(const launch_attention *a, cudaStream_t s) {
+template <typename E, int D, bool RING> void forward(const launch_attention *a, cudaStream_t s) {
     int64_t n_tiles = (a->T + QUERIES - 1) / QUERIES;
-    launch_kernel(attention_forward<E, D>, a->B * a->H * n_tiles, THREADS, shared_bytes<D>(), s, *a);
+    launch_kernel(attention_forward<E, D, RING>, a->B * a->H * n_tiles, THREADS, shared_bytes<D>(), s, *a);
 }
 
 } // namespace
 
 extern "C" void launch_attention_mma(const launch_attention *a, cudaStream_t s) {
-    by_head(a->type, a->D, [&](auto zero, auto length) { forward<decltype(zero), decltype(length)::value>(a, s); });
+    by_head(a->type, a->D,
+            [&](auto zero, auto length) { forward<decltype(zero), decltype(length)::value, false>(a, s); });
+}
+extern "C" void launch_ring_mma(const launch_attention *a, cudaStream_t s) {
+    by_head(a->type, a->D,
+            [&](auto zero, auto length) { forward<decltype(zero), decltype(length)::value, true>(a, s); });
 }

@@ -133,9 +133,18 @@ __device__ inline float quad_sum(float x) {
     return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-/* Keys right of the query or left of its document, in a tile of N keys from k0. */
+template <int M, int N, typename A> __device__ inline void cap_scores(const A &a, float (&s)[M][N / 8][4]) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) s[m][n][i] = cap_score(a, s[m][n][i]);
+}
+
+/* Keys right of the last or left of the first that a query sees, in a tile of N keys from k0. */
 template <int M, int N>
-__device__ inline void mask_scores(float (&s)[M][N / 8][4], int k0, const int (&query)[M][2], const int (&start)[M][2],
+__device__ inline void mask_scores(float (&s)[M][N / 8][4], int k0, const int (&last)[M][2], const int (&start)[M][2],
                                    int lane) {
 #pragma unroll
     for (int m = 0; m < M; m++)
@@ -144,7 +153,7 @@ __device__ inline void mask_scores(float (&s)[M][N / 8][4], int k0, const int (&
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const int key = k0 + n * 8 + lane % 4 * 2 + i % 2;
-                if (key > query[m][i / 2] || key < start[m][i / 2]) s[m][n][i] = -INFINITY;
+                if (key > last[m][i / 2] || key < start[m][i / 2]) s[m][n][i] = -INFINITY;
             }
 }
 

@@ -194,12 +194,45 @@ __device__ float row_sum(float x) {
     return x;
 }
 
-/* Does a query see a key; positions are those of the sequence. */
-__device__ bool sees(int query, int key, int start, int T) { return query < T && key <= query && key >= start; }
+/* The keys that a query sees; none where there is no query. */
+template <bool RING> __device__ key_span span_of(const launch_attention &a, const int32_t *doc_start, int query) {
+    return query < a.T ? keys_seen<RING>(a, doc_start, query) : key_span{(int)a.T, 0};
+}
+__device__ bool sees(const key_span &seen, int key) { return key >= seen.first && key < seen.end; }
+
+/* Is any of these keys seen? */
+__device__ bool reaches(const key_span &seen, int k0, int n) { return seen.first < k0 + n && seen.end > k0; }
 
 /* ---- forward ---------------------------------------------------------------------------------------------------- */
 
+/* Of a ring: one row of this thread's columns, joined with what the keys before gave. */
 template <typename E, int DP>
+__device__ void ring_store(const launch_attention &a, const tile_task &task, int query, bool there, int column,
+                           float4 (&out)[DP / 64], float max, float sum) {
+    const int64_t at = (task.b * a.H + task.head) * a.T + query, row = ((task.b * a.T + query) * a.H + task.head) * a.D;
+    const float own = sum > 0 ? max + logf(sum) : -INFINITY, old = a.before && there ? a.lse_before[at] : -INFINITY;
+    const float most = fmaxf(own, old), from = anchor(most);
+    const float lse = most == -INFINITY ? most : from + logf(expf(own - from) + expf(old - from));
+    const float own_share = sum > 0 ? expf(own - anchor(lse)) / sum : 0, old_share = expf(old - anchor(lse));
+    __syncwarp(); /* lse may lie on lse_before, which the others of this row read */
+    if (!there) return;
+    if (column == 0) a.lse[at] = lse;
+#pragma unroll
+    for (int c = 0; c < DP / 64; c++) {
+        const float four[4] = {out[c].x, out[c].y, out[c].z, out[c].w};
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int d = 4 * column + 64 * c + e;
+            if (d >= a.D) continue;
+            float y = four[e] * own_share;
+            if (a.before) y = fmaf(a.before[row + d], old_share, y);
+            if (a.more) ((float *)a.y)[row + d] = y;
+            else ((E *)a.y)[row + d] = narrow<E>(y);
+        }
+    }
+}
+
+template <typename E, int DP, bool RING>
 __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) attention_plain(const __grid_constant__ launch_attention a) {
     constexpr int ROWS = query_block_for<DP>(), COLUMNS = block_for<DP>(), R = ROWS / 16, C = COLUMNS / 16;
     extern __shared__ __align__(16) unsigned char shared[];
@@ -208,26 +241,26 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) attention_plain(const
     const int T = (int)a.T, D = a.D, n_tiles = (T + ROWS - 1) / ROWS;
     const tile_task task = tile_task_of(blockIdx.x, n_tiles, a.B, a.H);
     const int q0 = task.tile * ROWS, g = task.head / (a.H / a.G), n_q = min(ROWS, T - q0);
-    const int64_t stride = (int64_t)(a.H + 2 * a.G) * D, base = task.b * a.T;
-    const E *qkv = (const E *)a.qkv + base * stride;
+    const int64_t stride = a.kv_stride, base = task.b * a.T;
+    const E *queries = (const E *)a.q + (base + q0) * a.q_stride + task.head * D;
     const int32_t *doc_start = a.doc_start + base;
     place<ROWS> at;
 
-    int start[R];
+    key_span seen[R];
     float max[R], sum[R];
     float4 out[R][DP / 64] = {};
     for (int i = 0; i < R; i++) {
-        start[i] = q0 + at.row + i < T ? document_start(doc_start, q0 + at.row + i) : T;
+        seen[i] = span_of<RING>(a, doc_start, q0 + at.row + i);
         max[i] = -INFINITY;
         sum[i] = 0;
     }
-    put_rows(q, fetch_rows<DP, ROWS>(qkv + q0 * stride + task.head * D, stride, n_q, D), a.scale);
-    for (int k0 = 0; k0 < q0 + n_q; k0 += COLUMNS) {
+    put_rows(q, fetch_rows<DP, ROWS>(queries, a.q_stride, n_q, D), a.scale);
+    for (int k0 = 0; k0 < (RING ? T : q0 + n_q); k0 += COLUMNS) {
         bool any = false;
-        for (int i = 0; i < R; i++) any |= start[i] < k0 + COLUMNS;
-        if (!__syncthreads_or(any)) continue; /* left of every document; and the tile before is read by all */
+        for (int i = 0; i < R; i++) any |= reaches(seen[i], k0, COLUMNS);
+        if (!__syncthreads_or(any)) continue; /* no query sees these; and the tile before is read by all */
         const int n_k = min(COLUMNS, T - k0);
-        const E *keys = qkv + k0 * stride + (a.H + g) * D;
+        const E *keys = (const E *)a.kv + (base + k0) * stride + g * D;
         load_two<DP, COLUMNS>(k, keys, stride, 1, v, keys + (int64_t)a.G * D, stride, n_k, D);
         __syncthreads();
         float s[R][C];
@@ -235,7 +268,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) attention_plain(const
         for (int i = 0; i < R; i++) {
             float top = -INFINITY, total = 0;
             for (int j = 0; j < C; j++) {
-                if (!sees(q0 + at.row + i, k0 + at.column + 16 * j, start[i], T)) s[i][j] = -INFINITY;
+                if (a.softcap > 0) s[i][j] = a.softcap * tanhf(s[i][j] / a.softcap); /* q was scaled */
+                if (!sees(seen[i], k0 + at.column + 16 * j)) s[i][j] = -INFINITY;
                 top = fmaxf(top, s[i][j]);
             }
             top = fmaxf(max[i], row_max(top));
@@ -251,42 +285,73 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) attention_plain(const
         put_tile<ROWS, COLUMNS>(p, s);
         weigh_rows<DP, ROWS, COLUMNS>(out, p, v);
     }
-    for (int i = 0; i < R; i++) {
-        if (at.row + i >= n_q) continue;
+    if constexpr (RING) {
+        for (int i = 0; i < R; i++)
+            ring_store<E, DP>(a, task, q0 + at.row + i, at.row + i < n_q, at.column, out[i], max[i], sum[i]);
+    } else {
+        for (int i = 0; i < R; i++) {
+            if (at.row + i >= n_q) continue;
 #pragma unroll
-        for (int c = 0; c < DP / 64; c++) {
-            out[i][c].x /= sum[i];
-            out[i][c].y /= sum[i];
-            out[i][c].z /= sum[i];
-            out[i][c].w /= sum[i];
+            for (int c = 0; c < DP / 64; c++) {
+                out[i][c].x /= sum[i];
+                out[i][c].y /= sum[i];
+                out[i][c].z /= sum[i];
+                out[i][c].w /= sum[i];
+            }
+            if (at.column == 0) a.lse[(task.b * a.H + task.head) * a.T + q0 + at.row + i] = max[i] + logf(sum[i]);
         }
-        if (at.column == 0) a.lse[(task.b * a.H + task.head) * a.T + q0 + at.row + i] = max[i] + logf(sum[i]);
+        store_rows<E, DP, ROWS>((E *)a.y + (base + q0) * a.H * D + task.head * D, (int64_t)a.H * D, n_q, D, out);
     }
-    store_rows<E, DP, ROWS>((E *)a.y + (base + q0) * a.H * D + task.head * D, (int64_t)a.H * D, n_q, D, out);
 }
 
 /* ---- backward --------------------------------------------------------------------------------------------------- */
 
 /* What a thread must know of a query. */
 struct query_facts {
-    int position, start;
+    key_span seen;
     float lse, delta;
 };
-__device__ query_facts facts_of(const launch_attention &a, int64_t b, int head, int position) {
-    if (position >= a.T) return {position, (int)a.T, 0.0f, 0.0f};
+template <bool RING> __device__ query_facts facts_of(const launch_attention &a, int64_t b, int head, int position) {
+    const key_span seen = span_of<RING>(a, a.doc_start + b * a.T, position);
+    if (position >= a.T) return {seen, 0.0f, 0.0f};
     int64_t at = (b * a.H + head) * a.T + position;
-    return {position, document_start(a.doc_start + b * a.T, position), a.lse[at], a.delta[at]};
+    return {seen, a.lse[at], a.delta[at]};
 }
 
 /* From the products of a query with a key, and of its dy with a value: p = exp(s - lse) and ds = p (dp - delta). */
-__device__ void gradients_of(float &p, float &ds, const query_facts &q, int key, int T) {
-    bool seen = sees(q.position, key, q.start, T);
+__device__ void gradients_of(const launch_attention &a, float &p, float &ds, const query_facts &q, int key) {
+    const bool seen = sees(q.seen, key);
+    float slope = 1;
+    if (a.softcap > 0) {
+        const float t = tanhf(p / a.softcap);
+        p = a.softcap * t, slope = 1 - t * t;
+    }
     p = seen ? expf(p - q.lse) : 0.0f;
-    ds = seen ? p * (ds - q.delta) : 0.0f;
+    ds = seen ? p * (ds - q.delta) * slope : 0.0f;
+}
+
+/* Rows of sums to or on to fp32. */
+template <int DP, int ROWS>
+__device__ void ring_rows(const launch_attention &a, float *out, int64_t stride, int n_rows,
+                          const float4 (&value)[ROWS / 16][DP / 64]) {
+    place<ROWS> at;
+#pragma unroll
+    for (int i = 0; i < ROWS / 16; i++)
+#pragma unroll
+        for (int c = 0; c < DP / 64; c++) {
+            const float four[4] = {value[i][c].x, value[i][c].y, value[i][c].z, value[i][c].w};
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int d = 4 * at.column + 64 * c + e;
+                if (at.row + i >= n_rows || d >= a.D) continue;
+                float *to = out + (at.row + i) * stride + d;
+                *to = a.adds ? *to + four[e] : four[e];
+            }
+        }
 }
 
 /* dq = */
-template <typename E, int DP>
+template <typename E, int DP, bool RING>
 __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
     attention_plain_dq(const __grid_constant__ launch_attention a) {
     constexpr int BLOCK = block_for<DP>(), R = BLOCK / 16, TILE = BLOCK * (DP + PAD);
@@ -295,37 +360,39 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
     const int T = (int)a.T, D = a.D, n_tiles = (T + BLOCK - 1) / BLOCK;
     const tile_task task = tile_task_of(blockIdx.x, n_tiles, a.B, a.H);
     const int q0 = task.tile * BLOCK, g = task.head / (a.H / a.G), n_q = min(BLOCK, T - q0);
-    const int64_t stride = (int64_t)(a.H + 2 * a.G) * D, y_stride = (int64_t)a.H * D, base = task.b * a.T;
-    const E *qkv = (const E *)a.qkv + base * stride;
+    const int64_t stride = a.kv_stride, y_stride = (int64_t)a.H * D, base = task.b * a.T;
+    const E *queries = (const E *)a.q + (base + q0) * a.q_stride + task.head * D;
     place<BLOCK> at;
 
     query_facts query[R]; /* of its rows */
-    for (int i = 0; i < R; i++) query[i] = facts_of(a, task.b, task.head, q0 + at.row + i);
+    for (int i = 0; i < R; i++) query[i] = facts_of<RING>(a, task.b, task.head, q0 + at.row + i);
     float4 dq[R][DP / 64] = {};
-    load_two<DP, BLOCK>(q, qkv + q0 * stride + task.head * D, stride, a.scale, dy,
-                        (const E *)a.dy + (base + q0) * y_stride + task.head * D, y_stride, n_q, D);
-    for (int k0 = 0; k0 < q0 + n_q; k0 += BLOCK) {
+    load_two<DP, BLOCK>(q, queries, a.q_stride, a.scale, dy, (const E *)a.dy + (base + q0) * y_stride + task.head * D,
+                        y_stride, n_q, D);
+    for (int k0 = 0; k0 < (RING ? T : q0 + n_q); k0 += BLOCK) {
         bool any = false;
-        for (int i = 0; i < R; i++) any |= query[i].start < k0 + BLOCK;
+        for (int i = 0; i < R; i++) any |= reaches(query[i].seen, k0, BLOCK);
         if (!__syncthreads_or(any)) continue;
         const int n_k = min(BLOCK, T - k0);
-        const E *keys = qkv + k0 * stride + (a.H + g) * D;
+        const E *keys = (const E *)a.kv + (base + k0) * stride + g * D;
         load_two<DP, BLOCK>(k, keys, stride, 1, v, keys + (int64_t)a.G * D, stride, n_k, D);
         __syncthreads();
         float p[R][R], ds[R][R];
         dot_rows<DP, BLOCK, BLOCK>(p, q, k);
         dot_rows<DP, BLOCK, BLOCK>(ds, dy, v);
         for (int i = 0; i < R; i++)
-            for (int j = 0; j < R; j++) gradients_of(p[i][j], ds[i][j], query[i], k0 + at.column + 16 * j, T);
+            for (int j = 0; j < R; j++) gradients_of(a, p[i][j], ds[i][j], query[i], k0 + at.column + 16 * j);
         put_tile<BLOCK, BLOCK>(w, ds);
         weigh_rows<DP, BLOCK, BLOCK>(dq, w, k);
     }
     for (int i = 0; i < R; i++) scale_row(dq, i, a.scale);
-    store_rows<E, DP, BLOCK>((E *)a.dqkv + (base + q0) * stride + task.head * D, stride, n_q, D, dq);
+    if constexpr (RING)
+        ring_rows<DP, BLOCK>(a, (float *)a.dq + (base + q0) * y_stride + task.head * D, y_stride, n_q, dq);
+    else store_rows<E, DP, BLOCK>((E *)a.dq + (base + q0) * a.q_stride + task.head * D, a.q_stride, n_q, D, dq);
 }
 
 /* dk =, dv = */
-template <typename E, int DP>
+template <typename E, int DP, bool RING>
 __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
     attention_plain_dkv(const __grid_constant__ launch_attention a) {
     constexpr int BLOCK = block_for<DP>(), R = BLOCK / 16, TILE = BLOCK * (DP + PAD);
@@ -335,38 +402,45 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE)
     const int64_t pair = blockIdx.x % (a.B * a.G), b = pair / a.G,
                   base = b * a.T; /* the first key tiles walk longest */
     const int g = (int)(pair % a.G), k0 = (int)(blockIdx.x / (a.B * a.G)) * BLOCK, n_k = min(BLOCK, T - k0);
-    const int64_t stride = (int64_t)(a.H + 2 * a.G) * D, y_stride = (int64_t)a.H * D;
-    const E *qkv = (const E *)a.qkv + base * stride, *keys = qkv + k0 * stride + (a.H + g) * D;
+    const int64_t stride = a.q_stride, kv_stride = a.kv_stride, y_stride = (int64_t)a.H * D;
+    const int64_t own = (base + k0) * kv_stride + g * D; /* of its keys */
+    const E *queries = (const E *)a.q + base * stride, *keys = (const E *)a.kv + own;
+    const int q_end = RING ? T : min(T, k0 + BLOCK - 1 + a.window);
     place<BLOCK> at;
 
     float4 dk[R][DP / 64] = {}, dv[R][DP / 64] = {};
-    load_two<DP, BLOCK>(k, keys, stride, 1, v, keys + (int64_t)a.G * D, stride, n_k, D);
+    load_two<DP, BLOCK>(k, keys, kv_stride, 1, v, keys + (int64_t)a.G * D, kv_stride, n_k, D);
     for (int head = g * group; head < (g + 1) * group; head++)
-        for (int q0 = k0; q0 < T; q0 += BLOCK) {
+        for (int q0 = RING ? 0 : k0; q0 < q_end; q0 += BLOCK) {
             query_facts query[R]; /* of its columns */
             bool any = false;
             for (int j = 0; j < R; j++) {
-                query[j] = facts_of(a, b, head, q0 + at.column + 16 * j);
-                any |= query[j].start < k0 + BLOCK;
+                query[j] = facts_of<RING>(a, b, head, q0 + at.column + 16 * j);
+                any |= reaches(query[j].seen, k0, BLOCK);
             }
             if (!__syncthreads_or(any)) continue;
             const int n_q = min(BLOCK, T - q0);
-            load_two<DP, BLOCK>(q, qkv + q0 * stride + head * D, stride, a.scale, dy,
+            load_two<DP, BLOCK>(q, queries + q0 * stride + head * D, stride, a.scale, dy,
                                 (const E *)a.dy + (base + q0) * y_stride + head * D, y_stride, n_q, D);
             __syncthreads();
             float p[R][R], ds[R][R];
             dot_rows<DP, BLOCK, BLOCK>(p, k, q);
             dot_rows<DP, BLOCK, BLOCK>(ds, v, dy);
             for (int i = 0; i < R; i++)
-                for (int j = 0; j < R; j++) gradients_of(p[i][j], ds[i][j], query[j], k0 + at.row + i, T);
+                for (int j = 0; j < R; j++) gradients_of(a, p[i][j], ds[i][j], query[j], k0 + at.row + i);
             put_tile<BLOCK, BLOCK>(w, p);
             weigh_rows<DP, BLOCK, BLOCK>(dv, w, dy);
             put_tile<BLOCK, BLOCK>(w, ds);
             weigh_rows<DP, BLOCK, BLOCK>(dk, w, q);
         }
-    E *out = (E *)a.dqkv + (base + k0) * stride + (a.H + g) * D;
-    store_rows<E, DP, BLOCK>(out, stride, n_k, D, dk);
-    store_rows<E, DP, BLOCK>(out + (int64_t)a.G * D, stride, n_k, D, dv);
+    const int64_t value = own + (int64_t)a.G * D;
+    if constexpr (RING) {
+        ring_rows<DP, BLOCK>(a, (float *)a.dkv + own, kv_stride, n_k, dk);
+        ring_rows<DP, BLOCK>(a, (float *)a.dkv + value, kv_stride, n_k, dv);
+    } else {
+        store_rows<E, DP, BLOCK>((E *)a.dkv + own, kv_stride, n_k, D, dk);
+        store_rows<E, DP, BLOCK>((E *)a.dkv + value, kv_stride, n_k, D, dv);
+    }
 }
 
 /* delta = sum of dy * y over a head's columns. Eight threads a row, so that a warp reads whole sectors and a block of 32
@@ -413,28 +487,28 @@ template <int DP> constexpr size_t backward_bytes() {
 template <int DP> constexpr bool fits() { return forward_bytes<DP>() <= 99 << 10 && backward_bytes<DP>() <= 99 << 10; }
 static_assert(fits<64>() && fits<128>() && fits<256>(), "more shared memory than a block of capability 8.9 may have");
 
-template <typename E, int DP> void forward(const launch_attention *a, cudaStream_t s) {
+template <typename E, int DP, bool RING> void forward(const launch_attention *a, cudaStream_t s) {
     int64_t n_tiles = (a->T + query_block_for<DP>() - 1) / query_block_for<DP>();
-    launch_kernel(attention_plain<E, DP>, a->B * a->H * n_tiles, THREADS, forward_bytes<DP>(), s, *a);
+    launch_kernel(attention_plain<E, DP, RING>, a->B * a->H * n_tiles, THREADS, forward_bytes<DP>(), s, *a);
 }
 
-template <typename E, int DP> void backward(const launch_attention *a, cudaStream_t s) {
+template <typename E, int DP, bool RING> void backward(const launch_attention *a, cudaStream_t s) {
     int64_t n_tiles = (a->T + block_for<DP>() - 1) / block_for<DP>();
-    launch_kernel(attention_plain_dq<E, DP>, a->B * a->H * n_tiles, THREADS, backward_bytes<DP>(), s, *a);
-    launch_kernel(attention_plain_dkv<E, DP>, a->B * a->G * n_tiles, THREADS, backward_bytes<DP>(), s, *a);
+    launch_kernel(attention_plain_dq<E, DP, RING>, a->B * a->H * n_tiles, THREADS, backward_bytes<DP>(), s, *a);
+    launch_kernel(attention_plain_dkv<E, DP, RING>, a->B * a->G * n_tiles, THREADS, backward_bytes<DP>(), s, *a);
 }
 
-template <typename E> void launch(const launch_attention *a, bool is_backward, cudaStream_t s) {
-    auto run = a->D <= 64    ? (is_backward ? backward<E, 64> : forward<E, 64>)
-               : a->D <= 128 ? (is_backward ? backward<E, 128> : forward<E, 128>)
-                             : (is_backward ? backward<E, 256> : forward<E, 256>);
+template <typename E, bool RING> void launch(const launch_attention *a, bool is_backward, cudaStream_t s) {
+    auto run = a->D <= 64    ? (is_backward ? backward<E, 64, RING> : forward<E, 64, RING>)
+               : a->D <= 128 ? (is_backward ? backward<E, 128, RING> : forward<E, 128, RING>)
+                             : (is_backward ? backward<E, 256, RING> : forward<E, 256, RING>);
     run(a, s);
 }
 
-void launch_any(const launch_attention *a, bool is_backward, cudaStream_t s) {
-    if (a->type == LAUNCH_F32) launch<float>(a, is_backward, s);
-    else if (a->type == LAUNCH_BF16) launch<__nv_bfloat16>(a, is_backward, s);
-    else launch<__half>(a, is_backward, s);
+template <bool RING> void launch_any(const launch_attention *a, bool is_backward, cudaStream_t s) {
+    if (a->type == LAUNCH_F32) launch<float, RING>(a, is_backward, s);
+    else if (a->type == LAUNCH_BF16) launch<__nv_bfloat16, RING>(a, is_backward, s);
+    else launch<__half, RING>(a, is_backward, s);
 }
 
 template <typename E> void delta(const launch_attention *a, cudaStream_t s) {
@@ -444,8 +518,12 @@ template <typename E> void delta(const launch_attention *a, cudaStream_t s) {
 
 } // namespace
 
-extern "C" void launch_attention_plain(const launch_attention *a, cudaStream_t s) { launch_any(a, false, s); }
-extern "C" void launch_attention_plain_backward(const launch_attention *a, cudaStream_t s) { launch_any(a, true, s); }
+extern "C" void launch_attention_plain(const launch_attention *a, cudaStream_t s) { launch_any<false>(a, false, s); }
+extern "C" void launch_attention_plain_backward(const launch_attention *a, cudaStream_t s) {
+    launch_any<false>(a, true, s);
+}
+extern "C" void launch_ring_plain(const launch_attention *a, cudaStream_t s) { launch_any<true>(a, false, s); }
+extern "C" void launch_ring_plain_backward(const launch_attention *a, cudaStream_t s) { launch_any<true>(a, true, s); }
 extern "C" void launch_attention_delta(const launch_attention *a, cudaStream_t s) {
     if (a->type == LAUNCH_F32) delta<float>(a, s);
     else if (a->type == LAUNCH_BF16) delta<__nv_bfloat16>(a, s);

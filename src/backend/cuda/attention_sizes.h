@@ -5,6 +5,7 @@
 
 enum {
     ATTENTION_HEAD_DIM_MOST = 256,
+    ATTENTION_NO_WINDOW = 1 << 30,
     ATTENTION_BOX_ROWS = 64, /* of a tile, as the TMA unit fetches it */
     ATTENTION_BOX_COLUMNS = 64,
     PAGED_SPLIT = 64,           /* positions that are summed before they join the rest: one tile of keys */

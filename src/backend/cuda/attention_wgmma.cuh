@@ -72,11 +72,12 @@ struct key_walk {
     int first, n;
 };
 template <int QUERIES, int KEYS>
-__device__ inline key_walk key_walk_of(const int32_t *doc_start, int q0, int T, int lane) {
+__device__ inline key_walk key_walk_of(const launch_attention &a, const int32_t *doc_start, int q0, int lane) {
+    const int T = (int)a.T;
     int least = T;
 #pragma unroll
     for (int i = 0; i < QUERIES / WARP; i++)
-        least = min(least, document_start(doc_start, min(q0 + lane + i * WARP, T - 1)));
+        least = min(least, first_key(a, doc_start, min(q0 + lane + i * WARP, T - 1)));
     const int first = __reduce_min_sync(0xffffffff, least) / KEYS * KEYS;
     return {first, (min(q0 + QUERIES, T) - first + KEYS - 1) / KEYS};
 }

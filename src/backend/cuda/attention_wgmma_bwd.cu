@@ -82,12 +82,12 @@ template <int D> struct dq_layout {
 template <int D>
 __device__ void dq_produce(const launch_attention &a, const CUtensorMap *qkv, const CUtensorMap *dy,
                            const dq_layout<D> &in, int n_tiles) {
-    const int T = (int)a.T, lane = (int)threadIdx.x % WARP;
+    const int lane = (int)threadIdx.x % WARP;
     ring_place<DQ_STAGES> place;
     for (int round = 0, i; (i = task_of_round(round)) < (int)a.B * a.H * n_tiles; round++) {
         const tile_task task = tile_task_of(i, n_tiles, a.B, a.H);
         const int q0 = task.tile * ROWS, g = task.head / (a.H / a.G), b = (int)task.b;
-        const key_walk walk = key_walk_of<ROWS, DQ_KEYS>(a.doc_start + task.b * a.T, q0, T, lane);
+        const key_walk walk = key_walk_of<ROWS, DQ_KEYS>(a, a.doc_start + task.b * a.T, q0, lane);
         if (lane == 0) {
             barrier_wait(in.barrier(DQ_ROWS_EMPTY), ~round & 1);
             tile_fetch<D>(in.q, qkv, task.head * D, q0, b, ROWS, in.barrier(DQ_ROWS_FULL));
@@ -117,7 +117,7 @@ __device__ void dq_consume(const launch_attention &a, const dq_layout<D> &in, in
         const int64_t base = task.b * a.T;
         const int32_t *doc_start = a.doc_start + base;
         const int tile_q0 = task.tile * ROWS, q0 = tile_q0 + consumer * GROUP_ROWS; /* of the group */
-        const key_walk walk = key_walk_of<ROWS, DQ_KEYS>(doc_start, tile_q0, T, lane);
+        const key_walk walk = key_walk_of<ROWS, DQ_KEYS>(a, doc_start, tile_q0, lane);
         int query[2], start[2];
         float lse_2[2], delta[2];
 #pragma unroll
@@ -125,7 +125,7 @@ __device__ void dq_consume(const launch_attention &a, const dq_layout<D> &in, in
             query[half] = q0 + row + half * 8 + lane / 4;
             const int there = min(query[half], T - 1);
             const int64_t at = (task.b * a.H + task.head) * a.T + there;
-            start[half] = document_start(doc_start, there);
+            start[half] = first_key(a, doc_start, there);
             lse_2[half] = a.lse[at] * LOG2_E;
             delta[half] = a.delta[at];
         }
@@ -182,7 +182,7 @@ __device__ void dq_consume(const launch_attention &a, const dq_layout<D> &in, in
         release(in.barrier(DQ_K_EMPTY + k_held), lane);
         scale_row<1, D>(dq, 0, 0, a.scale);
         scale_row<1, D>(dq, 0, 1, a.scale);
-        store_sums<E, D, 1>((E *)a.dqkv + (base + q0) * stride + task.head * D, stride, T - q0,
+        store_sums<E, D, 1>((E *)a.dq + (base + q0) * stride + task.head * D, stride, T - q0,
                             in.out + consumer * tile_bytes<D>(GROUP_ROWS), row, dq, lane);
     }
 }
@@ -214,11 +214,12 @@ __device__ inline key_task key_task_of(const launch_attention &a, int task, int 
     key_task t = {pair / a.G, pair % a.G, task / pairs * ROWS, 0};
     const int32_t *doc_start = a.doc_start + t.b * a.T;
     int last = -1;
-    for (int end = (int)a.T; last < 0; end -= 4 * WARP) { /* most often the very last query does */
+    /* Most often the very last query that could does. */
+    for (int end = min((int)a.T, t.k0 + ROWS - 1 + a.window); last < 0; end -= 4 * WARP) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int q = end - 1 - lane - i * WARP;
-            if (q >= t.k0 && document_start(doc_start, q) < t.k0 + ROWS) last = max(last, q);
+            if (q >= t.k0 && first_key(a, doc_start, q) < t.k0 + ROWS) last = max(last, q);
         }
         last = __reduce_max_sync(0xffffffff, last);
     }
@@ -269,7 +270,7 @@ template <int D> __device__ void dkv_statistics(const launch_attention &a, const
                     const int64_t at = (task.b * a.H + head) * a.T + q;
                     lse_2[half] = a.lse[at] * LOG2_E;
                     delta[half] = a.delta[at];
-                    start[half] = document_start(a.doc_start + task.b * a.T, q);
+                    start[half] = first_key(a, a.doc_start + task.b * a.T, q);
                 }
                 const int latest = __reduce_max_sync(0xffffffff, max(start[0], start[1]));
                 barrier_wait(in.barrier(STATISTICS_EMPTY + place.stage), place.parity ^ 1);
@@ -361,7 +362,7 @@ __device__ void dkv_consume(const launch_attention &a, const dkv_layout<D> &in, 
         release(in.barrier(KV_EMPTY), lane);
         scale_row<1, D>(dk, 0, 0, a.scale);
         scale_row<1, D>(dk, 0, 1, a.scale);
-        E *out = (E *)a.dqkv + (task.b * a.T + k0) * stride + (a.H + task.g) * D;
+        E *out = (E *)a.dkv + (task.b * a.T + k0) * stride + task.g * D;
         const uint32_t tile = in.out + consumer * tile_bytes<D>(GROUP_ROWS);
         store_sums<E, D, 1>(out, stride, T - k0, tile, row, dk, lane);
         store_sums<E, D, 1>(out + (int64_t)a.G * D, stride, T - k0, tile, row, dv, lane);

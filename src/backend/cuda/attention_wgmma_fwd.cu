@@ -40,13 +40,13 @@ template <int D> struct shared_layout {
 
 template <int D>
 __device__ void produce(const launch_attention &a, const CUtensorMap *map, const shared_layout<D> &in, int n_tiles) {
-    const int T = (int)a.T, lane = (int)threadIdx.x % WARP;
+    const int lane = (int)threadIdx.x % WARP;
     const int n_tasks = (int)a.B * a.H * n_tiles;
     ring_place<STAGES> place;
     for (int round = 0, i; (i = task_of_round(round)) < n_tasks; round++) {
         const tile_task task = tile_task_of(i, n_tiles, a.B, a.H);
         const int q0 = task.tile * QUERIES, g = task.head / (a.H / a.G), b = (int)task.b;
-        const key_walk walk = key_walk_of<QUERIES, KEYS>(a.doc_start + task.b * a.T, q0, T, lane);
+        const key_walk walk = key_walk_of<QUERIES, KEYS>(a, a.doc_start + task.b * a.T, q0, lane);
         if (lane == 0) {
             barrier_wait(in.barrier(Q_EMPTY), ~round & 1);
             tile_fetch<D>(in.q, map, task.head * D, q0, b, QUERIES, in.barrier(Q_FULL));
@@ -78,13 +78,13 @@ __device__ void consume(const launch_attention &a, const shared_layout<D> &in, i
         const int64_t base = task.b * a.T;
         const int32_t *doc_start = a.doc_start + base;
         const int tile_q0 = task.tile * QUERIES, q0 = tile_q0 + consumer * GROUP_ROWS; /* of the group */
-        const key_walk walk = key_walk_of<QUERIES, KEYS>(doc_start, tile_q0, T, lane);
+        const key_walk walk = key_walk_of<QUERIES, KEYS>(a, doc_start, tile_q0, lane);
         int query[1][2], start[1][2];
         row_state state[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             query[0][half] = q0 + row + half * 8 + lane / 4;
-            start[0][half] = document_start(doc_start, min(query[0][half], T - 1));
+            start[0][half] = first_key(a, doc_start, min(query[0][half], T - 1));
             state[half] = {-INFINITY, 0};
         }
         const int latest_start = __reduce_max_sync(0xffffffff, max(start[0][0], start[0][1]));

@@ -5,7 +5,7 @@
  *   plain    any head_dim up to 256, fp32 arithmetic; everything that has no other
  *   mma      bf16 and fp16, head_dim 64, 80, 96 or 128: tensor cores through mma.sync, every GPU from 8.0 on
  *   wgmma    bf16 and fp16, head_dim 64 or 128: tensor cores of compute capability 9.0, tiles fetched by the TMA unit
- * None of them holds anything of size T x T, and each gives the same bits on every run. */
+ * wgmma kernels know no soft cap and no ring: mma or plain ones serve those. None of them holds anything of size T x T, and each gives the same bits on every run. */
 #include "backend/cuda/attention_sizes.h"
 #include "backend/cuda/launch.h"
 #include <cuda.h>
@@ -19,14 +19,23 @@ typedef struct launch_attention {
     int64_t B, T;
     int H, G, D;
     float scale;
-    const void *qkv;          /* (B T, (H + 2G) D) */
-    const int32_t *doc_start; /* (B T) */
-    void *y;                  /* (B T, H D): written forward, read backward */
-    float *lse;               /* (B, H, T): likewise */
-    const void *dy;           /* (B T, H D) */
-    void *dqkv;               /* (B T, (H + 2G) D) = (written in full) */
-    int n_multiprocessors;    /* blocks of kernels that stay; changes no bit */
-    float *delta;             /* (B, H, T): scratch of the backward, the sum of dy * y over a head's columns */
+    int window;                  /* keys that a query sees at most, itself the last; ATTENTION_NO_WINDOW */
+    float softcap;               /* of scores; 0: none. Not in the wgmma kernels */
+    const void *q, *kv;          /* rows of q, and of k|v; wgmma kernels take both from one tensor */
+    int64_t q_stride, kv_stride; /* elements from row to row */
+    const int32_t *doc_start;    /* (B T) */
+    void *y;                     /* (B T, H D): written forward, read backward */
+    float *lse;                  /* (B, H, T): likewise */
+    const void *dy;              /* (B T, H D) */
+    void *dq, *dkv;              /* = (written in full), with the strides of q and kv */
+    int n_multiprocessors;       /* blocks of kernels that stay; changes no bit */
+    float *delta;                /* (B, H, T): scratch of the backward, the sum of dy * y over a head's columns */
+    /* One step of a ring: the keys are those of another rank, or of this one. T are the tokens of a rank. dq (B T, H D) and dkv
+     * (B T, 2G D) are fp32 sums. wgmma kernels have none. */
+    int n_ranks, rank, key_rank;      /* n_ranks 0: no ring */
+    const float *before, *lse_before; /* y and lse of the keys before; NULL: these are the first */
+    bool more;                        /* others follow: y is fp32 */
+    bool adds;                        /* dq, dkv += ; else = */
 } launch_attention;
 
 void launch_attention_plain(const launch_attention *a, cudaStream_t s);
@@ -41,11 +50,23 @@ void launch_attention_mma_backward(const launch_attention *a, cudaStream_t s);
 void launch_attention_wgmma_backward(const launch_attention *a, const CUtensorMap *qkv, const CUtensorMap *dy,
                                      cudaStream_t s);
 
+/* Of a ring: queries of one rank, keys of one rank; forward and backward. */
+void launch_ring_plain(const launch_attention *a, cudaStream_t s);
+void launch_ring_mma(const launch_attention *a, cudaStream_t s);
+void launch_ring_plain_backward(const launch_attention *a, cudaStream_t s);
+void launch_ring_mma_backward(const launch_attention *a, cudaStream_t s);
+/* kv = columns k|v of qkv. qkv = q|kv, rounded. */
+void launch_kv_part(const void *qkv, void *kv, int64_t n_rows, int64_t q_bytes, int64_t kv_bytes, cudaStream_t s);
+void launch_qkv_join(launch_type type, const float *q, const float *kv, void *qkv, int64_t n_rows, int64_t q_columns,
+                     int64_t kv_columns, cudaStream_t s);
+
 typedef struct launch_paged {
     launch_type type;
     int64_t N, n_slots, n_pages, page_size, pages_per_slot;
     int H, G, D;
     float scale;
+    int window; /* as in launch_attention */
+    float softcap;
     const int32_t *rows;      /* how many of the N tokens are there; NULL: all */
     const void *qkv;          /* (N, (H + 2G) D) */
     void *cache;              /* (n_pages, 2 G, page_size, D) */

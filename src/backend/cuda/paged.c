@@ -21,6 +21,8 @@ static launch_paged paged_of(const kernel_call *k, const value *cache, paged_inp
                           .G = a->n_kv_heads,
                           .D = a->head_dim,
                           .scale = a->scale,
+                          .window = a->window ? (int)MIN(a->window, ATTENTION_NO_WINDOW) : ATTENTION_NO_WINDOW,
+                          .softcap = a->softcap,
                           .rows = k->rows,
                           .qkv = k->in[at.qkv],
                           .slots = k->in[at.slots],

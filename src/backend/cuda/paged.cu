@@ -53,6 +53,10 @@ __device__ softmax_state attend_split(float (&sum)[COLUMNS], const launch_paged 
         float score = there ? 0.0f : -INFINITY;
         if (there)
             for (int d = 0; d < a.D; d++) score = fmaf(q[d], widen(cache[at + d]), score);
+        if (there && a.softcap > 0) { /* in units of log 2 */
+            const float cap = a.softcap * 1.44269504088896341f;
+            score = cap * tanhf(score / cap);
+        }
         float max = fmaxf(state.max, warp_max(score)), from = anchor(max), decay = exp2f(state.max - from);
         float weight = exp2f(score - from);
         state.sum = fmaf(state.sum, decay, warp_sum(weight));
@@ -92,15 +96,15 @@ __global__ void __launch_bounds__(THREADS) attention_paged_plain(const __grid_co
         if (n_splits == 1) store_row(y, a.D, sum, 1);
         return;
     }
-    const int end = position_of(a, token) + 1;
+    const int end = position_of(a, token) + 1, begin = first_seen(a, end - 1);
     float *q = (float *)shared + warp * ATTENTION_HEAD_DIM_MOST;
     for (int d = lane; d < a.D; d += WARP)
         q[d] = widen(((const E *)a.qkv)[(token * (a.H + 2 * a.G) + head) * a.D + d]) * score_scale(a);
     __syncwarp();
     if (n_splits > 1) {
         const int first = split * PAGED_SPLIT;
-        if (first >= end) return;
-        softmax_state state = attend_split<E>(part, a, q, slot, g, first, min(first + PAGED_SPLIT, end));
+        if (first >= end || first + PAGED_SPLIT <= begin) return;
+        softmax_state state = attend_split<E>(part, a, q, slot, g, max(first, begin), min(first + PAGED_SPLIT, end));
         const int64_t partial = partial_of(a, token, head, split, n_splits);
         float *values = partial_values(a, partial);
         for (int i = 0; i < COLUMNS; i++)
@@ -109,8 +113,9 @@ __global__ void __launch_bounds__(THREADS) attention_paged_plain(const __grid_co
         return;
     }
     softmax_state total = {-INFINITY, 0};
-    for (int first = 0; first < end; first += PAGED_SPLIT) {
-        join_factors f = join(total, attend_split<E>(part, a, q, slot, g, first, min(first + PAGED_SPLIT, end)));
+    for (int first = begin / PAGED_SPLIT * PAGED_SPLIT; first < end; first += PAGED_SPLIT) {
+        join_factors f =
+            join(total, attend_split<E>(part, a, q, slot, g, max(first, begin), min(first + PAGED_SPLIT, end)));
 #pragma unroll
         for (int i = 0; i < COLUMNS; i++) sum[i] = fmaf(sum[i], f.total, part[i] * f.part);
     }
@@ -125,12 +130,13 @@ __global__ void __launch_bounds__(THREADS) paged_join(const __grid_constant__ la
     const int head = (int)(task % a.H);
     chain_next();
     const bool held = token < token_count(a), there = held && a.slots[token] >= 0;
-    const int n = there ? position_of(a, token) / PAGED_SPLIT + 1 : 0;
+    const int position = there ? position_of(a, token) : 0, skipped = first_seen(a, position) / PAGED_SPLIT;
+    const int n = there ? position / PAGED_SPLIT + 1 - skipped : 0;
     chain_wait();
     if (!held) return;
     float sum[COLUMNS] = {};
     softmax_state total = {-INFINITY, 0};
-    const int64_t first = partial_of(a, token, head, 0, n_splits);
+    const int64_t first = partial_of(a, token, head, skipped, n_splits);
     for (int some = 0; some < n; some += WARP) { /* a lane fetches a state, so that they come all at once */
         const softmax_state mine =
             some + lane < n ? *partial_state(a, first + some + lane, n_splits) : softmax_state{-INFINITY, 0};

@@ -17,6 +17,9 @@ __device__ inline int position_of(const launch_paged &a, int64_t token) {
     return (int)position;
 }
 
+/* The first position that the token at one sees. */
+__device__ inline int first_seen(const launch_paged &a, int position) { return max(position + 1 - a.window, 0); }
+
 /* Element 0 of kv head g's key at a position of a slot; its value lies value_offset further. */
 __device__ inline int64_t key_at(const launch_paged &a, int slot, int position, int g) {
     int page_size = (int)a.page_size, page = a.table[slot * a.pages_per_slot + position / page_size];

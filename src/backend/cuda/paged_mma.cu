@@ -79,11 +79,14 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
                     *(uint4 *)((E *)a.y + y_row(i / CHUNKS) * D + i % CHUNKS * 8) = make_uint4(0, 0, 0, 0);
         return;
     }
-    int last = 0;
-    for (int i = 0; i < n; i++) last = max(last, position_of(a, token + i));
-    const int begin = split * PAGED_SPLIT;
+    int last = 0, least = ATTENTION_NO_WINDOW; /* positions that are seen */
+    for (int i = 0; i < n; i++) {
+        last = max(last, position_of(a, token + i));
+        least = min(least, first_seen(a, position_of(a, token + i)));
+    }
+    const int begin = ONE_SPLIT ? split * PAGED_SPLIT : least / PAGED_SPLIT * PAGED_SPLIT;
     const int end = ONE_SPLIT ? min(begin + PAGED_SPLIT, last + 1) : last + 1;
-    if (begin >= end) {
+    if (begin >= end || end <= least) {
         chain_wait();
         return;
     }
@@ -117,11 +120,12 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
         }
     };
 
-    int position[2]; /* of this lane's rows; -1: no row, sees nothing */
+    int position[2], start[2]; /* of this lane's rows; -1: no row, sees nothing */
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int r = row + half * 8 + lane / 4;
         position[half] = there(r) ? position_of(a, token + r / shape.heads) : -1;
+        start[half] = first_seen(a, position[half]);
     }
     const float factor = score_scale(a);
     float total[1][D / 8][4] = {};
@@ -148,10 +152,11 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
             const uint32_t k_tile = kv_tiles + stage * 2 * tile_bytes<D>(KEYS);
             float s[1][KEYS / 8][4];
             product_of_rows<E, D, 1, KEYS>(s, q_tile, row, k_tile, lane);
+            if (a.softcap > 0) cap_scores<1, KEYS>(a, s);
 #pragma unroll
             for (int i = 0; i < KEYS / 2; i++) {
-                const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-                if (k0 + column > position[i / 2 % 2]) s[0][i / 4][i % 4] = -INFINITY;
+                const int key = k0 + i / 4 * 8 + lane % 4 * 2 + i % 2;
+                if (key > position[i / 2 % 2] || key < start[i / 2 % 2]) s[0][i / 4][i % 4] = -INFINITY;
             }
 #pragma unroll
             for (int half = 0; half < 2; half++)
@@ -163,7 +168,7 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
             const softmax_state of_split = {state[half].max * factor, quad_sum(state[half].sum)};
             if (ONE_SPLIT) {
                 const int r = row + half * 8 + lane / 4;
-                if (!there(r) || first > position[half]) continue;
+                if (!there(r) || first > position[half] || first + PAGED_SPLIT <= start[half]) continue;
                 const int64_t partial = y_row(r) * n_splits + split;
                 float *values = partial_values(a, partial) + lane % 4 * 2;
 #pragma unroll

@@ -8,7 +8,6 @@ static const cuda_work *const WORK[OP_COUNT] = {
 #define WORK_NO_SCRATCH(id) &none
 #define WORK_SCRATCH(id) &cuda_work_##id
 #define COMM_OP(id, in, out, inplace, scratch, summary)
-#define RING_OP(id, in, out, inplace, scratch, summary)
 #define OP(id, in, out, inplace, scratch, summary) [OP_##id] = WORK_##scratch(id),
 #include "program/ops.def"
 #undef OP
@@ -16,7 +15,7 @@ static const cuda_work *const WORK[OP_COUNT] = {
 
 size_t cuda_work_bytes(const program *p, const op *o, int n_threads) {
     (void)n_threads;       /* of the host; a GPU's kernels have as many as they like */
-    ASSERT(WORK[o->kind]); /* messages are not asked for here: comm sizes theirs; a plan for a GPU has no ring */
+    ASSERT(WORK[o->kind]); /* messages are not asked for here: comm sizes theirs */
     return WORK[o->kind]->bytes(p, o);
 }
 

@@ -20,4 +20,6 @@ static size_t paged_bytes(const program *p, const op *o) {
 
 const cuda_work cuda_work_ATTENTION = {cuda_no_work, NO_PRODUCTS};
 const cuda_work cuda_work_ATTENTION_BWD = {backward_bytes, NO_PRODUCTS};
+const cuda_work cuda_work_ATTENTION_RING = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_ATTENTION_RING_BWD = {backward_bytes, NO_PRODUCTS};
 const cuda_work cuda_work_ATTENTION_PAGED = {paged_bytes, NO_PRODUCTS};
