@@ -4,6 +4,7 @@
 #include "cli/ranks.h"
 #include "cli/train_report.h"
 #include "measure/measure.h"
+#include "ralo.h"
 #include "track/track.h"
 
 #include <errno.h>
@@ -36,14 +37,17 @@ static void catch_signal_of_mpirun(void) {
 }
 
 typedef struct listener {
-    track *t;
+    track *t; /* NULL: not the first rank */
+    monitor *monitor;
     const config *c;
     const char *run_dir;
     int n_examples;
 } listener;
 
 static void on_step(void *context, const train_step_report *r) {
-    track_step(((listener *)context)->t, r, r->device_bytes);
+    listener *l = context;
+    if (l->t) track_step(l->t, r, r->device_bytes);
+    monitor_step(l->monitor, r);
 }
 static void on_eval(void *context, const train_eval_report *r) { track_eval(((listener *)context)->t, r); }
 static void on_sample(void *context, const train_sample *s) { track_sample(((listener *)context)->t, s); }
@@ -66,9 +70,11 @@ static void on_example(void *context, const char *prompt, const char *expected, 
 }
 
 /* Not earlier: if resuming is refused, the settings saved in that run directory must stay as they are. */
-static status on_start(void *context) {
+static status on_start(void *context, int64_t step) {
     const listener *l = context;
-    return config_save(l->c, l->run_dir);
+    if (l->t) TRY(config_save(l->c, l->run_dir));
+    monitor_start(l->monitor, step);
+    return OK;
 }
 
 /* runs/<model>-20261115-014500, with -2 and so on appended if a run of the same second has that name. */
@@ -136,7 +142,7 @@ static status run(command_line *l, job *j, const char *run_dir) {
     status rc = OK;
     double peak = 0;
     listener observed = {.c = c, .run_dir = run_dir};
-    train_observer observer = {0};
+    train_observer observer = {.context = &observed, .on_step = on_step, .on_start = on_start};
     train_result result;
     rank_memory *all = NULL;
     if (speaks) {
@@ -154,7 +160,15 @@ static status run(command_line *l, job *j, const char *run_dir) {
                                     on_save,   on_start, on_sample, on_completion};
     }
     catch_signals(r->comm != NULL);
+    observed.monitor = monitor_open(&(monitor_options){.request = r,
+                                                       .plan = p,
+                                                       .data = j->data,
+                                                       .version = RALO_VERSION,
+                                                       .track = observed.t,
+                                                       .has_memory = c->track.monitor});
     rc = train_run(r, p, j->data, &observer, &result);
+    if (speaks) track_sync(observed.t); /* a run that has ended has all of its metrics */
+    monitor_close(observed.monitor, rc);
     if (speaks) track_close(observed.t);
     if (rc == OK) rc = train_report_gather(r->comm, p, &result, &all);
     if (rc == OK && speaks) {

@@ -30,6 +30,26 @@ void track_sample(track *t, const train_sample *s); /* a line of samples.jsonl, 
 void track_completion(track *t, const train_completion *c); /* a line of completions.jsonl */
 void track_message(track *t, const char *text);     /* a message that does not break the progress bar */
 
+/* ---- the run directory's own files (monitor.c) --------------------------------------------------------------------------
+ *
+ * run.json (what the run is and its state), plan.json, memory.json (bytes over one step) and monitor/rank-NNNNN.jsonl (memory over the
+ * run), as docs/design/files.md describes them. No call fails or waits for a disk in a step; what cannot be written is reported once
+ * and given up. All calls take NULL, which is a run without a directory. */
+typedef struct monitor monitor;
+typedef struct monitor_options {
+    const train_request *request; /* with its run_dir; borrowed, as are the others, until monitor_close */
+    const plan *plan;
+    const dataset *data;
+    const char *version; /* of ralo */
+    track *track;        /* shows warnings; NULL: they go to the log */
+    bool has_memory;     /* memory.json and monitor/ too */
+} monitor_options;
+/* A run that begins writes its files now; one that is resumed when that was accepted, so that a refused one changes nothing. */
+monitor *monitor_open(const monitor_options *o);
+void monitor_start(monitor *m, int64_t step);              /* ready to train, after this step */
+void monitor_step(monitor *m, const train_step_report *r); /* between steps: stores a few numbers */
+void monitor_close(monitor *m, status rc);                 /* how the run ended; this thread's error says why */
+
 /* One key of metrics.jsonl, as metrics.def describes it. */
 typedef enum metric_record { METRIC_OF_STEP, METRIC_OF_EVAL } metric_record;
 typedef struct metric {
