@@ -134,6 +134,16 @@ static status agree_on_dir(comm *ranks, const config *c, const train_request *r,
     return ranks ? comm_broadcast(ranks, dir, n, 0) : OK;
 }
 
+/* What to try when the loss diverges, with the settings of this run. */
+static const char *divergence_advice(const train_options *o, char *out, size_t n) {
+    char clip[64];
+    if (o->clip > 0) snprintf(clip, sizeof clip, "a smaller train.clip than %g", o->clip);
+    else snprintf(clip, sizeof clip, "train.clip=1");
+    snprintf(out, n, "try a lower train.lr than %g, a longer train.warmup than %lld steps, or %s", o->lr,
+             (long long)o->warmup, clip);
+    return out;
+}
+
 static status run(command_line *l, job *j, const char *run_dir) {
     const config *c = &l->config;
     const train_request *r = &j->request;
@@ -141,6 +151,7 @@ static status run(command_line *l, job *j, const char *run_dir) {
     bool speaks = !r->comm || comm_rank(r->comm) == 0;
     status rc = OK;
     double peak = 0;
+    char advice[256];
     listener observed = {.c = c, .run_dir = run_dir};
     train_observer observer = {.context = &observed, .on_step = on_step, .on_start = on_start};
     train_result result;
@@ -154,7 +165,10 @@ static status run(command_line *l, job *j, const char *run_dir) {
                             .out = stderr,
                             .peak_flops = peak,
                             .memory_planned = p->planned[TIER_DEVICE],
-                            .log_every = r->train.log_every};
+                            .log_every = r->train.log_every,
+                            .spikes = c->track.spikes,
+                            .loss_is_no_objective = p->request.policy.on,
+                            .advice = divergence_advice(&r->train, advice, sizeof advice)};
         TRY(track_open(&observed.t, &to));
         observer = (train_observer){&observed, on_step,  on_eval,   on_example,   on_message,
                                     on_save,   on_start, on_sample, on_completion};

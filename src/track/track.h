@@ -1,5 +1,5 @@
 #pragma once
-/* track.h - the progress line on the terminal; metrics.jsonl, samples.jsonl and completions.jsonl in the run directory.
+/* track.h - the progress line on the terminal; metrics.jsonl, samples.jsonl, completions.jsonl and events.jsonl in the run directory.
  *
  * Tracking never blocks a step and never fails a run: a failed output is reported once and then given up.
  *
@@ -17,6 +17,9 @@ typedef struct track_options {
     double peak_flops;       /* of this machine, measured; 0 = do not print a share */
     uint64_t memory_planned; /* device bytes */
     int64_t log_every;
+    double spikes;             /* track.spikes: loss spikes and divergence are reported; 0: they are not */
+    bool loss_is_no_objective; /* ... but only losses that are not finite: this task's do not fall as it learns */
+    const char *advice;        /* ... with what to try against divergence; borrowed. NULL: nothing */
 } track_options;
 typedef struct track track;
 status track_open(track **out, const track_options *o);
