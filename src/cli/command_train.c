@@ -2,6 +2,7 @@
 #define _GNU_SOURCE 1 /* program_invocation_name */
 #include "cli/cli.h"
 #include "cli/ranks.h"
+#include "cli/record_text.h"
 #include "cli/train_report.h"
 #include "measure/measure.h"
 #include "ralo.h"
@@ -159,6 +160,7 @@ static status run(command_line *l, job *j, const char *run_dir) {
     if (speaks) {
         TRY(measure_peak(r->backend, &(backend_options){r->n_threads, r->bind, r->gpu},
                          precision_compute(p->request.choice.precision), &peak));
+        double epochs = train_epochs(j->data, p, r->train.steps);
         track_options to = {.run_dir = run_dir,
                             .samples = r->train.sample_every > 0,
                             .completions = p->request.policy.on && r->train.rl.log_prompts > 0,
@@ -166,6 +168,7 @@ static status run(command_line *l, job *j, const char *run_dir) {
                             .peak_flops = peak,
                             .memory_planned = p->planned[TIER_DEVICE],
                             .log_every = r->train.log_every,
+                            .steps_per_epoch = epochs > 0 ? (double)r->train.steps / epochs : 0,
                             .spikes = c->track.spikes,
                             .loss_is_no_objective = p->request.policy.on,
                             .advice = divergence_advice(&r->train, advice, sizeof advice)};
@@ -225,6 +228,7 @@ static status train(command_line *l, comm **mesh) {
     TRY_GOTO(rc, job_check(&j), done);
     if (ranks) TRY_GOTO(rc, agree_on_program(ranks, &j.plan), done);
     if (!ranks || comm_rank(ranks) == 0) train_report_data(j.data, r, &j.plan);
+    if (l->show_example && (!ranks || comm_rank(ranks) == 0)) TRY_GOTO(rc, record_text_print_first(j.data, r), done);
     TRY_GOTO(rc, agree_on_dir(ranks, c, r, run_dir, sizeof run_dir), done);
     TRY_GOTO(rc, job_use_dir(&j, run_dir), done);
     if (ranks) ranks_use_dir(run_dir);

@@ -78,6 +78,7 @@ struct track {
     record first_step, last_step; /* since track_open; count_steps tells whether they hold anything */
     uint64_t count_steps;
     loss_watch watch;
+    epoch_watch epochs;
     jsonl events; /* what the watch reports; made with the first of them */
     bool events_failed;
 };
@@ -449,6 +450,8 @@ static void event_add(track *t, const loss_event *e) {
 
 static void losses_watch(track *t, const train_step_report *r) {
     loss_event e;
+    char text[160];
+    if (epoch_watch_step(&t->epochs, r, text, sizeof text) && t->out_fd >= 0) text_add_line(t, text);
     if (jsonl_is_open(&t->events)) jsonl_cut_from(&t->events, r->step, false);
     if (loss_watch_step(&t->watch, r, &e)) event_add(t, &e);
 }
@@ -563,6 +566,7 @@ status track_open(track **out, const track_options *o) {
     jsonl_init(&t->completions, "completions");
     jsonl_init(&t->events, "events");
     t->watch = (loss_watch){.spikes = o->spikes, .is_no_objective = o->loss_is_no_objective, .advice = o->advice};
+    if (o->steps_per_epoch >= (double)o->log_every) t->epochs.steps = o->steps_per_epoch;
     t->ring = mem_alloc(sizeof *t->ring * RING_SIZE);
     pthread_mutex_init(&t->lock, NULL);
     pthread_condattr_t monotonic;

@@ -17,6 +17,7 @@ typedef struct track_options {
     double peak_flops;       /* of this machine, measured; 0 = do not print a share */
     uint64_t memory_planned; /* device bytes */
     int64_t log_every;
+    double steps_per_epoch;    /* a line after each, where they are longer than log_every; 0: the data is endless */
     double spikes;             /* track.spikes: loss spikes and divergence are reported; 0: they are not */
     bool loss_is_no_objective; /* ... but only losses that are not finite: this task's do not fall as it learns */
     const char *advice;        /* ... with what to try against divergence; borrowed. NULL: nothing */

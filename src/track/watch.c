@@ -1,4 +1,4 @@
-/* watch.c - loss spikes and divergence, by statistics that noise does not move.
+/* watch.c - loss spikes and divergence, by statistics that noise does not move; and the mean loss of every epoch.
  *
  * A spike stands alone: it is `spikes` times as far above the median of the last 200 losses as 98 % of these are, half as far again
  * as the highest of them, and 10 % (at least 0.1) above the median. So a batch of few tokens, whose losses have a heavy tail, is judged
@@ -124,4 +124,21 @@ bool loss_watch_step(loss_watch *w, const train_step_report *r, loss_event *out)
     if (diverged) return true; /* says more than the spike that it began with */
     if (named) *out = spike;
     return named;
+}
+
+/* ---- epochs --------------------------------------------------------------------------------------------------------- */
+
+bool epoch_watch_step(epoch_watch *w, const train_step_report *r, char *out, size_t n) {
+    if (w->steps <= 0) return false;
+    if (isfinite(r->loss)) w->sum += r->loss, w->n++;
+    int64_t epoch = (int64_t)floor((double)r->step / w->steps * (1 + 1e-12));
+    if (epoch == (int64_t)floor((double)(r->step - 1) / w->steps * (1 + 1e-12))) return false;
+    int written = snprintf(out, n, "epoch %lld done at step %lld of %lld", (long long)epoch, (long long)r->step,
+                           (long long)r->steps);
+    if (w->n > 0)
+        snprintf(out + written, n - (size_t)written, ": mean loss %.4f of %lld steps", w->sum / (double)w->n,
+                 (long long)w->n);
+    w->sum = 0;
+    w->n = 0;
+    return true;
 }

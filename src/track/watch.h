@@ -27,6 +27,15 @@ typedef struct loss_watch {
     int64_t not_finite[5];        /* the last steps whose loss was not; 0: none */
 } loss_watch;
 
+/* A line at the end of every epoch. */
+typedef struct epoch_watch {
+    double steps; /* of an epoch; 0: the data is endless, or no line is wanted */
+    double sum;   /* of the losses of this epoch that are finite ... */
+    int64_t n;    /* ... and how many */
+} epoch_watch;
+/* True: this step ends an epoch, and out says so. */
+bool epoch_watch_step(epoch_watch *w, const train_step_report *r, char *out, size_t n);
+
 typedef struct loss_event {
     const char *name; /* spike | divergence | not-finite */
     int64_t step;

@@ -151,6 +151,29 @@ static void losses_that_are_not_finite_are_warned_of_once(void **state) {
     assert_int_equal(f.list[0].step, 2505);
 }
 
+static void epochs_end_where_they_end(void **state) {
+    epoch_watch w = {.steps = 12.5};
+    char text[160];
+    int64_t ends[8], n = 0;
+    for (int64_t step = 1; step <= 50; step++) {
+        train_step_report r = {.step = step, .steps = 50, .loss = step == 3 ? NAN : (double)step};
+        if (epoch_watch_step(&w, &r, text, sizeof text)) ends[n++] = step;
+        if (step == 13) assert_string_equal(text, "epoch 1 done at step 13 of 50: mean loss 7.3333 of 12 steps");
+    }
+    assert_int_equal(n, 4);
+    assert_true(ends[0] == 13 && ends[1] == 25 && ends[2] == 38 && ends[3] == 50);
+    for (int k = 1; k < 400; k++) { /* whole epochs end with their last step, whatever the division gives */
+        double per_epoch = 7.0 / (3.0 / (double)k);
+        int found = 0;
+        for (int64_t step = 1; step <= 7 * k; step++) {
+            epoch_watch one = {.steps = per_epoch};
+            train_step_report r = {.step = step, .steps = 7 * k};
+            found += epoch_watch_step(&one, &r, text, sizeof text);
+        }
+        if (per_epoch >= 1 && found != 3) fail_msg("%d epochs of %g steps in %d", found, per_epoch, 7 * k);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(noise_is_no_alarm),
@@ -158,6 +181,7 @@ int main(void) {
         cmocka_unit_test(a_new_level_is_one_spike),
         cmocka_unit_test(divergence_is_warned_of_once),
         cmocka_unit_test(losses_that_are_not_finite_are_warned_of_once),
+        cmocka_unit_test(epochs_end_where_they_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
