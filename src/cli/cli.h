@@ -17,7 +17,7 @@ typedef struct command_line {
     text_list stage_sets;                 /* pipeline: --set of every stage */
     const char *deepspeed;                /* a file of DeepSpeed beside CONFIG */
     foreign foreign;                      /* what was translated from files of other programs, if any */
-    bool help, json, program, show_config, longest, profile;
+    bool help, json, program, show_config, show_example, longest, profile;
     const char *trace, *timeline;
     const char *reference; /* help: where the reference pages go */
     int dtype;             /* into the row's list; -1: as trained */

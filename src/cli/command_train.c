@@ -2,8 +2,10 @@
 #define _GNU_SOURCE 1 /* program_invocation_name */
 #include "cli/cli.h"
 #include "cli/ranks.h"
+#include "cli/record_text.h"
 #include "cli/train_report.h"
 #include "measure/measure.h"
+#include "ralo.h"
 #include "track/track.h"
 
 #include <errno.h>
@@ -36,14 +38,17 @@ static void catch_signal_of_mpirun(void) {
 }
 
 typedef struct listener {
-    track *t;
+    track *t; /* NULL: not the first rank */
+    monitor *monitor;
     const config *c;
     const char *run_dir;
     int n_examples;
 } listener;
 
 static void on_step(void *context, const train_step_report *r) {
-    track_step(((listener *)context)->t, r, r->device_bytes);
+    listener *l = context;
+    if (l->t) track_step(l->t, r, r->device_bytes);
+    monitor_step(l->monitor, r);
 }
 static void on_eval(void *context, const train_eval_report *r) { track_eval(((listener *)context)->t, r); }
 static void on_sample(void *context, const train_sample *s) { track_sample(((listener *)context)->t, s); }
@@ -66,9 +71,11 @@ static void on_example(void *context, const char *prompt, const char *expected, 
 }
 
 /* Not earlier: if resuming is refused, the settings saved in that run directory must stay as they are. */
-static status on_start(void *context) {
+static status on_start(void *context, int64_t step) {
     const listener *l = context;
-    return config_save(l->c, l->run_dir);
+    if (l->t) TRY(config_save(l->c, l->run_dir));
+    monitor_start(l->monitor, step);
+    return OK;
 }
 
 /* runs/<model>-20261115-014500, with -2 and so on appended if a run of the same second has that name. */
@@ -128,6 +135,16 @@ static status agree_on_dir(comm *ranks, const config *c, const train_request *r,
     return ranks ? comm_broadcast(ranks, dir, n, 0) : OK;
 }
 
+/* What to try when the loss diverges, with the settings of this run. */
+static const char *divergence_advice(const train_options *o, char *out, size_t n) {
+    char clip[64];
+    if (o->clip > 0) snprintf(clip, sizeof clip, "a smaller train.clip than %g", o->clip);
+    else snprintf(clip, sizeof clip, "train.clip=1");
+    snprintf(out, n, "try a lower train.lr than %g, a longer train.warmup than %lld steps, or %s", o->lr,
+             (long long)o->warmup, clip);
+    return out;
+}
+
 static status run(command_line *l, job *j, const char *run_dir) {
     const config *c = &l->config;
     const train_request *r = &j->request;
@@ -135,26 +152,40 @@ static status run(command_line *l, job *j, const char *run_dir) {
     bool speaks = !r->comm || comm_rank(r->comm) == 0;
     status rc = OK;
     double peak = 0;
+    char advice[256];
     listener observed = {.c = c, .run_dir = run_dir};
-    train_observer observer = {0};
+    train_observer observer = {.context = &observed, .on_step = on_step, .on_start = on_start};
     train_result result;
     rank_memory *all = NULL;
     if (speaks) {
         TRY(measure_peak(r->backend, &(backend_options){r->n_threads, r->bind, r->gpu},
                          precision_compute(p->request.choice.precision), &peak));
+        double epochs = train_epochs(j->data, p, r->train.steps);
         track_options to = {.run_dir = run_dir,
                             .samples = r->train.sample_every > 0,
                             .completions = p->request.policy.on && r->train.rl.log_prompts > 0,
                             .out = stderr,
                             .peak_flops = peak,
                             .memory_planned = p->planned[TIER_DEVICE],
-                            .log_every = r->train.log_every};
+                            .log_every = r->train.log_every,
+                            .steps_per_epoch = epochs > 0 ? (double)r->train.steps / epochs : 0,
+                            .spikes = c->track.spikes,
+                            .loss_is_no_objective = p->request.policy.on,
+                            .advice = divergence_advice(&r->train, advice, sizeof advice)};
         TRY(track_open(&observed.t, &to));
         observer = (train_observer){&observed, on_step,  on_eval,   on_example,   on_message,
                                     on_save,   on_start, on_sample, on_completion};
     }
     catch_signals(r->comm != NULL);
+    observed.monitor = monitor_open(&(monitor_options){.request = r,
+                                                       .plan = p,
+                                                       .data = j->data,
+                                                       .version = RALO_VERSION,
+                                                       .track = observed.t,
+                                                       .has_memory = c->track.monitor});
     rc = train_run(r, p, j->data, &observer, &result);
+    if (speaks) track_sync(observed.t); /* a run that has ended has all of its metrics */
+    monitor_close(observed.monitor, rc);
     if (speaks) track_close(observed.t);
     if (rc == OK) rc = train_report_gather(r->comm, p, &result, &all);
     if (rc == OK && speaks) {
@@ -197,6 +228,7 @@ static status train(command_line *l, comm **mesh) {
     TRY_GOTO(rc, job_check(&j), done);
     if (ranks) TRY_GOTO(rc, agree_on_program(ranks, &j.plan), done);
     if (!ranks || comm_rank(ranks) == 0) train_report_data(j.data, r, &j.plan);
+    if (l->show_example && (!ranks || comm_rank(ranks) == 0)) TRY_GOTO(rc, record_text_print_first(j.data, r), done);
     TRY_GOTO(rc, agree_on_dir(ranks, c, r, run_dir, sizeof run_dir), done);
     TRY_GOTO(rc, job_use_dir(&j, run_dir), done);
     if (ranks) ranks_use_dir(run_dir);

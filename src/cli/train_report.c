@@ -70,13 +70,6 @@ static void warn_of_epochs(const train_request *r, double epochs) {
         (long long)r->train.steps, epochs, (long long)fmax(1, round(3 * (double)r->train.steps / epochs)));
 }
 
-double train_report_epochs(const dataset *d, const plan *p, int64_t steps) {
-    data_report r;
-    dataset_report(d, SPLIT_TRAIN, &r);
-    double rows = (double)plan_tokens_per_step(p) / (double)p->request.seq_len;
-    return r.rows_per_epoch ? (double)steps * rows / (double)r.rows_per_epoch : 0;
-}
-
 /* Where no chat format marks the turns, nothing tells the model where a prompt ends. */
 static void warn_of_glued_pairs(const train_request *q, const data_report *r) {
     if (r->chat != CHAT_NONE || !data_pairs_are_glued(&q->data)) return;
@@ -99,7 +92,7 @@ static void report_prompts(const train_request *q, const data_report *r, const d
 void train_report_data(const dataset *d, const train_request *q, const plan *p) {
     data_report r, held_out;
     const char *path;
-    double share, epochs = train_report_epochs(d, p, q->train.steps);
+    double share, epochs = train_epochs(d, p, q->train.steps);
     bool records = data_source_has_records(&q->data);
     dataset_report(d, SPLIT_TRAIN, &r);
     dataset_report(d, SPLIT_EVAL, &held_out);
@@ -150,7 +143,7 @@ static const char *compare_to_predicted(char out[48], double ratio) {
 
 void train_report_summary(const plan *p, const dataset *d, const train_result *t, const char *run_dir) {
     char a[32], b[32], c[32], comparison[48];
-    double epochs = train_report_epochs(d, p, t->steps);
+    double epochs = train_epochs(d, p, t->steps);
     fprintf(stderr, "done      %lld step%s", (long long)t->steps, plural((uint64_t)t->steps));
     if (epochs > 0) fprintf(stderr, " (%.1f epochs)", epochs);
     fprintf(stderr, ", %s tokens", str_format_count(a, (double)t->tokens));

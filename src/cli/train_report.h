@@ -3,8 +3,6 @@
 #include "cli/cli.h"
 
 void train_report_data(const dataset *d, const train_request *r, const plan *p);
-/* How often a run of so many steps sees the data; 0: it is endless. */
-double train_report_epochs(const dataset *d, const plan *p, int64_t steps);
 void train_report_summary(const plan *p, const dataset *d, const train_result *t, const char *run_dir);
 void train_report_breakdown(const plan *p, const train_result *t);
 

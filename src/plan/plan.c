@@ -27,25 +27,31 @@ static void sort_by_size(const program *g, value_id *ids, size_t n) {
     free(list);
 }
 
+value_id *plan_values_alive(const program *g, tier t, size_t op_index, size_t *n) {
+    lifetime *life = mem_alloc(g->n_values * sizeof *life);
+    value_id *out = mem_alloc(g->n_values * sizeof *out);
+    *n = 0;
+    plan_lifetimes(g, life);
+    for (value_id v = 1; v < g->n_values; v++) {
+        const value *a = &g->values[v];
+        if (a->view_of || a->tier != t || life[v].first > op_index || life[v].last < op_index) continue;
+        out[(*n)++] = v;
+    }
+    sort_by_size(g, out, *n);
+    free(life);
+    return out;
+}
+
 static void find_peak(plan *p) {
     const program *g = &p->program;
-    lifetime *life = mem_alloc(g->n_values * sizeof *life);
     plan_alive *alive = plan_alive_at_ops(g, TIER_DEVICE);
     uint64_t most = 0;
     for (size_t i = 0; i < g->n_ops; i++)
         if (plan_alive_sum(&alive[i]) > most) most = plan_alive_sum(&alive[i]), p->peak_op = i;
     memcpy(p->by_role, alive[p->peak_op].by_role, sizeof p->by_role);
     p->gap_bytes = p->planned[TIER_DEVICE] - plan_alive_sum(&alive[p->peak_op]);
-    p->at_peak = mem_alloc(g->n_values * sizeof *p->at_peak);
-    plan_lifetimes(g, life);
-    for (value_id v = 1; v < g->n_values; v++) {
-        const value *a = &g->values[v];
-        if (a->view_of || a->tier != TIER_DEVICE || life[v].first > p->peak_op || life[v].last < p->peak_op) continue;
-        p->at_peak[p->n_at_peak++] = v;
-    }
-    sort_by_size(g, p->at_peak, p->n_at_peak);
+    p->at_peak = plan_values_alive(g, TIER_DEVICE, p->peak_op, &p->n_at_peak);
     free(alive);
-    free(life);
 }
 
 static void count_work(plan *p) {

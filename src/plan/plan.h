@@ -253,6 +253,12 @@ uint64_t *plan_bytes_at_ops(const plan *p);
 /* Most bytes alive in the sections of a rollout (prefill, decode), or in those of everything else. */
 uint64_t plan_rollout_bytes(const plan *p, bool of_rollout);
 
+/* ---- timeline_json.c: the same by role and tier, for programs ------------------------------------------------------- */
+
+/* memory.json of a run directory: every tier that the program uses, with the bytes alive at each op by role and the values alive at
+ * its peak; measured: the peaks that the ledger saw, by tier, or NULL. The caller takes it. */
+json_t *plan_timeline_json(const plan *p, const uint64_t *measured);
+
 /* ---- fit.c: when it does not fit -------------------------------------------------------------------------------- */
 
 /* ERR_FIT when the device limit is too small, naming the largest contributors and the smallest change that fits. */

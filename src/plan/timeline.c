@@ -87,14 +87,25 @@ static void add_section(plan_timeline *t, const program *g, section s, const cha
     add_part(t, name, first, end);
 }
 
-static void find_parts(plan_timeline *t, const plan *p) {
+/* What is shown of the sections that are no part of every step: those in which the most bytes are alive. */
+typedef struct shown_sections {
+    bool start, eval, turn;
+} shown_sections;
+
+static void note_section(shown_sections *s, section peak) {
+    s->start |= peak == SECTION_START;
+    s->eval |= peak == SECTION_EVAL;
+    s->turn |= peak == SECTION_TURN;
+}
+
+static void find_parts(plan_timeline *t, const plan *p, shown_sections shown) {
     const program *g = &p->program;
-    section peak = g->n_ops ? g->ops[p->peak_op].section : SECTION_MICRO;
-    if (peak == SECTION_START) add_section(t, g, SECTION_START, "start");
+    if (shown.start) add_section(t, g, SECTION_START, "start");
     add_section(t, g, SECTION_PREPARE, "prepare");
     add_micro(t, p);
     add_section(t, g, SECTION_UPDATE, "update");
-    if (peak == SECTION_EVAL) add_section(t, g, SECTION_EVAL, "evaluation");
+    if (shown.turn) add_section(t, g, SECTION_TURN, "update and next step");
+    if (shown.eval) add_section(t, g, SECTION_EVAL, "evaluation");
     add_section(t, g, SECTION_PREFILL, "prefill");
     add_section(t, g, SECTION_DECODE, "decode");
 }
@@ -102,14 +113,14 @@ static void find_parts(plan_timeline *t, const plan *p) {
 /* ---- columns -------------------------------------------------------------------------------------------------------- */
 
 /* A column never mixes ops of two parts, and every part has at least one column. */
-static void cut_columns(plan_timeline *t) {
+static void cut_columns(plan_timeline *t, size_t most) {
     size_t n_ops = 0;
     for (size_t i = 0; i < t->n_parts; i++) n_ops += t->parts[i].end_op - t->parts[i].first_op;
-    t->columns = mem_alloc((TIMELINE_COLUMNS + 1) * sizeof *t->columns);
+    t->columns = mem_alloc((most + 1) * sizeof *t->columns);
     for (size_t i = 0; i < t->n_parts; i++) {
         plan_timeline_part *part = &t->parts[i];
         size_t n = part->end_op - part->first_op, n_columns = n;
-        if (n_ops > TIMELINE_COLUMNS) n_columns = MAX(n * (TIMELINE_COLUMNS - TIMELINE_PARTS) / n_ops, (size_t)1);
+        if (n_ops > most) n_columns = MAX(n * (most - TIMELINE_PARTS) / n_ops, (size_t)1);
         part->first_column = t->n_columns;
         for (size_t k = 0; k < n_columns; k++)
             t->columns[t->n_columns++] = (plan_column){.first_op = part->first_op + k * n / n_columns,
@@ -118,13 +129,13 @@ static void cut_columns(plan_timeline *t) {
     }
 }
 
-static void fill_device(plan_timeline *t, const plan_alive *alive) {
+static void fill_columns(plan_timeline *t, const plan_alive *alive) {
     for (size_t i = 0; i < t->n_columns; i++) {
         plan_column *c = &t->columns[i];
         c->op = c->first_op;
         for (size_t k = c->first_op; k < c->end_op; k++)
             if (plan_alive_sum(&alive[k]) > plan_alive_sum(&alive[c->op])) c->op = k;
-        c->device = alive[c->op];
+        c->alive = alive[c->op];
     }
 }
 
@@ -137,15 +148,35 @@ static void fill_other(plan_timeline *t, tier at, const plan_alive *alive) {
 
 void plan_timeline_init(plan_timeline *t, const plan *p) {
     *t = (plan_timeline){0};
-    find_parts(t, p);
-    cut_columns(t);
+    shown_sections shown = {0};
+    if (p->program.n_ops) note_section(&shown, p->program.ops[p->peak_op].section);
+    find_parts(t, p, shown);
+    cut_columns(t, TIMELINE_COLUMNS);
     for (tier at = 0; at < TIER_COUNT; at++) {
         if (at != TIER_DEVICE && !p->program.arena_bytes[at]) continue;
         plan_alive *alive = plan_alive_at_ops(&p->program, at);
-        if (at == TIER_DEVICE) fill_device(t, alive);
+        if (at == TIER_DEVICE) fill_columns(t, alive);
         else fill_other(t, at, alive);
         free(alive);
     }
+}
+
+static size_t fullest_op(const program *g, const plan_alive *alive) {
+    size_t at = 0;
+    for (size_t i = 1; i < g->n_ops; i++)
+        if (plan_alive_sum(&alive[i]) > plan_alive_sum(&alive[at])) at = i;
+    return at;
+}
+
+void plan_timeline_init_tier(plan_timeline *t, const plan *p, tier at, size_t most) {
+    *t = (plan_timeline){0};
+    shown_sections shown = {0};
+    plan_alive *alive = plan_alive_at_ops(&p->program, at);
+    if (p->program.n_ops) note_section(&shown, p->program.ops[fullest_op(&p->program, alive)].section);
+    find_parts(t, p, shown);
+    cut_columns(t, most);
+    fill_columns(t, alive);
+    free(alive);
 }
 
 void plan_timeline_fini(plan_timeline *t) {

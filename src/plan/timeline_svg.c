@@ -150,7 +150,7 @@ static void add_description(strbuf *b, const plan *p) {
 
 static bool has_role(const plan_timeline *t, role r) {
     for (size_t i = 0; i < t->n_columns; i++)
-        if (t->columns[i].device.by_role[r]) return true;
+        if (t->columns[i].alive.by_role[r]) return true;
     return false;
 }
 
@@ -161,7 +161,7 @@ static void add_band(strbuf *b, const plan_timeline *t, size_t last, double top)
     strbuf_printf(b, "<path id=\"%s\" fill=\"%s\" d=\"M0 %d", role_name(bands[last].role), bands[last].color, LEVELS);
     for (size_t i = 0; i < t->n_columns; i++) {
         uint64_t sum = 0;
-        for (size_t k = 0; k <= last; k++) sum += t->columns[i].device.by_role[bands[k].role];
+        for (size_t k = 0; k <= last; k++) sum += t->columns[i].alive.by_role[bands[k].role];
         int next = scaled(sum, top, LEVELS);
         if (next != level) {
             if (run) strbuf_printf(b, "h%zu", run);

@@ -7,6 +7,7 @@
  * Only track_open returns errors: a directory in which metrics.jsonl cannot be made is a wrong request. */
 #include "track/track.h"
 #include "track/jsonl.h"
+#include "track/watch.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -76,6 +77,10 @@ struct track {
     uint64_t drawn_ns;
     record first_step, last_step; /* since track_open; count_steps tells whether they hold anything */
     uint64_t count_steps;
+    loss_watch watch;
+    epoch_watch epochs;
+    jsonl events; /* what the watch reports; made with the first of them */
+    bool events_failed;
 };
 
 /* ---- the caller's side ----------------------------------------------------------------------------------------- */
@@ -400,7 +405,7 @@ static void metrics_add_eval(track *t, const train_eval_report *e) {
 
 /* A file that fails is given up, with one warning. */
 static void files_flush(track *t) {
-    jsonl *files[] = {&t->metrics, &t->samples, &t->completions};
+    jsonl *files[] = {&t->metrics, &t->samples, &t->completions, &t->events};
     char text[512];
     for (size_t i = 0; i < ARRAY_LENGTH(files); i++)
         if (!jsonl_flush(files[i], text, sizeof text) && t->out_fd >= 0) text_add_line(t, text);
@@ -417,6 +422,40 @@ static void sample_write(track *t, const sample_record *s) {
     free(s->shown);
 }
 
+/* ---- events.jsonl -------------------------------------------------------------------------------------------------- */
+
+/* Only with the first event: most runs have none. */
+static void events_open(track *t) {
+    if (!t->options.run_dir || t->events_failed || jsonl_is_open(&t->events)) return;
+    t->events_failed = jsonl_open(&t->events, t->options.run_dir) != OK;
+    if (t->events_failed && t->out_fd >= 0) text_add_line(t, error_message());
+    error_clear();
+}
+
+static void event_add(track *t, const loss_event *e) {
+    events_open(t);
+    if (t->out_fd >= 0) text_add_line(t, e->message);
+    if (!jsonl_is_open(&t->events)) return;
+    jsonl_cut_from(&t->events, e->step, false);
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    json_t *line = json_pack("{s:I, s:s, s:f, s:o, s:o, s:s}", "step", (json_int_t)e->step, "event", e->name, "time",
+                             (double)now.tv_sec + 1e-9 * (double)now.tv_nsec, "loss", number_or_null(e->loss), "median",
+                             number_or_null(e->median), "message", e->message);
+    char *text = json_dumps(line, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(15));
+    strbuf_printf(&t->events.lines, "%s\n", text);
+    free(text);
+    json_decref(line);
+}
+
+static void losses_watch(track *t, const train_step_report *r) {
+    loss_event e;
+    char text[160];
+    if (epoch_watch_step(&t->epochs, r, text, sizeof text) && t->out_fd >= 0) text_add_line(t, text);
+    if (jsonl_is_open(&t->events)) jsonl_cut_from(&t->events, r->step, false);
+    if (loss_watch_step(&t->watch, r, &e)) event_add(t, &e);
+}
+
 /* ---- the writer ------------------------------------------------------------------------------------------------ */
 
 static void record_write(track *t, record *r) {
@@ -428,6 +467,7 @@ static void record_write(track *t, record *r) {
         if (file) jsonl_cut_from(&t->metrics, r->step.report.step, false);
         if (file) metrics_add_step(t, r);
         if (out) text_add_step(t, r);
+        losses_watch(t, &r->step.report);
         break;
     case RECORD_EVAL:
         if (file) jsonl_cut_from(&t->metrics, r->eval.step, true);
@@ -507,6 +547,7 @@ static void track_free(track *t) {
     jsonl_close(&t->metrics);
     jsonl_close(&t->samples);
     jsonl_close(&t->completions);
+    jsonl_close(&t->events);
     strbuf_fini(&t->text);
     strbuf_fini(&t->line);
     pthread_cond_destroy(&t->changed);
@@ -523,6 +564,9 @@ status track_open(track **out, const track_options *o) {
     jsonl_init(&t->metrics, "metrics");
     jsonl_init(&t->samples, "samples");
     jsonl_init(&t->completions, "completions");
+    jsonl_init(&t->events, "events");
+    t->watch = (loss_watch){.spikes = o->spikes, .is_no_objective = o->loss_is_no_objective, .advice = o->advice};
+    if (o->steps_per_epoch >= (double)o->log_every) t->epochs.steps = o->steps_per_epoch;
     t->ring = mem_alloc(sizeof *t->ring * RING_SIZE);
     pthread_mutex_init(&t->lock, NULL);
     pthread_condattr_t monotonic;
@@ -544,6 +588,8 @@ status track_open(track **out, const track_options *o) {
     if (o->run_dir) TRY_GOTO(rc, jsonl_open(&t->metrics, o->run_dir), fail);
     if (o->run_dir && o->samples) TRY_GOTO(rc, jsonl_open(&t->samples, o->run_dir), fail);
     if (o->run_dir && o->completions) TRY_GOTO(rc, jsonl_open(&t->completions, o->run_dir), fail);
+    /* An earlier run's: steps that are made again lose their events. */
+    if (o->run_dir && dir_holds(o->run_dir, "events.jsonl")) TRY_GOTO(rc, jsonl_open(&t->events, o->run_dir), fail);
 
     sigset_t all, before;
     sigfillset(&all);

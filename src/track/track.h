@@ -1,5 +1,5 @@
 #pragma once
-/* track.h - the progress line on the terminal; metrics.jsonl, samples.jsonl and completions.jsonl in the run directory.
+/* track.h - the progress line on the terminal; metrics.jsonl, samples.jsonl, completions.jsonl and events.jsonl in the run directory.
  *
  * Tracking never blocks a step and never fails a run: a failed output is reported once and then given up.
  *
@@ -17,6 +17,10 @@ typedef struct track_options {
     double peak_flops;       /* of this machine, measured; 0 = do not print a share */
     uint64_t memory_planned; /* device bytes */
     int64_t log_every;
+    double steps_per_epoch;    /* a line after each, where they are longer than log_every; 0: the data is endless */
+    double spikes;             /* track.spikes: loss spikes and divergence are reported; 0: they are not */
+    bool loss_is_no_objective; /* ... but only losses that are not finite: this task's do not fall as it learns */
+    const char *advice;        /* ... with what to try against divergence; borrowed. NULL: nothing */
 } track_options;
 typedef struct track track;
 status track_open(track **out, const track_options *o);
@@ -29,6 +33,26 @@ void track_eval(track *t, const train_eval_report *r);
 void track_sample(track *t, const train_sample *s); /* a line of samples.jsonl, and shown */
 void track_completion(track *t, const train_completion *c); /* a line of completions.jsonl */
 void track_message(track *t, const char *text);     /* a message that does not break the progress bar */
+
+/* ---- the run directory's own files (monitor.c) --------------------------------------------------------------------------
+ *
+ * run.json (what the run is and its state), plan.json, memory.json (bytes over one step) and monitor/rank-NNNNN.jsonl (memory over the
+ * run), as docs/design/files.md describes them. No call fails or waits for a disk in a step; what cannot be written is reported once
+ * and given up. All calls take NULL, which is a run without a directory. */
+typedef struct monitor monitor;
+typedef struct monitor_options {
+    const train_request *request; /* with its run_dir; borrowed, as are the others, until monitor_close */
+    const plan *plan;
+    const dataset *data;
+    const char *version; /* of ralo */
+    track *track;        /* shows warnings; NULL: they go to the log */
+    bool has_memory;     /* memory.json and monitor/ too */
+} monitor_options;
+/* A run that begins writes its files now; one that is resumed when that was accepted, so that a refused one changes nothing. */
+monitor *monitor_open(const monitor_options *o);
+void monitor_start(monitor *m, int64_t step);              /* ready to train, after this step */
+void monitor_step(monitor *m, const train_step_report *r); /* between steps: stores a few numbers */
+void monitor_close(monitor *m, status rc);                 /* how the run ended; this thread's error says why */
 
 /* One key of metrics.jsonl, as metrics.def describes it. */
 typedef enum metric_record { METRIC_OF_STEP, METRIC_OF_EVAL } metric_record;

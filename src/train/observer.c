@@ -19,3 +19,10 @@ void train_metrics_add(train_metrics *m, const task_metric *row, double value) {
     m->list[m->n].row = row;
     m->list[m->n++].value = value;
 }
+
+double train_epochs(const dataset *d, const plan *p, int64_t steps) {
+    data_report r;
+    dataset_report(d, SPLIT_TRAIN, &r);
+    double rows = (double)plan_tokens_per_step(p) / (double)p->request.seq_len;
+    return r.rows_per_epoch ? (double)steps * rows / (double)r.rows_per_epoch : 0;
+}

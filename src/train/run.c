@@ -480,7 +480,7 @@ status train_run(const train_request *r, const plan *p, const dataset *d, const 
     trainer *t;
     *out = (train_result){.eval = {.loss = NAN, .exact_match = NAN}};
     TRY_GOTO(rc, trainer_open(&t, r, p, d, o), done);
-    if (o->on_start) TRY_GOTO(rc, o->on_start(o->context), done);
+    if (o->on_start) TRY_GOTO(rc, o->on_start(o->context, t->state.step), done);
     sys_cores before, after;
     sys_cores_get(&before);
     rc = loop(t, out);

@@ -7,6 +7,8 @@
  * The context is planned before any prompt is known: a row and the new tokens. A longer prompt is refused, never cut. */
 #include "train/samples.h"
 
+#include "data/prompts.h"
+
 #include <stdlib.h>
 
 enum { SLOTS_MOST = 16, PAGE_SIZE = 32, PREFILL = 256, PREFILL_DISCRETE = 2048 };
@@ -25,17 +27,22 @@ struct samples {
 
 static bool has_file(const train_options *o) { return o->sample_prompts && *o->sample_prompts; }
 
+status samples_check(const train_request *r) {
+    const train_options *o = &r->train;
+    if (!o->sample_every || has_file(o) || str_starts_with(r->data.source, "builtin:") || r->data.eval_fraction > 0)
+        return OK;
+    return ERR(ERR_INPUT,
+               "train.sample_prompts: found none with data.eval_fraction 0, expected a file: without it prompts are "
+               "taken from held-out rows");
+}
+
 status samples_shape(train_request *r) {
     const train_options *o = &r->train;
     plan_request *p = &r->plan;
     p->generation = (generation_shape){0};
     p->generator_bytes = 0;
     if (!o->sample_every) return OK;
-    if (!has_file(o) && !str_starts_with(r->data.source, "builtin:") && r->data.eval_fraction == 0)
-        return ERR(
-            ERR_INPUT,
-            "train.sample_prompts: found none with data.eval_fraction 0, expected a file: without it prompts are "
-            "taken from held-out rows");
+    TRY(samples_check(r));
     generation_shape *g = &p->generation;
     g->beside_training = true;
     g->slots = MIN(o->samples, (int64_t)SLOTS_MOST);
@@ -175,12 +182,27 @@ static status take_rows(samples *s, size_t most) {
     return OK;
 }
 
+/* Of data without rows: the held-out prompts as they are. */
+static void take_prompts(samples *s, size_t most) {
+    const prompt_set *set = dataset_prompts(s->host.data);
+    prompts_report report;
+    prompts_report_get(set, &report);
+    for (uint64_t i = 0; i < report.n[SPLIT_EVAL] && s->n < most; i++) {
+        prompt_record p = prompts_get(set, SPLIT_EVAL, i);
+        int32_t *ids = mem_alloc(p.n_tokens * sizeof *ids);
+        memcpy(ids, p.tokens, p.n_tokens * sizeof *ids);
+        add_prompt(s, ids, p.n_tokens, p.text);
+    }
+    s->end = prompts_end(set);
+}
+
 static status find_prompts(samples *s) {
     const train_options *o = &s->host.request->train;
     size_t most = (size_t)o->samples;
     s->prompts = arena_array(&s->memory, prompt, most);
     s->texts = arena_array(&s->memory, span, most);
-    if (!has_file(o)) TRY(take_rows(s, most));
+    if (!has_file(o) && dataset_kind(s->host.data) == DATA_PROMPTS) take_prompts(s, most);
+    else if (!has_file(o)) TRY(take_rows(s, most));
     else if (data_is_records(o->sample_prompts)) TRY(read_records(s, o->sample_prompts, most));
     else TRY(read_lines(s, o->sample_prompts, most));
     if (s->n > 0) return OK;

@@ -21,6 +21,7 @@ typedef struct samples_host { /* borrowed until it is closed */
 typedef struct samples samples;
 /* With train.sample_every: what the program must contain and what will be held on the host. Else nothing. */
 status samples_shape(train_request *r);
+status samples_check(const train_request *r); /* is there anything to take prompts from? Part of the shape */
 /* Attaches a generator and encodes the prompts. A prompt without room for one new token is an error that names it. */
 status samples_open(samples **out, const samples_host *h);
 void samples_close(samples *s);

@@ -9,6 +9,9 @@
 #include "train/step.h"
 
 #include <math.h>
+#include <string.h>
+
+#define DRIVER_INTERVAL_NS 1000000000ull
 
 /* Where a micro-batch stands among those that one run of the section takes. */
 static const micro_inputs *inputs_of(const stepper *s, int64_t micro) {
@@ -176,6 +179,16 @@ status stepper_run(stepper *s, bool next_step_follows, step_outcome *out) {
     return rc;
 }
 
+/* Between steps, on the thread that runs them: a call of the driver from another thread would wait for locks that a step holds.
+ * Rarely, because it may cost a millisecond. */
+static uint64_t read_driver(stepper *s) {
+    uint64_t now = clock_ns(), context, in_use;
+    if (s->driver_read_ns && now - s->driver_read_ns < DRIVER_INTERVAL_NS) return s->driver_bytes;
+    s->driver_read_ns = now;
+    s->driver_bytes = exec_driver_memory(s->exec, &context, &in_use) ? in_use : 0;
+    return s->driver_bytes;
+}
+
 status stepper_finish(stepper *s, const step_outcome *r, train_step_report *report) {
     const train_options *o = s->options;
     bool fp16 = s->plan->request.choice.precision == PRECISION_FP16;
@@ -212,6 +225,8 @@ status stepper_finish(stepper *s, const step_outcome *r, train_step_report *repo
                                   .loss_scale = fp16 ? scale : 0,
                                   .flops_per_second = share * s->plan->flops_per_step / r->seconds,
                                   .tokens = state->tokens,
+                                  .driver_bytes = read_driver(s),
                                   .skipped = r->skipped};
+    memcpy(report->tier_bytes, memory.peak, sizeof report->tier_bytes);
     return OK;
 }

@@ -45,6 +45,7 @@ typedef struct stepper {
     uint64_t n_micro_runs;                /* in these */
     uint64_t timed_tokens, timed_steps;
     double busy_seconds[OP_COUNT]; /* in steps, by kind of op */
+    uint64_t driver_read_ns, driver_bytes; /* when memory of the device was last asked for, and how much was in use */
 } stepper;
 
 /* What a step gave, before anything follows from it. */

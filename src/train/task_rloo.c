@@ -7,6 +7,7 @@
  * A checkpoint holds a position in the prompts and no rollout, so it is made after the last update of one (may_save). */
 #include "train/reference.h"
 #include "train/rollout_metrics.h"
+#include "train/samples.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -76,11 +77,7 @@ static status check_shape(const train_request *r) {
             "train.steps: found %lld, expected a multiple of rl.updates (%lld), so that the run ends with a whole "
             "rollout",
             (long long)r->train.steps, (long long)o->updates);
-    if (r->train.sample_every && !(r->train.sample_prompts && *r->train.sample_prompts))
-        return ERR(
-            ERR_INPUT,
-            "train.sample_prompts: found none with train.sample_every and train.task rloo, expected a file: its data "
-            "has no rows to take beginnings from; completions.jsonl has what is trained on");
+    TRY(samples_check(r));
     if (r->plan.choice.overlap_update == OVERLAP_TRUE)
         return ERR(ERR_INPUT,
                    "memory.overlap_update: found true with train.task rloo, expected auto or false: completions are "

@@ -176,7 +176,9 @@ typedef struct train_step_report {
     double loss, grad_norm, lr, tokens_per_second, step_ms, loss_scale;
     double flops_per_second;
     uint64_t tokens;
-    uint64_t device_bytes; /* highest byte touched so far */
+    uint64_t device_bytes;           /* highest byte touched so far */
+    uint64_t tier_bytes[TIER_COUNT]; /* the same of every tier */
+    uint64_t driver_bytes; /* of the device in use, as its driver counts: at most a second old; 0: not known */
     bool skipped;
     train_metrics metrics; /* of the task */
 } train_step_report;
@@ -216,10 +218,13 @@ typedef struct train_observer {
     void (*on_example)(void *context, const char *prompt, const char *expected, const char *got);
     void (*on_message)(void *context, const char *text);
     void (*on_save)(void *context);    /* before a checkpoint: reports so far should be on disk */
-    status (*on_start)(void *context); /* ready to train, resume accepted; an error ends the run */
+    /* Ready to train, resume accepted: after this step. An error ends the run. */
+    status (*on_start)(void *context, int64_t step);
     void (*on_sample)(void *context, const train_sample *s);
     void (*on_completion)(void *context, const train_completion *c);
 } train_observer;
+/* How often a run of so many steps sees the data; 0: it is endless, or not known. */
+double train_epochs(const dataset *d, const plan *p, int64_t steps);
 void train_say(const train_observer *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Another model whose numbers per token a run needs: they are computed before its memory is opened and kept in run_dir, by a

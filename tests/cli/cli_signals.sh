@@ -31,6 +31,7 @@ stop() {
     [ ! -s "$dir.json" ] || die "$signal: an interrupted run printed a result"
     step=$(sed -n 's/^stopped: interrupted after step \([0-9]*\) of.*/\1/p' "$dir.log")
     [ -n "$step" ] || die "$signal: no word on how to go on: $(tail -n 1 "$dir.log")"
+    grep -q "\"state\": \"stopped\", \"error\": null, \"step\": $step," "$dir/run.json" || die "$signal: its state: $(cat "$dir/run.json")"
     [ "$step" -lt $steps ] || die "$signal: came too late to prove anything"
     [ -f "$dir/checkpoints/step-$(printf %08d "$step")/checkpoint.json" ] || die "$signal: no checkpoint of step $step"
     echo "$signal: stopped after step $step"
@@ -38,6 +39,7 @@ stop() {
 resume() {
     "$RALO" train "${settings[@]}" --set run.dir="$1" --resume auto >"$1.json" 2>"$1.log" || die "resume: $(tail -n 1 "$1.log")"
     grep -q "resumed from .*: step $step," "$1.log" || die "$1 did not resume from step $step"
+    grep -q "\"state\": \"finished\", \"error\": null, \"step\": $steps," "$1/run.json" || die "$1: its state: $(cat "$1/run.json")"
     [ "$(hash_of <"$1.json")" = "$whole" ] || die "$1 ends with other parameters than the whole run"
 }
 

@@ -132,13 +132,13 @@ check 0 -- export alone bare --tokenizer none
 [ ! -e bare/tokenizer.json ] || fail "--tokenizer none copied one"
 
 # A link of a cache of Hugging Face is followed, one that leaves it is not.
-mkdir -p hub/blobs hub/snapshots/1 && cp away/original/*.json hub/blobs/ && echo secret >secret
+mkdir -p hub/blobs hub/snapshots/1 && cp away/original/*.json hub/blobs/ && echo treasure >secret
 for file in tokenizer.json tokenizer_config.json; do ln -s ../../blobs/$file hub/snapshots/1/$file; done
 check 0 -- "${trained[@]}" --set data.tokenizer=hub/snapshots/1 --set run.dir=hub-run --set run.export=hub-hf
 cmp -s hub-hf/tokenizer_config.json away/original/tokenizer_config.json || fail "files of a cache did not come along"
 ln -s "$work/secret" hub/snapshots/1/merges.txt
 special "merges.txt is a link to $work/secret" "${trained[@]}" --set data.tokenizer=hub/snapshots/1 --set run.dir=leak --set run.export=leak-hf
-! grep -rqs secret leak leak-hf || fail "what a link leads to was copied"
+! grep -rqs treasure leak leak-hf || fail "what a link leads to was copied"
 rm hub/snapshots/1/merges.txt && mkfifo hub/snapshots/1/merges.txt
 special "merges.txt $pipe" "${trained[@]}" --set data.tokenizer=hub/snapshots/1 --set run.dir=leak --set run.export=leak-hf
 

@@ -75,16 +75,16 @@ static void check_columns(const plan *p) {
     for (size_t i = 0; i < t.n_columns; i++) {
         const plan_column *c = &t.columns[i];
         assert_true(c->first_op <= c->op && c->op < c->end_op);
-        assert_memory_equal(&c->device, &counted[TIER_DEVICE][c->op], sizeof c->device);
-        highest = MAX(highest, plan_alive_sum(&c->device));
+        assert_memory_equal(&c->alive, &counted[TIER_DEVICE][c->op], sizeof c->alive);
+        highest = MAX(highest, plan_alive_sum(&c->alive));
         uint64_t most[TIER_COUNT] = {0};
         for (size_t k = c->first_op; k < c->end_op; k++)
             for (tier at = 0; at < TIER_COUNT; at++) most[at] = MAX(most[at], plan_alive_sum(&counted[at][k]));
-        assert_int_equal(most[TIER_DEVICE], plan_alive_sum(&c->device));
+        assert_int_equal(most[TIER_DEVICE], plan_alive_sum(&c->alive));
         for (tier at = 0; at < TIER_COUNT; at++) assert_int_equal(c->others[at], at == TIER_DEVICE ? 0 : most[at]);
         if (c->op != p->peak_op) continue;
         peak_is_shown = true;
-        assert_memory_equal(c->device.by_role, p->by_role, sizeof p->by_role);
+        assert_memory_equal(c->alive.by_role, p->by_role, sizeof p->by_role);
     }
     assert_true(peak_is_shown);
     assert_int_equal(highest, p->planned[TIER_DEVICE] - p->gap_bytes);
@@ -111,6 +111,60 @@ static void check_parts(const plan *p) {
     plan_timeline_fini(&t);
 }
 
+/* ---- memory.json ---------------------------------------------------------------------------------------------------- */
+
+static uint64_t number(const json_t *object, const char *key) {
+    const json_t *x = json_object_get(object, key);
+    assert_true(json_is_integer(x));
+    return (uint64_t)json_integer_value(x);
+}
+
+static void check_json_tier(const plan *p, tier at, const json_t *j, const uint64_t *measured) {
+    const program *g = &p->program;
+    plan_alive *counted = count_alive(g, at);
+    const json_t *points = json_object_get(j, "points"), *bytes = json_object_get(points, "bytes"),
+                 *index = json_object_get(points, "index"), *peak = json_object_get(j, "peak"), *value;
+    uint64_t arena = number(j, "planned_peak"), highest = 0, gaps = 0, sum = number(peak, "others_bytes"), last = UINT64_MAX;
+    size_t n = json_array_size(index), i;
+    assert_string_equal(json_string_value(json_object_get(j, "tier")), tier_name(at));
+    assert_int_equal(arena, g->arena_bytes[at]);
+    assert_int_equal(number(j, "measured_peak"), measured[at]);
+    assert_int_equal(json_array_size(bytes), ROLE_COUNT + 1);
+    assert_true(n > 0 && n <= 2000 && json_array_size(json_object_get(points, "op")) == n);
+    for (i = 0; i < n; i++) {
+        size_t op_index = (size_t)json_integer_value(json_array_get(index, i));
+        uint64_t column = 0;
+        for (int r = 0; r <= ROLE_COUNT; r++) {
+            uint64_t x = (uint64_t)json_integer_value(json_array_get(json_array_get(bytes, r), i));
+            if (r < ROLE_COUNT) assert_int_equal(x, counted[op_index].by_role[r]);
+            column += x;
+            gaps = x;
+        }
+        assert_string_equal(json_string_value(json_array_get(json_object_get(points, "op"), i)),
+                            op_name(g->ops[op_index].kind));
+        if (i == number(peak, "at")) assert_int_equal(column, arena);
+        highest = MAX(highest, column);
+    }
+    assert_int_equal(highest, arena);
+    json_array_foreach(json_object_get(peak, "values"), i, value) {
+        assert_true(number(value, "bytes") <= last);
+        sum += last = number(value, "bytes");
+    }
+    assert_int_equal(sum + gaps, arena);
+    free(counted);
+}
+
+static void check_json(const plan *p) {
+    uint64_t measured[TIER_COUNT];
+    for (tier t = 0; t < TIER_COUNT; t++) measured[t] = 1000 + t;
+    json_t *root = plan_timeline_json(p, measured), *tiers = json_object_get(root, "tiers");
+    size_t n = 0;
+    for (tier t = 0; t < TIER_COUNT; t++)
+        if (p->program.arena_bytes[t]) check_json_tier(p, t, json_array_get(tiers, n++), measured);
+    assert_int_equal(json_array_size(tiers), n);
+    json_decref(root);
+}
+
 static void every_column_is_what_is_alive_at_its_op(void **state) {
     (void)state;
     static const char *const names[] = {"test-gpt2", "test-qwen3"};
@@ -128,6 +182,7 @@ static void every_column_is_what_is_alive_at_its_op(void **state) {
                     training_must(plan_build(&p, &r));
                     check_columns(&p);
                     check_parts(&p);
+                    check_json(&p);
                     plan_close(&p);
                 }
 }
@@ -141,9 +196,9 @@ static void what_stays_is_the_same_in_every_column(void **state) {
     plan_timeline_init(&t, &p);
     uint64_t n = 4 * model_param_count(&r.model);
     for (size_t i = 0; i < t.n_columns; i++) {
-        assert_int_equal(t.columns[i].device.by_role[ROLE_PARAM], n);
-        assert_int_equal(t.columns[i].device.by_role[ROLE_GRAD], n);
-        assert_int_equal(t.columns[i].device.by_role[ROLE_STATE], 2 * n);
+        assert_int_equal(t.columns[i].alive.by_role[ROLE_PARAM], n);
+        assert_int_equal(t.columns[i].alive.by_role[ROLE_GRAD], n);
+        assert_int_equal(t.columns[i].alive.by_role[ROLE_STATE], 2 * n);
     }
     assert_int_equal(t.n_parts, 3);
     assert_string_equal(t.parts[0].name, "forward");
@@ -221,8 +276,8 @@ static void check_picture(const plan *p) {
     for (size_t k = 0; k < ARRAY_LENGTH(order); k++) {
         uint64_t ever = 0;
         for (size_t i = 0; i < t.n_columns; i++) {
-            ever |= t.columns[i].device.by_role[order[k]];
-            sums[i] += t.columns[i].device.by_role[order[k]];
+            ever |= t.columns[i].alive.by_role[order[k]];
+            sums[i] += t.columns[i].alive.by_role[order[k]];
         }
         if (!ever) continue;
         read_band(picture, order[k], levels, t.n_columns);
@@ -273,6 +328,7 @@ static void check_long(int64_t n_layers, const struct offload_case *o, size_t n_
     assert_true(p.program.n_ops > n_ops);
     check_parts(&p);
     check_picture(&p);
+    if (n_ops < 10000) check_json(&p); /* thinned; the slower count takes too long for more */
     char *picture = drawn(&p);
     assert_true(strlen(picture) < 60000);
     free(picture);
@@ -280,7 +336,7 @@ static void check_long(int64_t n_layers, const struct offload_case *o, size_t n_
     assert_true(t.n_columns > TIMELINE_COLUMNS / 2);
     for (size_t i = 0; i < t.n_columns; i++)
         n_at_peak +=
-            t.columns[i].op == p.peak_op && memcmp(t.columns[i].device.by_role, p.by_role, sizeof p.by_role) == 0;
+            t.columns[i].op == p.peak_op && memcmp(t.columns[i].alive.by_role, p.by_role, sizeof p.by_role) == 0;
     assert_int_equal(n_at_peak, 1);
     plan_timeline_fini(&t);
     plan_close(&p);

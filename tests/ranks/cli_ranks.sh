@@ -29,6 +29,11 @@ small=(--preset test-gpt2 --set train.steps=2 --set train.eval_rows=0 --set trai
 run 0 train --ranks 2 "${small[@]}" --set run.dir=a --json
 [ "$(wc -l <out)" = 1 ] || fail "not one line of JSON: $(cat out)"
 holds 'r["world"] == 2 and r["steps"] == 2'
+grep -q '"world": 2,.*"state": "finished",.*"step": 2' a/run.json || fail "the state of two ranks: $(cat a/run.json)"
+for rank in 0 1; do
+    tail -n 1 a/monitor/rank-0000$rank.jsonl | grep -q '"step": 2, "rss_bytes": [0-9]*, "device_bytes": [1-9]' ||
+        fail "rank $rank is not monitored: $(tail -n 1 a/monitor/*)"
+done
 check 2 'expected' -- train --ranks 2 "${small[@]}" --set train.lr=fast
 check 2 'ranks do not make a mesh' -- train --ranks 2 "${small[@]}" --set run.dir=b --set parallel.data=3
 under_mpirun 2 "$RALO" train --ranks 3 "${small[@]}" --set run.dir=c && fail "--ranks 3 under mpirun -n 2"
@@ -40,5 +45,7 @@ check 1 'step 3: fp16: gradients overflow at the smallest loss scale 1' -- train
     --set run.dir=overflows
 [ -d overflows/checkpoints/step-00000002 ] && [ -z "$(ls -d overflows/checkpoints/.tmp-* 2>/dev/null)" ] ||
     fail "a checkpoint was left behind: $(ls -A overflows/checkpoints)"
+
+grep -q '"state": "failed", "error": ".*fp16: gradients overflow.*"step": 2' overflows/run.json || fail "its state: $(cat overflows/run.json)"
 
 finish "collectives on 1 to 8 ranks; killed, crashed, busy and stopped ranks are named"

@@ -613,6 +613,46 @@ static void test_a_closed_pipe_does_not_kill_the_run(void **state) {
     fclose(f);
 }
 
+/* ---- events.jsonl -------------------------------------------------------------------------------------------------- */
+
+static void send_spikes(int64_t first, int64_t last, FILE *out) {
+    track *t;
+    assert_int_equal(track_open(&t, &(track_options){.run_dir = dir, .out = out, .log_every = 1000, .spikes = 4}), OK);
+    for (int64_t i = first; i <= last; i++) {
+        train_step_report r = report_at(i, last);
+        r.loss = i % 100 == 0 ? (double)(i * i) : 2 + 0.01 * (double)(i % 7);
+        track_step(t, &r, 0);
+    }
+    track_close(t);
+}
+
+static void test_spikes_are_shown_and_kept_each_step_once(void **state) {
+    char path[64], *text, *at;
+    size_t n_bytes;
+    snprintf(path, sizeof path, "%s/events.jsonl", dir);
+    FILE *f = tmpfile();
+    send_spikes(1, 99, f);
+    assert_int_equal(access(path, F_OK), -1); /* no event, no file */
+    send_spikes(1, 320, f);
+    text = text_of(f);
+    assert_int_equal(count_of(text, "loss spike"), 3);
+    free(text);
+    send_spikes(250, 320, f); /* resumed at 250: what comes after is written again, by a watch that has seen less */
+    assert_int_equal(file_read_all(path, 1 << 20, &text, &n_bytes), OK);
+    at = text;
+    for (int64_t step = 100; step <= 300; step += 100) {
+        json_t *event = line_parse(&at);
+        assert_int_equal(json_integer_value(json_object_get(event, "step")), step);
+        assert_string_equal(json_string_value(json_object_get(event, "event")), "spike");
+        assert_true(json_real_value(json_object_get(event, "loss")) == (double)(step * step));
+        json_decref(event);
+    }
+    assert_int_equal(*at, 0);
+    free(text);
+    fclose(f);
+    assert_int_equal(unlink(path), 0);
+}
+
 static void test_silent_and_without_a_file(void **state) {
     track *t;
     assert_int_equal(track_open(&t, &(track_options){0}), OK);
@@ -629,6 +669,7 @@ int main(void) {
         TRACK_TEST(test_sync_returns_with_all_lines_in_the_file),
         TRACK_TEST(test_metrics_hold_every_step_and_evaluation),
         TRACK_TEST(test_the_numbers_of_a_task_reach_every_output),
+        TRACK_TEST(test_spikes_are_shown_and_kept_each_step_once),
         TRACK_TEST(test_a_torn_last_line_is_cut),
         TRACK_TEST(test_steps_that_are_made_again_stand_there_once),
         TRACK_TEST(test_an_evaluation_that_is_made_again_stands_there_once),
