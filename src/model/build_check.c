@@ -69,7 +69,7 @@ static status check_preference(const model_build_options *o) {
         stages > 1 ? "pipeline" : "sequence", stages > 1 ? stages : S);
 }
 
-/* Solutions are whole on a rank that has their values; adapters would leave no place in their files for the head. */
+/* Solutions are whole on a rank that has their values. */
 static status check_critic(const model_config *c, const model_build_options *o) {
     static const axis shared[] = {AXIS_SEQUENCE, AXIS_PIPELINE};
     if (!c->value_head) return OK;
@@ -79,11 +79,6 @@ static status check_critic(const model_config *c, const model_build_options *o) 
                        "train.task: found critic with parallel.%s %d, expected 1: solutions and values are whole on a "
                        "rank; use parallel.data and parallel.tensor",
                        axis_name(shared[i]), mesh_size(&o->mesh, shared[i]));
-    if (o->lora.rank)
-        return ERR(ERR_INPUT,
-                   "model.lora.rank: found %lld with train.task critic, expected none: the files of an adapter "
-                   "have no place for a value head; train all parameters",
-                   (long long)o->lora.rank);
     if (o->generation.slots)
         return ERR(ERR_INPUT,
                    "%s is a critic: it gives values to tokens and has no next-token head to generate with; "
