@@ -177,6 +177,7 @@ typedef struct train_step_report {
     double flops_per_second;
     uint64_t tokens;
     uint64_t device_bytes; /* highest byte touched so far */
+    bool on_gpu;           /* ... of a GPU */
     bool skipped;
     train_metrics metrics; /* of the task */
 } train_step_report;
