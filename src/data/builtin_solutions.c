@@ -10,7 +10,8 @@
  * held-out pairs, no better than chance; with three of four gross, 88 % after 150 steps, which is all of those.
  *
  * 4,000 problems, the same for every seed, each with three correct and three wrong solutions. Those of the last tenth
- * are never trained on: they are chosen by a hash of their numbers, in any order of them. What is made here is a store of
+ * are never trained on: they are chosen by a hash of their numbers, in any order of them. They are the problems that a policy is
+ * asked: any of the six correct solutions is a right answer, and all have the same length. What is made here is a store of
  * documents as reading a file makes it, so rows, pairs and held-out examples are those of files. */
 #include "data/arithmetic.h"
 #include "data/solutions.h"
@@ -141,17 +142,23 @@ static void encode(const char *text, size_t n, int64_t n_prompt, chat_tokens *ou
     out->n = n + 1;
 }
 
+static uint64_t slips_key(uint64_t number) { return rng_u64(rng_key(0, "data.solutions.slips"), number); }
+
+/* Of the correct solution i of a problem. */
+static int correct_order(uint64_t number, uint64_t i) { return (int)rng_permute(slips_key(number), i, ORDERS); }
+
 /* Solutions of one problem: into the set, or the correct ones as documents of their own. */
 static status add_problem(const data_options *o, uint64_t number, solution_set *set, store_builder *out,
                           chat_tokens *room) {
     sum_problem q = draw_problem(number, o->difficulty);
-    uint64_t key = rng_u64(rng_key(0, "data.solutions.slips"), number), prompt = 0;
+    uint64_t key = slips_key(number), prompt = 0;
     char text[TEXT_BYTES];
     for (int i = 0; i < OPERANDS; i++) prompt = prompt * (uint64_t)ten_to(o->difficulty) + (uint64_t)q.operands[i];
     for (int i = 0; i < 2 * EACH; i++) {
         bool correct = i < EACH;
         uint64_t word = rng_u64(key, (uint64_t)i);
-        int order = (int)rng_permute(key + !correct, (uint64_t)(i % EACH), ORDERS);
+        int order =
+            correct ? correct_order(number, (uint64_t)i) : (int)rng_permute(key + 1, (uint64_t)(i % EACH), ORDERS);
         size_t n = write_solution(&q, order, correct ? STEPS : (int)((word >> 32) % STEPS), word, o->difficulty, text);
         encode(text, n, prompt_bytes(o->difficulty), room);
         if (set) {
@@ -185,6 +192,31 @@ static status check(const data_options *o) {
     return ERR(ERR_INPUT, "%s: found rows of %lld tokens (data.seq_len), expected at least %lld, %s of difficulty %lld",
                o->source, (long long)o->seq_len, (long long)wanted,
                n == 1 ? "one solution" : "a correct and a wrong solution", (long long)o->difficulty);
+}
+
+bool builtin_solutions_problem(uint64_t index, int64_t digits, strbuf *prompt, strbuf *answer) {
+    if (index >= HELD_OUT) return false;
+    uint64_t number = PROBLEMS - HELD_OUT + index;
+    sum_problem q = draw_problem(number, digits);
+    char text[TEXT_BYTES];
+    size_t n = write_solution(&q, correct_order(number, 0), STEPS, 0, digits, text);
+    strbuf_add_bytes(prompt, text, (size_t)prompt_bytes(digits));
+    strbuf_add_bytes(answer, text + prompt_bytes(digits), n - (size_t)prompt_bytes(digits));
+    return true;
+}
+
+bool builtin_solutions_answer(uint64_t index, int64_t digits, const char *begun, size_t n_begun, strbuf *answer) {
+    if (index >= HELD_OUT) return false;
+    sum_problem q = draw_problem(PROBLEMS - HELD_OUT + index, digits);
+    for (int order = 0; order < ORDERS; order++) {
+        char text[TEXT_BYTES];
+        size_t n_prompt = (size_t)prompt_bytes(digits),
+               n = write_solution(&q, order, STEPS, 0, digits, text) - n_prompt;
+        if (n_begun > n || memcmp(text + n_prompt, begun, n_begun) != 0) continue;
+        strbuf_add_bytes(answer, text + n_prompt, n);
+        return true;
+    }
+    return false;
 }
 
 uint64_t builtin_solutions_bytes(const data_options *o) {

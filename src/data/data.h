@@ -256,6 +256,9 @@ bool data_pairs_are_glued(const data_options *o);
 /* Checkable problems: prompt and answer of held-out problem `index`. False when the source has none. Training rows
  * never contain a held-out problem. */
 bool dataset_problem(const dataset *d, uint64_t index, strbuf *prompt, strbuf *answer);
+/* Some problems have several right answers, all with as many tokens: one that begins with these bytes. False: none does, or the
+ * answer of dataset_problem is the only one. */
+bool dataset_answer(const dataset *d, uint64_t index, const char *begun, size_t n_begun, strbuf *answer);
 
 /* Where a solution of builtin:solutions first goes wrong: the place of the token in its document, which begins with the
  * problem; -1: it is correct. n: tokens of the document, or more. */

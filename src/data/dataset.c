@@ -27,7 +27,7 @@ static const struct {
     {"builtin:grammar", grammar_open, false, false, 1 << DATA_TEXT},
     {"builtin:random", random_open, false, false, 1 << DATA_TEXT},
     {"builtin:preferences", preferences_open, true, true, 1 << DATA_PAIRS | 1 << DATA_LABELLED},
-    {BUILTIN_SOLUTIONS, NULL, false, true, 1 << DATA_TEXT | 1 << DATA_PAIRS | 1 << DATA_SOLUTIONS},
+    {BUILTIN_SOLUTIONS, NULL, true, true, 1 << DATA_TEXT | 1 << DATA_PAIRS | 1 << DATA_SOLUTIONS},
 };
 
 bool data_source_has_difficulty(const char *source) {
@@ -155,6 +155,10 @@ const prompt_set *dataset_prompts(const dataset *d) {
 bool dataset_problem(const dataset *d, uint64_t index, strbuf *prompt, strbuf *answer) {
     if (!d->source->kind->problem) return false;
     return d->source->kind->problem(d->source, index, prompt, answer);
+}
+
+bool dataset_answer(const dataset *d, uint64_t index, const char *begun, size_t n_begun, strbuf *answer) {
+    return d->source->kind->answer && d->source->kind->answer(d->source, index, begun, n_begun, answer);
 }
 
 bool dataset_file_report(const dataset *d, split s, size_t file, const char **path, double *share, data_report *out) {

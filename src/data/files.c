@@ -34,7 +34,8 @@ typedef struct files_source {
     token_store *stores;
     data_report (*reports)[2]; /* per file and split */
     size_t n_files;
-    bool is_builtin; /* builtin:solutions: one store, and no file */
+    bool is_builtin;    /* builtin:solutions: one store, and no file */
+    int64_t difficulty; /* ... of so many digits */
     mixture_part *parts;
     size_t n_parts;
     mixture_slot *slots[2]; /* (MIXTURE_BLOCK) per split; NULL: one part */
@@ -69,6 +70,16 @@ static uint64_t files_n_places(const source *base, split which) {
     uint64_t n = 0;
     for (size_t i = 0; i < s->n_parts; i++) n += s->parts[i].splits[which].n_rows;
     return n;
+}
+
+static bool files_problem(const source *base, uint64_t index, strbuf *prompt, strbuf *answer) {
+    const files_source *s = (const files_source *)base;
+    return s->is_builtin && builtin_solutions_problem(index, s->difficulty, prompt, answer);
+}
+
+static bool files_answer(const source *base, uint64_t index, const char *begun, size_t n_begun, strbuf *answer) {
+    const files_source *s = (const files_source *)base;
+    return s->is_builtin && builtin_solutions_answer(index, s->difficulty, begun, n_begun, answer);
 }
 
 static uint64_t files_n_examples(const source *base, split which) {
@@ -173,7 +184,7 @@ static uint64_t split_between_problems(const token_store *t, uint64_t n, uint64_
 
 /* Text is split between tokens, and each part ends with EOS. Records are split between records, and at least one of
  * several is kept where any is to be. */
-static void add_store(files_source *s, size_t file, mixture_part *p, double eval_fraction, int64_t difficulty) {
+static void add_store(files_source *s, size_t file, mixture_part *p, double eval_fraction) {
     const token_store *t = &s->stores[file];
     data_report *train = &s->reports[file][SPLIT_TRAIN], *eval = &s->reports[file][SPLIT_EVAL];
     uint64_t n_each = documents_per_example(t->kind), n = t->is_text ? t->n_tokens : t->n_documents / n_each;
@@ -181,7 +192,7 @@ static void add_store(files_source *s, size_t file, mixture_part *p, double eval
     if (!t->is_text && eval_fraction > 0 && n > 1) n_eval = MAX(n_eval, 1);
     uint64_t n_train = n - n_eval;
     bool has_solutions = t->n_problems > 0 || t->n_incorrect > 0;
-    if (s->is_builtin) n_train = builtin_solutions_split(t, n_each, difficulty);
+    if (s->is_builtin) n_train = builtin_solutions_split(t, n_each, s->difficulty);
     else if (has_solutions && n_eval > 0) n_train = split_between_problems(t, n, n_train, n_each);
     if (has_solutions) n_eval = n - n_train;
     if (t->is_text) {
@@ -353,8 +364,7 @@ static status lay_out(files_source *s, const data_options *o, const tokenizer *t
             row_space_init(&s->parts[i].splits[k], o->seq_len, o->pack, tokenizer_eos(t), i ? rng_u64(key, i) : key);
             s->parts[i].splits[k].kind = data_stored_kind(o->kind);
         }
-    for (size_t i = 0; i < s->n_files; i++)
-        add_store(s, i, &s->parts[s->n_parts > 1 ? i : 0], o->eval_fraction, o->difficulty);
+    for (size_t i = 0; i < s->n_files; i++) add_store(s, i, &s->parts[s->n_parts > 1 ? i : 0], o->eval_fraction);
     TRY(share_out(s, o));
     if (s->n_parts > 1) {
         shuffle_block(s, SPLIT_TRAIN, rng_key(o->seed, "data.mixture.train"));
@@ -390,6 +400,8 @@ static uint64_t fingerprint_of(const files_source *s) {
 status files_open(source **out, const data_options *o, const tokenizer *t) {
     static const source_kind kind = {.row = files_row,
                                      .report = files_report,
+                                     .problem = files_problem,
+                                     .answer = files_answer,
                                      .close = files_close,
                                      .file_report = files_file_report,
                                      .n_examples = files_n_examples,
@@ -401,6 +413,7 @@ status files_open(source **out, const data_options *o, const tokenizer *t) {
     int32_t pad = tokenizer_is_byte(t) ? TOKEN_PAD : MAX(tokenizer_eos(t), 0);
     s->base = (source){.kind = &kind, .seq_len = o->seq_len, .pack = o->pack, .pad = pad};
     s->is_builtin = strcmp(o->source, BUILTIN_SOLUTIONS) == 0;
+    s->difficulty = o->difficulty;
     if (s->is_builtin) {
         s->entries = mem_alloc(sizeof *s->entries);
         s->entries[0].path = mem_string(o->source);

@@ -36,5 +36,8 @@ status solution_set_write(solution_set *s, const data_options *o, const char *na
 /* The store of builtin:solutions: as if a file had been read. */
 status builtin_solutions_make(const data_options *o, token_store *out);
 uint64_t builtin_solutions_bytes(const data_options *o); /* of its rows, at most */
+/* See dataset_problem and dataset_answer. */
+bool builtin_solutions_problem(uint64_t index, int64_t difficulty, strbuf *prompt, strbuf *answer);
+bool builtin_solutions_answer(uint64_t index, int64_t difficulty, const char *begun, size_t n_begun, strbuf *answer);
 /* How many of its examples, of n_each documents, come before the first one of a held-out problem. */
 uint64_t builtin_solutions_split(const token_store *s, uint64_t n_each, int64_t difficulty);

@@ -10,6 +10,8 @@ typedef struct source_kind {
     void (*row)(const source *s, split which, uint64_t index, const data_row *out);
     void (*report)(const source *s, split which, data_report *out); /* out arrives zeroed, entropy NaN */
     bool (*problem)(const source *s, uint64_t index, strbuf *prompt, strbuf *answer); /* NULL: it has none */
+    /* See dataset_answer. NULL: a problem has one right answer. */
+    bool (*answer)(const source *s, uint64_t index, const char *begun, size_t n_begun, strbuf *answer);
     void (*close)(source *s);
     /* See dataset_file_report. NULL: it has no files. */
     bool (*file_report)(const source *s, split which, size_t file, const char **path, double *share, data_report *out);

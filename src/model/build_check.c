@@ -69,7 +69,7 @@ static status check_preference(const model_build_options *o) {
         stages > 1 ? "pipeline" : "sequence", stages > 1 ? stages : S);
 }
 
-/* Solutions are whole on a rank that has their values; adapters would leave no place in their files for the head. */
+/* Solutions are whole on a rank that has their values. */
 static status check_critic(const model_config *c, const model_build_options *o) {
     static const axis shared[] = {AXIS_SEQUENCE, AXIS_PIPELINE};
     if (!c->value_head) return OK;
@@ -79,11 +79,6 @@ static status check_critic(const model_config *c, const model_build_options *o) 
                        "train.task: found critic with parallel.%s %d, expected 1: solutions and values are whole on a "
                        "rank; use parallel.data and parallel.tensor",
                        axis_name(shared[i]), mesh_size(&o->mesh, shared[i]));
-    if (o->lora.rank)
-        return ERR(ERR_INPUT,
-                   "model.lora.rank: found %lld with train.task critic, expected none: the files of an adapter "
-                   "have no place for a value head; train all parameters",
-                   (long long)o->lora.rank);
     if (o->generation.slots)
         return ERR(ERR_INPUT,
                    "%s is a critic: it gives values to tokens and has no next-token head to generate with; "
@@ -104,15 +99,23 @@ static status check_policy(const model_build_options *o) {
     return OK;
 }
 
-/* A target's loss by the reference is at another position, and the threshold is over all tokens of a micro-batch. */
+/* A target's loss by the reference is at another position, and the threshold is over all tokens of a micro-batch: ranks that share rows have neither
+ * whole. The last stage of a pipeline has all heads and all tokens, but a reference in memory would be a second model in the stages. */
 static status check_selection(const model_build_options *o) {
     int stages = mesh_size(&o->mesh, AXIS_PIPELINE), S = mesh_size(&o->mesh, AXIS_SEQUENCE);
-    if (!o->selection.kind || (stages == 1 && S == 1)) return OK;
+    if (!o->selection.kind) return OK;
+    if (S > 1)
+        return ERR(ERR_INPUT,
+                   "train.weighting: found rho1 with parallel.sequence %d, expected 1: tokens of a micro-batch are "
+                   "compared on "
+                   "one rank; use parallel.data, parallel.tensor, or parallel.pipeline with rho1.reference_on=disk",
+                   S);
+    if (stages == 1 || o->reference == REFERENCE_INPUT) return OK;
     return ERR(
         ERR_INPUT,
-        "train.weighting: found rho1 with parallel.%s %d, expected 1: tokens of a micro-batch are compared on one "
-        "rank; use parallel.data and parallel.tensor",
-        stages > 1 ? "pipeline" : "sequence", stages > 1 ? stages : S);
+        "train.weighting: found rho1 with parallel.pipeline %d and its reference in memory, expected "
+        "rho1.reference_on=disk: the stages of a pipeline hold one model; or use parallel.data and parallel.tensor",
+        stages);
 }
 
 /* Codes stand for whole weights of a file, of which a tensor rank would have a part. */

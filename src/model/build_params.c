@@ -150,13 +150,13 @@ static void add_adapters(builder *b, projection *r, int layer, const char *name,
     shape a_shape = SHAPE(n_adapted * rank, in), b_shape = SHAPE(out, rank);
     param_name(buf, layer, name, ".lora_a");
     model_param *a = slices ? add_param(b, buf, a_shape) : add_cut_param(b, buf, a_shape, 1, &columns, 1);
-    a->frozen = false, a->adapter = ADAPTER_A;
+    a->frozen = false, a->beside_base = true, a->adapter = ADAPTER_A;
     a->init = INIT_UNIFORM, a->init_std = 1.0f / __builtin_sqrtf((float)in); /* kaiming_uniform(a = sqrt(5)) */
     add_file_parts(b, a, layer, a_files, a_rows, n_adapted, ".lora_A.weight");
     r->lora_a = a->value;
     param_name(buf, layer, name, ".lora_b");
     model_param *w = slices ? add_cut_param(b, buf, b_shape, 0, own, n_own) : add_param(b, buf, b_shape);
-    w->frozen = false, w->adapter = ADAPTER_B;
+    w->frozen = false, w->beside_base = true, w->adapter = ADAPTER_B;
     w->init = INIT_ZERO;
     add_file_parts(b, w, layer, a_files, b_rows, n_adapted, ".lora_B.weight");
     for (int i = 0; i < n_adapted; i++) w->parts[i].module = module[i];
@@ -289,19 +289,26 @@ void builder_sort_params(builder *b) {
     free(all);
 }
 
+/* Trained whole, also where the decoder has adapters: it begins as nothing. */
+static model_param *add_value_param(builder *b, const char *name, shape s) {
+    model_param *p = add_param(b, name, s);
+    p->of_value_head = true;
+    p->beside_base = b->lora.rank > 0;
+    p->frozen = false;
+    return p;
+}
+
 /* First values as torch.nn.Linear has them; zeros in the last layer, so that all values begin equal. */
 static void add_value_layer(builder *b, value_params *to, int layer, const char *name, const char *file, int64_t out,
                             int64_t in) {
     char buf[NAME_BYTES];
     bool last = layer == VALUE_LAYERS - 1;
-    model_param *p = add_param(b, param_name(buf, -1, name, ".w"), SHAPE(out, in));
-    p->of_value_head = true;
+    model_param *p = add_value_param(b, param_name(buf, -1, name, ".w"), SHAPE(out, in));
     p->init = last ? INIT_ZERO : INIT_UNIFORM, p->init_std = 1.0f / __builtin_sqrtf((float)in);
     snprintf(buf, sizeof buf, "%s.weight", file);
     add_part(b, p, buf, out);
     to->w[layer] = p->value;
-    p = add_param(b, param_name(buf, -1, name, ".b"), SHAPE(out));
-    p->of_value_head = true;
+    p = add_value_param(b, param_name(buf, -1, name, ".b"), SHAPE(out));
     p->init = INIT_ZERO;
     snprintf(buf, sizeof buf, "%s.bias", file);
     add_part(b, p, buf, out);
@@ -358,7 +365,7 @@ void builder_add_params(builder *b, outer_params *w) {
 }
 
 /* Adds parameters for a stage that does not exist, so that no program is needed; layers are alike, so one is enough. Counts
- * those of the model, or those of adapters. */
+ * those of the model, or those that are trained beside it. */
 static uint64_t count_params(const model_config *c, const lora_options *lora, bool adapters) {
     model_config one = *c;
     one.n_layers = 1;
@@ -386,7 +393,7 @@ static uint64_t count_params(const model_config *c, const lora_options *lora, bo
     builder_add_params(&b, &w);
     builder_sort_params(&b);
     for (size_t i = 0; i < m.n_all_params; i++)
-        if ((m.params[i].adapter != ADAPTER_NONE) == adapters)
+        if (m.params[i].beside_base == adapters)
             n += (uint64_t)shape_count(&m.params[i].shape) * (uint64_t)(m.params[i].unit == 1 ? c->n_layers : 1);
     model_fini(&m);
     return n;

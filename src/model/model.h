@@ -203,6 +203,7 @@ typedef struct model_param {
     bool
         of_other_head; /* of a head after the first: no part of the ordinary model, and begins as the first in its files */
     bool of_value_head; /* of a critic; begins as drawn where the files have none */
+    bool beside_base; /* trained over a frozen base, and with it in checkpoints and PEFT's files: an adapter, or a value head */
     bool of_reference; /* of the frozen copy that a preference compares with; it begins as the parameter without the prefix */
     adapter_part adapter;
     base_format base; /* not BASE_COMPUTE: a frozen weight that is stored as codes, each of its parts by itself (pass/base.c) */

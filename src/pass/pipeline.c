@@ -93,18 +93,19 @@ static micro_inputs inputs_of_model(const model *m) {
 
 static void widen_inputs(unroller *u) {
     const micro_inputs one = inputs_of_model(u->options->model);
-    const value_id list[] = {one.tokens, one.targets, one.doc_start, one.doc_start_all, one.weights, one.scalars};
+    const value_id list[] = {one.tokens,  one.targets,   one.doc_start, one.doc_start_all,
+                             one.weights, one.reference, one.scalars};
     int n_losses = u->options->model->n_losses;
     for (size_t i = 0; i < ARRAY_LENGTH(list); i++) widen_input(u, list[i]);
     for (int k = 1; k < n_losses; k++) widen_input(u, one.loss[k].targets), widen_input(u, one.loss[k].weights);
     for (int64_t m = 0; m < u->shape.n_micros; m++) {
-        u->step->inputs[m] =
-            (micro_inputs){.tokens = copy_of(u, one.tokens, m),
-                           .targets = copy_of(u, one.targets, m),
-                           .doc_start = copy_of(u, one.doc_start, m),
-                           .doc_start_all = copy_of(u, one.doc_start_all, m),
-                           .weights = copy_of(u, one.weights, m),
-                           .scalars = copy_of(u, one.scalars, m)};
+        u->step->inputs[m] = (micro_inputs){.tokens = copy_of(u, one.tokens, m),
+                                            .targets = copy_of(u, one.targets, m),
+                                            .doc_start = copy_of(u, one.doc_start, m),
+                                            .doc_start_all = copy_of(u, one.doc_start_all, m),
+                                            .weights = copy_of(u, one.weights, m),
+                                            .reference = copy_of(u, one.reference, m),
+                                            .scalars = copy_of(u, one.scalars, m)};
         for (int k = 0; k < n_losses; k++)
             u->step->inputs[m].loss[k] =
                 (model_loss){copy_of(u, one.loss[k].targets, m), copy_of(u, one.loss[k].weights, m)};
@@ -186,8 +187,8 @@ status pass_pipeline(program *p, const pass_options *options, step_interface *st
     step->inputs = arena_array(&p->memory, micro_inputs, MAX(options->n_micros, (int64_t)1));
     step->inputs[0] = inputs_of_model(m);
     unroller u = {.p = p, .options = options, .step = step, .n_old = p->n_values};
-    u.shape =
-        (pipeline_shape){mesh_size(&options->mesh, AXIS_PIPELINE), m->n_chunks, options->n_micros, model_trains_tied(m)};
+    u.shape = (pipeline_shape){mesh_size(&options->mesh, AXIS_PIPELINE), m->n_chunks, options->n_micros,
+                               model_trains_tied(m)};
     if (u.shape.n_stages == 1 || !step->grads) return OK;
     TRY(check(options, &u.shape));
     size_t n_ops, first, end, n_jobs_most = 2 * (size_t)m->n_chunks + 1;

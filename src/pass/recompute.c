@@ -120,6 +120,7 @@ typedef struct rewriter {
     value_id *again;  /* the copy; NO_VALUE while there is none */
     lifetime *makers; /* per value: its first and last forward op */
     lifetime wanted;  /* ops in between make all that is wanted */
+    bool of_heads;    /* the last rewrite: norms of heads (remake_head_norms) */
 } rewriter;
 
 static bool is_fused(op_kind k) { return k == OP_ADD_RMSNORM || k == OP_ADD_LAYERNORM; }
@@ -231,11 +232,14 @@ static bool is_by_cost(recompute_kind k) { return k == RECOMPUTE_NORMS || k == R
  * to be kept instead (a rotation whose input has no other reader), dropping saves nothing. */
 static void keep_by_cost(rewriter *w) {
     const program *p = w->p;
+    bool *is_read_forward = mem_alloc(p->n_values * sizeof *is_read_forward);
     bool *is_there = mem_alloc(p->n_values * sizeof *is_there);
     bool *feeds_activation = mem_alloc(p->n_values * sizeof *feeds_activation); /* read by an activation function */
     for (value_id v = 1; v < p->n_values; v++)
         is_there[v] = p->values[v].persistent || w->is_read_back[v] || is_number(&p->values[v]);
     for (size_t i = w->first; i < w->end; i++) {
+        for (int k = 0; k < op_input_count(w->ops[i].kind) && !w->is_backward[i]; k++)
+            is_read_forward[w->ops[i].in[k]] = true;
         if (w->ops[i].kind == OP_GELU) feeds_activation[w->ops[i].in[GELU_X]] = true;
         if (w->ops[i].kind == OP_SWIGLU) feeds_activation[w->ops[i].in[SWIGLU_GU]] = true;
     }
@@ -244,7 +248,10 @@ static void keep_by_cost(rewriter *w) {
             feeds_activation[w->ops[i].in[LORA_UP_BASE]] = true;
     for (size_t i = w->first; i < w->end; i++) {
         const op *o = &w->ops[i];
-        if (w->is_backward[i]) continue;
+        bool is_used =
+            false; /* a copy for the backward alone begins where it is read: dropping it would save nothing */
+        for (int k = 0; k < op_output_count(o->kind); k++) is_used |= is_read_forward[o->out[k]];
+        if (w->is_backward[i] || !is_used) continue;
         SAME_PLACE(LINEAR_Y, LINEAR8_Y);
         SAME_PLACE(LINEAR_Y, LORA_UP_Y);
         bool product = o->kind == OP_LINEAR || o->kind == OP_LINEAR8 || o->kind == OP_LORA_UP;
@@ -259,6 +266,7 @@ static void keep_by_cost(rewriter *w) {
             if (possible) is_there[v] = true, w->is_kept[v] = false;
         }
     }
+    free(is_read_forward);
     free(feeds_activation);
     free(is_there);
 }
@@ -348,7 +356,7 @@ static status decide(rewriter *w) {
         if (r->kind == RECOMPUTE_NESTED && ends_group(w, layer)) w->is_kept[v] = true;
     }
     keep_by_cost(w);
-    for (size_t i = w->first; i < w->end; i++) {
+    for (size_t i = w->first; i < w->end && !w->of_heads; i++) {
         const op *o = &w->ops[i];
         bool dropped =
             is_gather(o) || (o->kind == OP_QUANTIZE && !w->is_kept[o->in[QUANTIZE_X]]); /* 8 bits go with it */
@@ -453,9 +461,9 @@ static void rewrite(rewriter *w, size_t n_ops) {
     }
 }
 
-static status recompute_once(program *p, const pass_options *options, const recompute_policy *policy) {
+static status recompute_once(program *p, const pass_options *options, const recompute_policy *policy, bool of_heads) {
     size_t n_ops, n = p->n_values;
-    rewriter w = {.p = p, .policy = policy, .n_layers = options->model->config.n_layers};
+    rewriter w = {.p = p, .policy = policy, .n_layers = options->model->config.n_layers, .of_heads = of_heads};
     program_section(p, SECTION_MICRO, &w.first, &w.end);
     w.ops = program_take_ops(p, &n_ops);
     w.is_backward = mem_alloc((n_ops + 1) * sizeof(bool));
@@ -477,6 +485,20 @@ static status recompute_once(program *p, const pass_options *options, const reco
     return rc;
 }
 
+/* Beside the activations of a head lie gradients that other heads left: the sum of those that reach the trunk, one value (N, C), and
+ * with accumulation that of the unembedding. Heads that are computed again whole do not hold their two norms, also (N, C), while the rest of the
+ * layer is computed: they are made a third time where the backward reads them. So a step with heads needs no more than one without, for
+ * two norms per head. */
+static status remake_head_norms(program *p, const pass_options *options) {
+    const model_config *c = &options->model->config;
+    rewriter w = {.policy = &options->choice.recompute, .n_layers = c->n_layers};
+    int64_t trunk = model_first_head(c);
+    if (model_loss_count(c) == 1 || kind_in(&w, trunk) != RECOMPUTE_FULL) return OK;
+    recompute_policy norms = {
+        .kind = RECOMPUTE_MIX, .heavy = RECOMPUTE_NONE, .n_heavy = trunk, .light = RECOMPUTE_NORMS};
+    return recompute_once(p, options, &norms, true);
+}
+
 status pass_recompute(program *p, const pass_options *options, step_interface *step) {
     const recompute_policy *r = &options->choice.recompute;
     if (r->kind == RECOMPUTE_NONE && mesh_size(&options->mesh, AXIS_TENSOR) == 1) return OK;
@@ -485,6 +507,7 @@ status pass_recompute(program *p, const pass_options *options, step_interface *s
                    (int)r->kind);
     /* The second rewrite treats the copies of the first one as a forward. */
     if (r->kind == RECOMPUTE_NESTED)
-        TRY(recompute_once(p, options, &(recompute_policy){.kind = RECOMPUTE_EVERY, .every = r->every}));
-    return recompute_once(p, options, r);
+        TRY(recompute_once(p, options, &(recompute_policy){.kind = RECOMPUTE_EVERY, .every = r->every}, false));
+    TRY(recompute_once(p, options, r, false));
+    return remake_head_norms(p, options);
 }

@@ -76,6 +76,8 @@ typedef struct problem {
     strbuf prompt, answer;
     int32_t *tokens;
     size_t n_tokens, capacity, n_prompt;
+    uint64_t index;
+    int64_t begin; /* where it stands in the batch; -1: it has been judged */
 } problem;
 
 static void problem_drop(problem *q) {
@@ -84,12 +86,8 @@ static void problem_drop(problem *q) {
     free(q->tokens);
 }
 
-static bool problem_read(problem *q, const evaluator *v, uint64_t index) {
-    const tokenizer *t = dataset_tokenizer(v->d);
-    if (!dataset_problem(v->d, index, &q->prompt, &q->answer)) return false;
-    if (tokenizer_encode(t, q->prompt.text, q->prompt.length, &q->tokens, &q->n_tokens, &q->capacity) != OK)
-        return false;
-    q->n_prompt = q->n_tokens;
+static bool problem_encode_answer(problem *q, const tokenizer *t) {
+    q->n_tokens = q->n_prompt;
     if (tokenizer_encode(t, q->answer.text, q->answer.length, &q->tokens, &q->n_tokens, &q->capacity) != OK)
         return false;
     q->tokens = array_grow(q->tokens, &q->capacity, q->n_tokens + 1, sizeof *q->tokens);
@@ -97,71 +95,104 @@ static bool problem_read(problem *q, const evaluator *v, uint64_t index) {
     return true;
 }
 
+static bool problem_read(problem *q, const evaluator *v) {
+    const tokenizer *t = dataset_tokenizer(v->d);
+    if (!dataset_problem(v->d, q->index, &q->prompt, &q->answer)) return false;
+    if (tokenizer_encode(t, q->prompt.text, q->prompt.length, &q->tokens, &q->n_tokens, &q->capacity) != OK)
+        return false;
+    q->n_prompt = q->n_tokens;
+    return problem_encode_answer(q, t);
+}
+
 /* False: there are no more, and q is empty. */
 static bool problem_get(problem *q, const evaluator *v, uint64_t index) {
-    *q = (problem){0};
+    *q = (problem){.index = index};
     strbuf_init(&q->prompt);
     strbuf_init(&q->answer);
-    if (problem_read(q, v, index)) return true;
+    if (problem_read(q, v)) return true;
     problem_drop(q);
     return false;
 }
 
-/* Writes the problem as one document of a row, from position `at`; only the answer has targets. */
-static void problem_pose(const problem *q, evaluator *v, int64_t row, int64_t at) {
+/* Writes the problem as one document of a row, from q->begin in the batch on; only the answer has targets. */
+static void problem_pose(const problem *q, evaluator *v) {
     for (size_t k = 0; k < q->n_tokens; k++) {
-        int64_t i = row * length_of(v) + at + (int64_t)k;
+        int64_t i = q->begin + (int64_t)k;
         v->tokens[i] = q->tokens[k];
-        v->doc_start[i] = (int32_t)at;
+        v->doc_start[i] = (int32_t)(q->begin % length_of(v));
         v->targets[i] = k + 1 >= q->n_prompt && k + 1 < q->n_tokens ? q->tokens[k + 1] : -1;
     }
 }
 
-/* Counts the documents of the batch with every trained position predicted correctly. */
-static int64_t count_solved(const evaluator *v, int64_t row) {
-    int64_t solved = 0, T = length_of(v);
-    for (int64_t t = 0; t < T;) {
-        int64_t start = t;
-        bool any = false, right = true;
-        for (; t < T && v->doc_start[row * T + t] == start; t++) {
-            int64_t i = row * T + t;
-            if (v->targets[i] < 0) continue;
-            any = true;
-            right &= v->targets[i] == v->argmax[i];
+/* Fills the batch with problems from `next` on; returns how many. */
+static size_t pose_problems(evaluator *v, problem **room, size_t *capacity, int64_t next, int64_t n) {
+    size_t count = 0;
+    int64_t T = length_of(v), at = T, row = -1;
+    for (int64_t b = 0; b < batch_of(v); b++) clear_row(v, b, tokenizer_eos(dataset_tokenizer(v->d)));
+    for (; next < n; next++, count++) {
+        problem q;
+        if (!problem_get(&q, v, (uint64_t)next)) return count;
+        if (at + (int64_t)q.n_tokens > T) at = 0, row++;
+        if (row == batch_of(v) || (int64_t)q.n_tokens > T) { /* one that is longer than a row ends the evaluation */
+            problem_drop(&q);
+            return count;
         }
-        solved += any && right;
-        if (t == start) t++;
+        q.begin = row * T + at;
+        problem_pose(&q, v);
+        at += (int64_t)q.n_tokens;
+        *room = array_grow(*room, capacity, count + 1, sizeof **room);
+        (*room)[count] = q;
     }
-    return solved;
+    return count;
+}
+
+/* Greedy decoding leaves the answer at token k. Poses another right answer, if one begins with what greedy decoding gives up to there. */
+static bool pose_other_answer(problem *q, evaluator *v, size_t k) {
+    const tokenizer *t = dataset_tokenizer(v->d);
+    size_t n = q->n_tokens;
+    strbuf begun;
+    q->tokens[k] = v->argmax[q->begin + (int64_t)k - 1];
+    if (q->tokens[k] == tokenizer_eos(t)) return false; /* all answers are as long as this one */
+    strbuf_init(&begun);
+    q->answer.length = 0;
+    bool found = tokenizer_decode(t, q->tokens + q->n_prompt, k + 1 - q->n_prompt, &begun) == OK &&
+                 dataset_answer(v->d, q->index, begun.text, begun.length, &q->answer) && problem_encode_answer(q, t);
+    strbuf_fini(&begun);
+    if (!found) return false;
+    ASSERT(q->n_tokens == n);
+    problem_pose(q, v);
+    return true;
+}
+
+/* Judges a problem by the last run; true: it is to be run again, with another answer. */
+static bool problem_judge(problem *q, evaluator *v, int64_t *n_solved) {
+    size_t k = q->n_prompt;
+    if (q->begin < 0) return false;
+    while (k < q->n_tokens && v->argmax[q->begin + (int64_t)k - 1] == q->tokens[k]) k++;
+    if (k < q->n_tokens && pose_other_answer(q, v, k)) return true;
+    *n_solved += k == q->n_tokens;
+    q->begin = -1;
+    return false;
 }
 
 status evaluator_exact_match(evaluator *v, int64_t n, int64_t *n_done, double *share) {
-    int64_t T = length_of(v), B = batch_of(v), solved = 0, next = 0;
-    int32_t eos = tokenizer_eos(dataset_tokenizer(v->d));
+    int64_t solved = 0;
+    size_t capacity = 0, count;
+    problem *posed = NULL;
     status rc = OK;
-    problem q;
     *n_done = 0;
-    bool more = n > 0 && problem_get(&q, v, 0);
-    while (more) {
-        int64_t packed = 0;
-        for (int64_t b = 0; b < B; b++) {
-            clear_row(v, b, eos);
-            for (int64_t at = 0; more && at + (int64_t)q.n_tokens <= T;) {
-                problem_pose(&q, v, b, at);
-                at += (int64_t)q.n_tokens;
-                packed++;
-                problem_drop(&q);
-                more = ++next < n && problem_get(&q, v, (uint64_t)next);
-            }
+    while ((count = pose_problems(v, &posed, &capacity, *n_done, n)) > 0) {
+        for (bool again = true; rc == OK && again;) {
+            rc = run(v, "problem", *n_done, n);
+            again = false;
+            for (size_t i = 0; rc == OK && i < count; i++) again |= problem_judge(&posed[i], v, &solved);
         }
-        if (packed == 0) break; /* a problem longer than a row is skipped */
-        TRY_GOTO(rc, run(v, "problem", *n_done, n), done);
-        for (int64_t b = 0; b < B; b++) solved += count_solved(v, b);
-        *n_done += packed;
+        for (size_t i = 0; i < count; i++) problem_drop(&posed[i]);
+        if (rc != OK) break;
+        *n_done += (int64_t)count;
     }
     *share = *n_done ? (double)solved / (double)*n_done : NAN;
-done:
-    if (more) problem_drop(&q);
+    free(posed);
     return rc;
 }
 
@@ -180,8 +211,13 @@ static status solve(evaluator *v, const problem *q, const train_observer *o, int
     strbuf got;
     strbuf_init(&got);
     strbuf_add(&got, "");
-    if (o->on_example && tokenizer_decode(t, v->tokens + q->n_prompt, (size_t)at - q->n_prompt, &got) == OK)
-        o->on_example(o->context, q->prompt.text, q->answer.text, got.text);
+    if (o->on_example && tokenizer_decode(t, v->tokens + q->n_prompt, (size_t)at - q->n_prompt, &got) == OK) {
+        strbuf other; /* another right answer is right */
+        strbuf_init(&other);
+        bool is_other = dataset_answer(v->d, q->index, got.text, got.length, &other);
+        o->on_example(o->context, q->prompt.text, is_other ? other.text : q->answer.text, got.text);
+        strbuf_fini(&other);
+    }
     strbuf_fini(&got);
     return OK;
 }

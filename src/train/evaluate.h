@@ -19,9 +19,10 @@ void evaluator_init(evaluator *v, const task_host *h);
 void evaluator_fini(evaluator *v);
 /* Mean loss of the first n_rows rows of the evaluation split, over their valid tokens. */
 status evaluator_loss(evaluator *v, int64_t n_rows, double *loss);
-/* Exact match: share of the first n problems whose whole answer greedy decoding would give. Greedy decoding gives
- * the answer exactly if, with the right answer as input, the most likely token is right at every position: one
- * forward pass is enough. NaN without problems. */
+/* Exact match: share of the first n problems of which greedy decoding would give a whole right answer. It gives an answer
+ * exactly if, with that answer as input, the most likely token is right at every position: one forward pass is enough. Where a
+ * problem has several right answers, another one that begins with what greedy decoding gives takes the place of the one that it
+ * left, and the pass is run again. NaN without problems. */
 status evaluator_exact_match(evaluator *v, int64_t n, int64_t *n_done, double *share);
 /* Solves a problem token by token and reports prompt, expected and generated answer to the observer. */
 status evaluator_examples(evaluator *v, int64_t n, const train_observer *o);

@@ -215,6 +215,7 @@ status stepper_finish(stepper *s, const step_outcome *r, train_step_report *repo
     ledger memory;
     exec_ledger(s->exec, &memory);
     *report = (train_step_report){.device_bytes = memory.peak[TIER_DEVICE],
+                                  .on_gpu = s->plan->request.target.discrete,
                                   .step = r->step,
                                   .steps = o->steps,
                                   .loss = loss,

@@ -177,6 +177,7 @@ typedef struct train_step_report {
     double flops_per_second;
     uint64_t tokens;
     uint64_t device_bytes;           /* highest byte touched so far */
+    bool on_gpu;                     /* ... of a GPU */
     uint64_t tier_bytes[TIER_COUNT]; /* the same of every tier */
     uint64_t driver_bytes; /* of the device in use, as its driver counts: at most a second old; 0: not known */
     bool skipped;

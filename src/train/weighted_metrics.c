@@ -6,6 +6,9 @@
 #define HEAD_METRIC(k, label)                                   \
     [METRIC_HEAD + k - 1] = {"train/head" #k "_ce_loss", label, \
                              "mean cross entropy of head " #k ", which predicts token t + " #k}
+#define HEAD_SELECTED(k)                                                 \
+    [METRIC_HEAD_SELECTED + k - 1] = {"train/head" #k "_selected", NULL, \
+                                      "rho1: tokens of the step that head " #k " trains on"}
 const task_metric weighted_metrics[WEIGHTED_METRICS] = {
     [METRIC_WEIGHTED] = {"train/weighted_ce_loss", NULL, "the loss: mean over heads of their weighted cross entropy"},
     [METRIC_UNWEIGHTED] = {"train/unweighted_ce_loss", NULL, "mean over heads of their cross entropy without weights"},
@@ -23,6 +26,14 @@ const task_metric weighted_metrics[WEIGHTED_METRICS] = {
     [METRIC_EXCESS] = {"train/excess_loss", NULL,
                        "rho1: mean excess loss of all tokens, selected or not, over all heads"},
     [METRIC_THRESHOLD] = {"train/threshold", NULL, "rho1: mean excess loss from which on tokens were selected"},
+    HEAD_SELECTED(1),
+    HEAD_SELECTED(2),
+    HEAD_SELECTED(3),
+    HEAD_SELECTED(4),
+    HEAD_SELECTED(5),
+    HEAD_SELECTED(6),
+    HEAD_SELECTED(7),
+    HEAD_SELECTED(8),
     [METRIC_WEIGHT_MEAN] = {"weight/mean", NULL,
                             "verifiable, shuffled, random: mean weight of the targets of the step"},
     [METRIC_WEIGHT_STD] = {"weight/std", NULL, "their standard deviation"},
@@ -55,6 +66,8 @@ static status report_selection(const weighted_task *t, double n_valid, double n_
     train_metrics_add(to, &weighted_metrics[METRIC_AVG_HEADS], all[SELECT_COUNT] / n_positions);
     train_metrics_add(to, &weighted_metrics[METRIC_EXCESS], all[SELECT_EXCESS] / n_valid);
     train_metrics_add(to, &weighted_metrics[METRIC_THRESHOLD], all[SELECT_THRESHOLD] / all[SELECT_MICROS]);
+    for (int k = 0; k < n; k++)
+        train_metrics_add(to, &weighted_metrics[METRIC_HEAD_SELECTED + k], (double)sums[k][SELECT_COUNT]);
     return OK;
 }
 

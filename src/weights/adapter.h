@@ -6,7 +6,8 @@
  *
  * Whatever the config asks for that ralo does not compute (DoRA, other ranks by pattern, trained biases ...) is refused by
  * its key, with what was found and what is expected. Keys that this version does not know are accepted if they are null,
- * false or empty. GPT-2's layers are stored transposed by transformers, their adapters are not. */
+ * false or empty. GPT-2's layers are stored transposed by transformers, their adapters are not. A critic's value head is trained whole: it is
+ * PEFT's modules_to_save, stored beside the adapters under its own names, and the key value_head, which PEFT does not know, says which it is. */
 #include "checkpoint/checkpoint.h"
 
 typedef struct adapter_config {
@@ -22,6 +23,8 @@ status adapter_config_from_json(adapter_config *out, const model_config *c, cons
 status adapter_config_of_run(adapter_config *out, const model_config *c, const json_t *root, const char *path);
 /* As PEFT writes it. base: NULL where there is no name. The caller takes it. */
 json_t *adapter_config_to_json(const model_config *c, const lora_options *o, const char *base);
+/* Which value head it holds beside its adapters, where it is that of a critic. */
+status adapter_value_head(const char *dir, value_head *out);
 /* base_model_name_or_path alone, to find the model; ERR_INPUT unless it is a directory here. */
 status adapter_base_dir(const char *dir, char *out, size_t n);
 /* What to give instead of `dir`, which holds no adapter itself: ERR_INPUT with the names of adapters below it, if any. */

@@ -50,6 +50,7 @@ static bool is_harmless(const char *key) {
                                        "peft_version",
                                        "megatron_core",
                                        "eva_config",
+                                       "value_head", /* of a critic; other programs do not know it */
                                        "qalora_group_size"};
     for (size_t i = 0; i < ARRAY_LENGTH(keys); i++)
         if (strcmp(key, keys[i]) == 0) return true;
@@ -66,19 +67,42 @@ static status check_word(const json_t *root, const char *path, const char *key, 
     return refuse(path, key, v, expected);
 }
 
-static status check_keys(const json_t *root, const char *path) {
+/* The modules that PEFT trains whole and stores beside its adapters: a critic's head. NULL: none. */
+static const char *saved_module(const model_config *c) {
+    if (!c->value_head) return NULL;
+    return c->value_head == VALUE_HEAD_MLP ? "value_head" : "score";
+}
+
+static status check_value_head(const json_t *root, const char *path, const model_config *c) {
+    const json_t *kind = json_object_get(root, "value_head"), *saved = json_object_get(root, "modules_to_save");
+    const char *name = json_string_value(kind), *module = saved_module(c);
+    if (kind && (!name || !module || strcmp(name, value_head_name(c->value_head)) != 0))
+        return refuse(path, "value_head", kind,
+                      module ? value_head_name(c->value_head) : "nothing: the model is no critic");
+    if (!module) return OK;
+    const char *first = json_string_value(json_array_get(saved, 0));
+    if (json_array_size(saved) == 1 && first && strcmp(first, module) == 0) return OK;
+    return refuse(path, "modules_to_save", saved, c->value_head == VALUE_HEAD_MLP ? "[\"value_head\"]" : "[\"score\"]");
+}
+
+static status check_keys(const json_t *root, const char *path, const model_config *c) {
     const char *key;
     json_t *v;
     const json_t *init = json_object_get(root, "init_lora_weights"), *kind = json_object_get(root, "peft_type");
     if (!json_is_string(kind) || strcmp(json_string_value(kind), "LORA") != 0)
         return refuse(path, "peft_type", kind, "\"LORA\"");
     TRY(check_word(root, path, "bias", (const char *const[]){"none", NULL}, "\"none\": biases are not trained"));
-    TRY(check_word(root, path, "task_type", (const char *const[]){"CAUSAL_LM", NULL}, "\"CAUSAL_LM\" or null"));
+    TRY(check_value_head(root, path, c));
+    if (c->value_head)
+        TRY(check_word(root, path, "task_type", (const char *const[]){"TOKEN_CLS", NULL}, "\"TOKEN_CLS\" or null"));
+    else TRY(check_word(root, path, "task_type", (const char *const[]){"CAUSAL_LM", NULL}, "\"CAUSAL_LM\" or null"));
     if (!json_is_boolean(init)) /* pissa, olora, corda and loftq also change the base */
         TRY(check_word(root, path, "init_lora_weights",
                        (const char *const[]){"gaussian", "orthogonal", "eva", "pissa", NULL}, OTHER_INIT));
-    json_object_foreach((json_t *)root, key, v) if (!is_harmless(key) && !is_unused(v)) return refuse(
-        path, key, v, "null, false or empty: ralo does not compute it");
+    json_object_foreach((json_t *)root, key, v) {
+        bool read = is_harmless(key) || (c->value_head && strcmp(key, "modules_to_save") == 0);
+        if (!read && !is_unused(v)) return refuse(path, key, v, "null, false or empty: ralo does not compute it");
+    }
     return OK;
 }
 
@@ -165,7 +189,7 @@ static status read_number(const json_t *root, const char *path, const char *key,
 status adapter_config_of_run(adapter_config *out, const model_config *c, const json_t *root, const char *path) {
     *out = (adapter_config){0};
     if (!json_is_object(root)) return ERR(ERR_INPUT, "%s: found no object, expected PEFT's adapter_config.json", path);
-    TRY(check_keys(root, path));
+    TRY(check_keys(root, path, c));
     lora_options *o = &out->lora;
     TRY(json_get_int(root, "r", 1, LORA_RANK_MOST, path, &o->rank));
     o->alpha = 8; /* PEFT's default */
@@ -204,6 +228,21 @@ status adapter_config_read(adapter_config *out, const model_config *c, const cha
     return rc;
 }
 
+status adapter_value_head(const char *dir, value_head *out) {
+    char path[4200];
+    json_t *root;
+    TRY(read_root(dir, path, sizeof path, &root));
+    const json_t *v = json_object_get(root, "value_head");
+    const char *name = json_string_value(v);
+    status rc = OK;
+    *out = VALUE_HEAD_NONE;
+    for (value_head h = VALUE_HEAD_MLP; h < VALUE_HEAD_COUNT && name; h++)
+        if (strcmp(name, value_head_name(h)) == 0) *out = h;
+    if (v && !*out) rc = refuse(path, "value_head", v, "\"mlp\", \"linear\" or \"sigmoid\", or nothing");
+    json_decref(root);
+    return rc;
+}
+
 status adapter_base_dir(const char *dir, char *out, size_t n) {
     char path[4200];
     json_t *root;
@@ -228,13 +267,17 @@ json_t *adapter_config_to_json(const model_config *c, const lora_options *o, con
     bool whole = o->alpha == (double)(int64_t)o->alpha; /* 16, not 16.0: as people write it */
     json_t *alpha = whole ? json_integer((json_int_t)o->alpha) : json_real(o->alpha);
     json_t *init = o->pissa ? json_string("pissa") : json_true();
-    return json_pack(
-        "{s:{}, s:n, s:o?, s:s, s:b, s:b, s:o, s:n, s:n, s:n, s:{}, s:o, s:f, s:n, s:s, s:n, s:s, s:I, s:{}, "
+    const char *module = saved_module(c);
+    json_t *saved = module ? json_pack("[s]", module) : NULL;
+    json_t *out = json_pack(
+        "{s:{}, s:n, s:o?, s:s, s:b, s:b, s:o, s:n, s:n, s:n, s:{}, s:o, s:f, s:n, s:s, s:o?, s:s, s:I, s:{}, "
         "s:n, s:o, s:s, s:b, s:b}",
         "alpha_pattern", "auto_mapping", "base_model_name_or_path", base ? json_string(base) : NULL, "bias", "none",
         "fan_in_fan_out", model_family_traits(c->family)->transposed_files, "inference_mode", 1, "init_lora_weights",
         init, "layer_replication", "layers_pattern", "layers_to_transform", "loftq_config", "lora_alpha", alpha,
-        "lora_dropout", o->dropout, "megatron_config", "megatron_core", "megatron.core", "modules_to_save", "peft_type",
-        "LORA", "r", (json_int_t)o->rank, "rank_pattern", "revision", "target_modules", targets, "task_type",
-        "CAUSAL_LM", "use_dora", 0, "use_rslora", o->rslora);
+        "lora_dropout", o->dropout, "megatron_config", "megatron_core", "megatron.core", "modules_to_save", saved,
+        "peft_type", "LORA", "r", (json_int_t)o->rank, "rank_pattern", "revision", "target_modules", targets,
+        "task_type", module ? "TOKEN_CLS" : "CAUSAL_LM", "use_dora", 0, "use_rslora", o->rslora);
+    if (module) json_object_set_new(out, "value_head", json_string(value_head_name(c->value_head)));
+    return out;
 }

@@ -14,8 +14,10 @@ status weights_start_frozen(exec *e, const plan *p, const weights_origin *o, lor
     *out = (lora_base){0};
     if (!p->request.lora.rank) return OK;
     base_hash hash = {.as = precision_compute(p->request.choice.precision)};
-    if (o->model_dir) TRY(weights_load_base(e, p, o->model_dir, &hash));
-    else params_draw(e, p, o->seed, PARAMS_BASE, &hash);
+    if (o->model_dir) {
+        params_draw(e, p, o->seed, PARAMS_VALUE_HEAD, NULL); /* trained, and begins as the files have it, if they do */
+        TRY(weights_load_base(e, p, o->model_dir, &hash));
+    } else params_draw(e, p, o->seed, PARAMS_BASE, &hash);
     *out = (lora_base){.dir = o->model_dir,
                        .seed = o->seed,
                        .hash = params_base_hash(e, p, o->comm, &hash),

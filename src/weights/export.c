@@ -45,7 +45,7 @@ typedef struct exporter {
  * frozen copy that a task compares with. */
 static bool is_written(const exporter *x, const model_param *q) {
     if (q->of_reference || (q->of_other_head && x->job->heads == EXPORT_FIRST_HEAD)) return false;
-    return (q->adapter != ADAPTER_NONE) == (x->job->kind == EXPORT_ADAPTER);
+    return x->job->kind == EXPORT_ADAPTER ? q->beside_base : q->adapter == ADAPTER_NONE;
 }
 
 /* As they are called in the output. */

@@ -158,13 +158,13 @@ static void matcher_fini(matcher *m) {
     json_decref(m->names);
 }
 
-/* Those of adapters, or all others. */
+/* Those of an adapter's files, or those of a model's, among which a value head may be. */
 static void match_params(matcher *m, bool adapters, const safetensor **sources) {
     size_t n = 0;
     const safetensor *embedding = NULL;
     for (size_t i = 0; i < m->model->n_all_params; i++) {
         const model_param *q = &m->model->params[i];
-        bool wanted = (q->adapter != ADAPTER_NONE) == adapters && (!m->reference || q->of_reference);
+        bool wanted = adapters ? q->beside_base : q->adapter == ADAPTER_NONE && (!m->reference || q->of_reference);
         for (int k = 0; k < q->n_parts; k++) sources[n++] = wanted ? match_part(m, q, &q->parts[k]) : NULL;
         bool first = m->reference ? wanted && !embedding : q->number == 0;
         if (first) embedding = sources[n - 1];
@@ -237,7 +237,7 @@ static void index_names(matcher *m) {
 }
 
 status match_adapter(const model *model, const safetensors *file, const char *base, const safetensor **sources) {
-    matcher m = {.model = model, .files = file, .n_files = 1, .prefix = ""};
+    matcher m = {.model = model, .files = file, .n_files = 1, .prefix = "", .has_value_head = true};
     status rc = OK;
     matcher_init(&m);
     index_names(&m);

@@ -12,7 +12,7 @@
 enum { TILE_COLUMNS = 16, TILE_ROWS = 64, SUM_COLUMNS = 1024 };
 
 static const param_place *place_of(const param_reader *s, size_t i) {
-    return s->m->params[i].adapter == ADAPTER_NONE ? &s->base : &s->adapters;
+    return s->m->params[i].beside_base ? &s->adapters : &s->base;
 }
 
 static int64_t columns_of(const model_param *q) { return q->shape.rank == 2 ? q->shape.dim[1] : 1; }
@@ -183,7 +183,8 @@ status param_reader_read(param_reader *s, size_t i, int64_t first, int64_t n, fl
         return OK;
     }
     TRY(read_plain(s, i, &s->found, first, n, out));
-    bool is_hashed = s->merge && s->hash_as != DTYPE_COUNT && !q->of_other_head; /* as params.c hashes a base */
+    bool is_hashed =
+        s->merge && s->hash_as != DTYPE_COUNT && !q->of_other_head && !q->beside_base; /* as params.c hashes a base */
     if (is_hashed) s->hash += params_hash_elements(q->name, first, out, n, s->hash_as);
     if (s->param_b) merge_rows(s, q, first / columns_of(q), n / columns_of(q), out);
     return OK;

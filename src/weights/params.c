@@ -312,7 +312,9 @@ static void hash_codes(hasher *h, const plan *p, size_t i) {
 }
 
 static bool is_hashed(const model_param *q, param_group group) {
-    if (group == PARAMS_BASE && q->of_other_head) return false; /* not in what generates, nor in ordinary files, where it begins as the first */
+    if (group == PARAMS_BASE && q->beside_base) return false;
+    if (group == PARAMS_BASE && q->of_other_head)
+        return false; /* not in what generates, nor in ordinary files, where it begins as the first */
     return group == PARAMS_REFERENCE ? q->of_reference : !q->of_reference && is_in(q, group);
 }
 

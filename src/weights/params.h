@@ -5,7 +5,7 @@
 #include "weights/quantized.h"
 
 /* All parameters, those of the model, its adapters, the frozen copy that a preference compares with, or a critic's value head. To
- * draw, the copy is a part of the base; hashes leave it out. PARAMS_FROZEN: of a program that does not train, all, hashed as if they
+ * draw, the copy and the head are a part of the base; hashes of the base leave out the copy, and a head that is trained beside it. PARAMS_FROZEN: of a program that does not train, all, hashed as if they
  * were such a copy. */
 typedef enum param_group {
     PARAMS_ALL,

@@ -133,7 +133,7 @@ static status open_checkpoint(model_source *s, const char *path) {
 /* ---- an adapter over the model ----------------------------------------------------------------------------------- */
 
 /* Its tensors are found by name and checked by shape; this says why they would not fit. */
-static status check_same_model(const model_source *s, const json_t *config, const char *adapter) {
+static status check_same_model(model_source *s, const json_t *config, const char *adapter) {
     model_config c;
     TRY(model_config_from_json(&c, config, "of the adapter", adapter));
     const struct {
@@ -146,11 +146,13 @@ static status check_same_model(const model_source *s, const json_t *config, cons
                  {"heads", s->config.n_heads, c.n_heads},
                  {"key and value heads", s->config.n_kv_heads, c.n_kv_heads},
                  {"head size", s->config.head_dim, c.head_dim},
-                 {"ffn", s->config.ffn, c.ffn}};
+                 {"ffn", s->config.ffn, c.ffn},
+                 {"value head", s->config.value_head ? s->config.value_head : c.value_head, c.value_head}};
     for (size_t i = 0; i < ARRAY_LENGTH(sizes); i++)
         if (sizes[i].here != sizes[i].there)
             return ERR(ERR_INPUT, "%s is the adapter of another model than %s: %s %lld, found %lld", adapter, s->dir,
                        sizes[i].name, (long long)sizes[i].there, (long long)sizes[i].here);
+    s->config.value_head = s->all_heads.value_head = c.value_head; /* which comes with the adapters */
     return OK;
 }
 
@@ -165,6 +167,9 @@ static status open_adapter(model_source *s, const char *adapter) {
                    adapter);
     if (adapter_is_dir(adapter)) {
         adapter_config config;
+        value_head head;
+        TRY(adapter_value_head(adapter, &head));
+        if (!s->config.value_head) s->config.value_head = s->all_heads.value_head = head;
         TRY(adapter_config_read(&config, &s->config, adapter));
         s->lora = config.lora;
         s->adapters.dir = arena_string(&s->memory, adapter);
@@ -316,7 +321,7 @@ static status load_checkpoint(const checkpoint_reader *r, exec *e, const plan *p
     char *raw = mem_alloc(BLOCK_ELEMENTS * sizeof(float));
     float *wide = mem_alloc(BLOCK_ELEMENTS * sizeof *wide);
     for (size_t i = 0; i < p->model.n_params && rc == OK; i++)
-        if ((p->model.params[i].adapter != ADAPTER_NONE) == adapters)
+        if (p->model.params[i].beside_base == adapters)
             rc = quantized_is(p, i) ? load_quantized(r, e, p, i, raw, hash) : load_param(r, e, p, i, raw, wide);
     free(raw);
     free(wide);

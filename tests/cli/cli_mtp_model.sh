@@ -63,6 +63,15 @@ check 0 "weights of peft loaded" -- train "${sets[@]}" --set model.adapter=peft 
 rho1=(--set train.weighting=rho1 --set train.warmup=0)
 run 0 train "${sets[@]}" "${rho1[@]}" --set rho1.reference=exported --set run.dir=rho1 --json
 hash=$(last param_hash)
+python3 - <<'P' || fail "counts of selected tokens: $(head -n 1 rho1/metrics.jsonl)"
+import json
+for line in open('rho1/metrics.jsonl'):
+    r = json.loads(line)
+    counts = [n for k, n in r.items() if k.endswith('_selected')]
+    if 'train/loss' not in r: continue
+    positions = sum(counts) / r['train/avg_heads_per_position'] # of head 1
+    assert len(counts) > 1 and min(counts) > 0 and max(counts) <= positions and abs(positions - round(positions)) < 1e-3, r
+P
 run 0 train "${sets[@]}" "${rho1[@]}" --set rho1.reference=exported --set run.dir=rho1_parts --set train.steps=2 \
     --set train.schedule_steps=4 --json
 run 0 train "${sets[@]}" "${rho1[@]}" --set rho1.reference=exported --set run.dir=rho1_parts --resume auto --json

@@ -51,7 +51,7 @@ cat metrics/metrics.jsonl preference/metrics.jsonl mtp/metrics.jsonl critic/metr
 grep -o '"[a-z0-9_/]*":' all.jsonl | tr -d '":' | sort -u >written
 sed -n 's/^| `\([a-z0-9_/]*\)` .*/\1/p' printed/metrics.md | sort -u >listed
 [ -z "$(comm -23 written listed)" ] || fail "metrics.md does not list $(comm -23 written listed | paste -sd ' ')"
-left_out=$(comm -13 written listed | grep -v '^rewards/http/' | paste -sd ' ') # a server is not started here
+left_out=$(comm -13 written listed | grep -v '^rewards/http/\|^system/gpu_' | paste -sd ' ') # a server is not started here, nor a GPU used
 [ "$left_out" = train/skipped ] || [ -z "$left_out" ] || fail "metrics.md lists what no line has: $left_out"
 
 # ---- refusals

@@ -1,5 +1,6 @@
 /* test_solutions.c - pairs of correct and wrong solutions: of one problem each, each once, no more than asked, the same for a
- * seed; problems without a pair are counted; held-out problems are never trained on; what imitates gets correct ones only. */
+ * seed; problems without a pair are counted; held-out problems are never trained on and have several right answers; what imitates gets
+ * correct ones only. */
 #include "example_rows.h"
 
 #include <stdlib.h>
@@ -216,6 +217,67 @@ static void problems_without_a_pair_are_counted(void **state) {
     dataset_close(d);
 }
 
+/* Six orders of the numbers, fewer where numbers are equal, and nothing else. */
+static void check_right_answers(const dataset *d, uint64_t index, const strbuf *prompt, const strbuf *answer,
+                                int64_t digits) {
+    seen_pair p = {0};
+    strbuf found;
+    strbuf_init(&found);
+    snprintf(p.prompt, T_MOST, "%s", prompt->text);
+    for (size_t n = 0; n <= answer->length; n++) { /* every beginning of a right answer is that of one */
+        found.length = 0;
+        assert_true(dataset_answer(d, index, answer->text, n, &found));
+        assert_int_equal(found.length, answer->length);
+        assert_memory_equal(found.text, answer->text, n);
+        snprintf(p.chosen, T_MOST, "%s", found.text);
+        assert_int_equal(wrong_at(&p, false, digits), -1);
+    }
+    for (int64_t first = 0; first < 3; first++) { /* begin with any of the numbers */
+        found.length = 0;
+        assert_true(dataset_answer(d, index, prompt->text + first * (digits + 1), (size_t)digits, &found));
+    }
+    char wrong[T_MOST];
+    snprintf(wrong, sizeof wrong, "%s", answer->text);
+    for (size_t i = 0; i < answer->length; i++) {
+        wrong[i] = 'x';
+        assert_false(dataset_answer(d, index, wrong, i + 1, &found));
+        wrong[i] = answer->text[i];
+    }
+    assert_false(dataset_answer(d, index, "", T_MOST, &found)); /* longer than any */
+    strbuf_fini(&found);
+}
+
+static void problems_are_held_out_and_have_several_right_answers(void **state) {
+    for (int64_t digits = 1; digits <= 2; digits++) {
+        dataset *d =
+            open_data((data_options){.source = "builtin:solutions", .seq_len = 64, .difficulty = digits, .pack = true});
+        strbuf prompt, answer;
+        uint64_t n = 0;
+        strbuf_init(&prompt);
+        strbuf_init(&answer);
+        for (; dataset_problem(d, n, &prompt, &answer); n++) {
+            if (n < 20) check_right_answers(d, n, &prompt, &answer, digits);
+            for (uint64_t i = 0; i < 20; i++) { /* in any order of its numbers */
+                full_row r;
+                char text[T_MOST] = {0};
+                get_row(d, SPLIT_TRAIN, i, &r);
+                for (int64_t k = 0; k < 3 * (digits + 1); k++) text[k] = (char)r.tokens[k];
+                assert_false(in_operands(prompt.text, text, digits));
+            }
+            prompt.length = answer.length = 0;
+        }
+        assert_int_equal(n, 400);
+        assert_false(dataset_answer(d, n, "", 0, &answer));
+        strbuf_fini(&prompt);
+        strbuf_fini(&answer);
+        dataset_close(d);
+    }
+    assert_true(data_source_has_problems("builtin:solutions"));
+    dataset *one = open_data((data_options){.source = "builtin:arithmetic", .seq_len = 64, .difficulty = 1});
+    assert_false(dataset_answer(one, 0, "", 0, &(strbuf){0})); /* the one of dataset_problem */
+    dataset_close(one);
+}
+
 static void what_is_no_solution_is_named(void **state) {
     static const struct {
         data_kind kind;
@@ -279,6 +341,7 @@ int main(void) {
         cmocka_unit_test(the_seed_decides_the_pairs_and_threads_and_the_cache_do_not),
         cmocka_unit_test(pairs_are_balanced),
         cmocka_unit_test(problems_without_a_pair_are_counted),
+        cmocka_unit_test(problems_are_held_out_and_have_several_right_answers),
         cmocka_unit_test(what_is_no_solution_is_named),
     };
     return cmocka_run_group_tests(tests, open_all, test_dir_close);

@@ -55,6 +55,7 @@ sets=(--set precision=bf16 --set train.weighting=rho1 --set rho1.reference=refer
 one=$(train 1 "${sets[@]}" --set train.accumulation=3)
 same "$one" 1 "${sets[@]}" --set train.accumulation=3 --set rho1.reference_on=disk
 same "$one" 3 "${sets[@]}" --set parallel.zero=3 --set memory.recompute=full --set rho1.reference_on=disk
+same "$one" 2 "${sets[@]}" --set train.accumulation=3 --set parallel.pipeline=2 --set memory.recompute=full --set rho1.reference_on=disk
 
 # Weights from the values of a critic: their moving averages are those of all ranks, also where an update overlaps the next step.
 run 0 train --preset test-gpt2 --set train.task=critic --set data.source=builtin:solutions --set data.difficulty=1 --set data.seq_len=96 \

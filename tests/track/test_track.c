@@ -173,11 +173,12 @@ static void test_the_numbers_of_a_task_reach_every_output(void **state) {
     assert_int_equal(track_open(&t, &(track_options){.run_dir = dir, .out = f, .log_every = 1}), OK);
     for (int64_t i = 1; i <= 2; i++) {
         train_step_report r = report_at(i, 2);
+        r.on_gpu = i == 2;
         train_metrics_add(&r.metrics, &rows[0], NAN);
         train_metrics_add(&r.metrics, &rows[1], 0.5 + (double)i / 8);
         train_metrics_add(&r.metrics, &rows[2], -12.25);
         train_metrics_add(&r.metrics, &rows[3], 1);
-        track_step(t, &r, 77);
+        track_step(t, &r, i == 2 ? 3u << 29 : 77);
     }
     train_eval_report e = {.step = 2, .loss = 0.25, .n_rows = 64, .exact_match = NAN};
     train_metrics_add(&e.metrics, &val, 0.875);
@@ -188,6 +189,8 @@ static void test_the_numbers_of_a_task_reach_every_output(void **state) {
     assert_int_equal(file_read_all(metrics_path, 1 << 20, &text, &n_bytes), OK);
     assert_non_null(strstr(text, "\"memory/device_bytes\": 77, \"logps/chosen\": null, \"rewards/accuracies\": 0.625, "
                                  "\"rewards/margins\": -12.25, \"rewards/chosen\": 1}\n{\"step\": 2, "));
+    assert_non_null(
+        strstr(text, "\"memory/device_bytes\": 1610612736, \"system/gpu_memory_allocated_gb\": 1.5, \"logps/chosen\""));
     assert_non_null(strstr(text, "\n{\"step\": 2, \"val/loss\": 0.25, \"val/rewards/accuracies\": 0.875}\n"));
     assert_non_null(strstr(shown, "step 2/2  loss 0.5000  acc 0.75  margin -12.25  grad"));
     assert_non_null(strstr(shown, "\neval at step 2  loss 0.2500  acc 0.875\n"));

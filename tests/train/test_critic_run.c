@@ -162,6 +162,7 @@ static void score_rows(const char *dir, int64_t T, int64_t n_rows, void (*see)(v
     assert_true(s.config.value_head == VALUE_HEAD_MLP);
     plan_request r = {.model = s.config,
                       .seq_len = T,
+                      .lora = s.lora,
                       .choice = {.precision = PRECISION_FP32, .micro_batch = 2, .accumulation = 1},
                       .with_eval = true,
                       .no_training = true,
@@ -239,6 +240,79 @@ static void a_saved_critic_gives_the_values_of_the_run(void **state) {
     arena_fini(&memory);
 }
 
+/* ---- adapters -------------------------------------------------------------------------------------------------- */
+
+/* The decoder is frozen under its adapters, the head is trained whole. The run, PEFT's files and the merged model are one critic; it resumes to the
+ * same bits, with any technique, and can be trained further. */
+static void a_critic_with_adapters_keeps_its_head_beside_them(void **state) {
+    arena memory;
+    train_result whole, r;
+    arena_init(&memory);
+    const char *names[] = {"lm", "run", "parts", "peft", "merged"}, *path[ARRAY_LENGTH(names)];
+    enum { LM, RUN, PARTS, PEFT, MERGED };
+    for (size_t i = 0; i < ARRAY_LENGTH(names); i++) path[i] = arena_format(&memory, "%s/lora-%s", test_dir, names[i]);
+    training t = {.preset = "test-llama",
+                  .source = "builtin:solutions",
+                  .seq_len = SEQ_LEN,
+                  .more = SETTINGS("data.difficulty=1", arena_format(&memory, "run.export=%s", path[LM]))};
+    must(training_run(&t, &r));
+    const char *base = arena_format(&memory, "model.path=%s", path[LM]), *export = "run.export=none";
+    for (int k = 0; k < 3; k++) { /* in one go; stopped and resumed; another way through memory */
+        train_observer o = {.on_step = stop_after_two};
+        if (k == 0) export = arena_format(&memory, "run.export=%s", path[PEFT]);
+        t = critic_training(&memory, NULL, PRECISION_FP32,
+                            SETTINGS(base, "model.lora.rank=4", "model.lora.dropout=0.1", "critic.dropout=0.1",
+                                     "train.eval_rows=6", "data.pairs_per_problem=4", "train.seed=1", export,
+                                     k == 2 ? "memory.recompute=full" : "memory.recompute=none",
+                                     k == 2 ? "memory.offload.params=host" : "memory.prefetch=1",
+                                     k == 2 ? "memory.offload.states=host" : "memory.prefetch=1"));
+        t.preset = "auto", t.accumulation = 2, t.dir = k == 0 ? path[RUN] : k == 1 ? path[PARTS] : NULL;
+        export = "run.export=none";
+        if (k == 1) {
+            t.resume = "auto", t.observer = &o;
+            assert_int_equal(training_run(&t, &r), ERR_INTERRUPTED);
+            t.observer = NULL;
+        }
+        must(training_run(&t, k == 0 ? &whole : &r));
+        if (k == 0) training_as_planned(&whole, "critic with adapters");
+        else if (r.param_hash != whole.param_hash || r.eval.loss != whole.eval.loss) fail_msg("way %d: other bits", k);
+    }
+    assert_true(fabs(whole.first_loss - log(2)) < 1e-6 && whole.eval.loss != log(2));
+    assert_true(frozen_loss(path[RUN], whole.eval.n_rows) == whole.eval.loss);
+    assert_true(frozen_loss(path[PEFT], whole.eval.n_rows) == whole.eval.loss);
+    export_report report;
+    must(export_checkpoint(path[RUN], &(export_options){.dir = path[MERGED], .type = DTYPE_F32, .merge = true},
+                           &report));
+    assert_true(fabs(frozen_loss(path[MERGED], whole.eval.n_rows) - whole.eval.loss) <
+                1e-5); /* sums in another order */
+    /* further: from the files of the adapter, and new adapters over a critic, whose head they begin with */
+    t = critic_training(&memory, NULL, PRECISION_FP32,
+                        SETTINGS(base, arena_format(&memory, "model.adapter=%s", path[PEFT])));
+    t.preset = "auto";
+    must(training_run(&t, &r));
+    assert_true(fabs(r.first_loss - log(2)) > 1e-4);
+    const char *merged = arena_format(&memory, "model.path=%s", path[MERGED]);
+    for (int k = 0; k < 2; k++) {
+        t = critic_training(&memory, NULL, PRECISION_FP32,
+                            SETTINGS(merged, "critic.dropout=0", k ? "model.lora.rank=2" : "model.lora.rank=none"));
+        t.preset = "auto";
+        must(training_run(&t, k ? &r : &whole));
+    }
+    assert_true(fabs(r.first_loss - whole.first_loss) < 1e-6 && fabs(r.first_loss - log(2)) > 1e-4);
+    const struct {
+        const char *task, *head, *error;
+    } refused[] = {{"train.task=sft", "critic.head=mlp", "adapter_config.json|value_head|mlp|no critic"},
+                   {"train.task=critic", "critic.head=linear", "adapter_config.json|value_head|mlp|linear"}};
+    for (size_t i = 0; i < ARRAY_LENGTH(refused); i++) {
+        t = critic_training(
+            &memory, NULL, PRECISION_FP32,
+            SETTINGS(base, arena_format(&memory, "model.adapter=%s", path[PEFT]), refused[i].task, refused[i].head));
+        t.preset = "auto";
+        expect_error(training_run(&t, &r), ERR_INPUT, refused[i].error);
+    }
+    arena_fini(&memory);
+}
+
 /* ---- learning -------------------------------------------------------------------------------------------------- */
 
 enum { PAIR = 46 }; /* tokens of a pair of difficulty 1 */
@@ -308,7 +382,6 @@ static void what_cannot_be_is_refused(void **state) {
         const char *const *more;
         const char *error;
     } cases[] = {
-        {SETTINGS("model.lora.rank=4"), "model.lora.rank|critic|value head"},
         {SETTINGS("model.mtp.heads=2", "model.layers=4"), "train.task|critic|model.mtp.heads"},
         {SETTINGS("train.sample_every=2"), "critic|train.sample_every=none"},
         {SETTINGS("data.source=builtin:arithmetic"), "data.source|builtin:solutions"},
@@ -330,6 +403,7 @@ int main(void) {
         cmocka_unit_test(numbers_of_a_step_are_its_own),
         cmocka_unit_test(resumed_runs_end_with_the_same_bits),
         cmocka_unit_test(a_saved_critic_gives_the_values_of_the_run),
+        cmocka_unit_test(a_critic_with_adapters_keeps_its_head_beside_them),
         cmocka_unit_test(mistakes_are_found_where_they_are),
         cmocka_unit_test(a_critic_begins_from_an_ordinary_model),
         cmocka_unit_test(what_cannot_be_is_refused),

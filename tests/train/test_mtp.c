@@ -255,20 +255,22 @@ static void plan_heads(compiled *k, int heads, const char *recompute, int accumu
 
 /* Heads of the same trunk: what they cost in all is one value (N, C), the sum of the gradients that reach the trunk, and with
  * accumulation the unembedding's gradient (V, C), which lives from the first head to the last; and each its targets and weights.
- * That is less than 2 % of the trunk's activations per head. 48 x 2048 tokens and four heads of 32000 logits each
+ * With full recompute heads do not hold their norms, two such values: they cost less than nothing beside one head. Each head
+ * costs less than 2 % of what there is without it. 48 x 2048 tokens and four heads of 32000 logits each
  * would be 25 GB of 16-bit logits; the scratch that holds them stays below 0.3 GB. */
 static void heads_cost_little_memory(void **state) {
     static const char *const recompute[] = {"memory.recompute=none", "memory.recompute=full"};
     for (size_t way = 0; way < ARRAY_LENGTH(recompute); way++) {
-        uint64_t one = 0;
+        uint64_t one = 0, fewer = 0;
         for (int heads = 1; heads <= 8; heads *= 2) {
             compiled k;
             plan_heads(&k, heads, recompute[way], 4);
             uint64_t n = transient_bytes(&k.p);
-            if (heads == 1) one = n;
-            double growth = heads == 1 ? 0 : ((double)n - (double)one) / (double)(heads - 1) / (double)one;
+            if (heads == 1) one = fewer = n;
+            double growth = heads == 1 ? 0 : ((double)n - (double)fewer) / (heads / 2.0) / (double)one;
             uint64_t tokens = 48 * 2048, sum = tokens * 4096 * 2, inputs = tokens * 8 * (uint64_t)heads;
             uint64_t unembed = 32000ull * 4096 * sizeof(float);
+            fewer = n;
             size_t scratch = 0;
             for (size_t i = 0; i < k.p.program.n_ops; i++) {
                 const op *o = &k.p.program.ops[i];
@@ -277,7 +279,7 @@ static void heads_cost_little_memory(void **state) {
             }
             print_message("%d heads, %s: %.2f GiB, %+.2f %% per head, logits %.3f GiB\n", heads, recompute[way],
                           (double)n / 0x1p30, 100 * growth, (double)scratch / 0x1p30);
-            assert_true(n <= one + sum + unembed + inputs + (1 << 20) && (way > 0 || growth < 0.02));
+            assert_true(n <= one + (way == 0 ? sum + unembed + inputs : 0) + (1 << 20) && growth < 0.02);
             assert_true(scratch > 0 && scratch < 300000000u);
             compiled_close(&k);
         }

@@ -122,6 +122,35 @@ static void shuffled_weights_stay_in_their_response(void **state) {
         if (targets[t] < 0) assert_true(plain[t] == 1 && first[t] == 1);
 }
 
+/* A correct response, whose value rises at two tokens, and a wrong one, whose value falls at one: from values to weights as a step makes
+ * them. Weights grow towards the tokens that decide, and the wrong token has the smallest of all. */
+static void weights_are_largest_where_it_is_decided(void **state) {
+    enum { T = 17, N = 8, RIGHT = 0, WRONG = 8, FIRST_RISE = 3, SECOND_RISE = 6, FALL = 4 };
+    int32_t targets[T], doc_start[T];
+    float values[T] = {.5f, .5f, .5f, .65f, .65f, .65f, .9f, .9f, .5f, .5f, .5f, .5f, .1f, .1f, .1f, .1f, 7};
+    float advantages[T], w[T];
+    train_request r = {.train = {.value = {.lambda = .95, .beta = 4}}}; /* no weight is cut off */
+    for (int t = 0; t < T; t++) targets[t] = t < T - 1 ? t : -1, doc_start[t] = t < WRONG ? RIGHT : WRONG;
+    value_advantages(&r.train.value, targets, doc_start, T, values, advantages);
+    value_sums s = {0};
+    for (int t = 0; t < T; t++) w[t] = 1;
+    value_sums_add(&s, targets, N, advantages, w); /* a policy learns from correct ones: their mean and deviation */
+    value_ema e = value_ema_start();
+    value_ema_update(&e, value_mean(s.n, s.advantage), value_deviation(s.n, s.advantage, s.advantage_squares),
+                     VALUE_WARMUP, VALUE_MOMENTUM);
+    weighting_VERIFIABLE.weigh(&(weighting_row){&r, 0, T, targets, doc_start, advantages, &e}, w);
+    for (int t = RIGHT; t + 1 < N; t++) {
+        bool decided = t == FIRST_RISE || t == SECOND_RISE;
+        if ((w[t + 1] > w[t]) == decided) fail_msg("weights %g and %g at %d", (double)w[t], (double)w[t + 1], t);
+    }
+    double before = 0, after = 0;
+    for (int t = WRONG; t < WRONG + FALL; t++) before += (double)w[t] / FALL;
+    for (int t = WRONG + FALL + 1; t < WRONG + N; t++) after += (double)w[t] / (N - FALL - 1);
+    for (int t = 0; t < T - 1; t++) assert_true(w[t] >= w[WRONG + FALL]);
+    assert_true((double)w[WRONG + FALL] < before && before < after); /* what leads to a mistake counts less, too */
+    assert_true(w[WRONG + FALL] > WEIGHT_LEAST && w[T - 1] == 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(advantages_of_known_values),
@@ -129,6 +158,7 @@ int main(void) {
         cmocka_unit_test(moving_averages_of_known_means),
         cmocka_unit_test(weights_are_clamped),
         cmocka_unit_test(statistics_are_those_of_the_targets),
+        cmocka_unit_test(weights_are_largest_where_it_is_decided),
         cmocka_unit_test(shuffled_weights_stay_in_their_response),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
