@@ -20,6 +20,7 @@ enum {
     PLOT_HEIGHT = 240,
     PLOT_HEIGHT_NARROW = 200,
     BELOW = 34, /* names of groups, or numbers */
+    BELOW_NARROW = 24,
     GAP = 26,
     CHARACTER = 7, /* pixels of a character, at most, of the text's size */
     LEGEND_MOST = 44,
@@ -76,8 +77,8 @@ static int panel_plot_height(const frame *f, const chart_panel *p) {
 }
 
 static int panel_height(const frame *f, const chart_panel *p) {
-    return (*p->title ? PANEL_TITLE : 14) + panel_plot_height(f, p) + BELOW + (p->x_name ? 14 : 0) +
-           (f->narrow ? 0 : GAP);
+    return (*p->title ? PANEL_TITLE : 14) + panel_plot_height(f, p) + (f->narrow ? BELOW_NARROW : BELOW + GAP) +
+           (p->x_name ? 16 : 0);
 }
 
 static int row_height(const frame *f, const chart *c, size_t row, int columns) {

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-enum { ROW = 46, ROW_TEXT = 16, ROW_BAR = 18 };
+enum { ROW = 50, ROW_TEXT = 20, ROW_BAR = 18 };
 
 static void add_group_data(strbuf *b, const chart_plot *p, const chart_panel *c, const chart_series *s, size_t group) {
     strbuf_add(b, " data-name=\"");
@@ -46,9 +46,9 @@ int plot_rows_height(const chart_panel *c) { return (c->n_series ? (int)c->serie
 
 static void add_row(strbuf *b, const chart_plot *p, const chart_panel *c, size_t g, int y) {
     double sum = 0;
-    plot_add_text(b, p->x, y + ROW_TEXT - 3, "start", CHART_INK, c->groups[g]);
+    plot_add_text(b, p->x, y + ROW_TEXT - 6, "start", CHART_INK, c->groups[g]);
     if (c->group_labels && c->group_labels[g])
-        plot_add_text(b, p->x + p->width, y + ROW_TEXT - 3, "end", CHART_INK, c->group_labels[g]);
+        plot_add_text(b, p->x + p->width, y + ROW_TEXT - 6, "end", CHART_INK, c->group_labels[g]);
     for (size_t i = 0; i < c->n_series; i++) {
         const chart_series *s = &c->series[i];
         if (!(s->y[g] >= 0)) continue;

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { LANE = 26, LANE_BAR = 16 };
 
@@ -144,18 +145,21 @@ static void add_limit(strbuf *b, const chart_plot *p, const chart_panel *c) {
     if (c->limit_name) plot_add_text(b, p->x + p->width, y - 4, "end", CHART_SOFT, c->limit_name);
 }
 
-/* The text stands on the side of the mark that has room. */
+/* The text stands beside the mark where there is room for it, else above it. */
 static void add_mark(strbuf *b, const chart_plot *p, const chart_mark *m) {
+    enum { CHARACTER = 7 }; /* pixels, of this size */
+    static const char bold[] = "class=\"ink\" font-size=\"12\" font-weight=\"bold\"";
     if (!m->label) return;
-    int x = plot_across_of(p, m->x), y = plot_height_of(p, m->y);
-    bool right = x > p->x + p->width / 2;
+    int x = plot_across_of(p, m->x), y = plot_height_of(p, m->y), length = CHARACTER * (int)strlen(m->label);
+    int left = p->x - 40, right = p->x + p->width;
     strbuf_printf(b, "<path class=\"ink mark\" d=\"M%d %dl-5 -9h10z\" data-x=\"", x, y - 1);
     svg_add_number(b, m->x);
     strbuf_add(b, "\" data-y=\"");
     svg_add_number(b, m->y);
     strbuf_add(b, "\"/>\n");
-    plot_add_text(b, right ? x - 9 : x + 9, y - 3, right ? "end" : "start",
-                  "class=\"ink\" font-size=\"12\" font-weight=\"bold\"", m->label);
+    if (x + 9 + length <= right) plot_add_text(b, x + 9, y - 3, "start", bold, m->label);
+    else if (x - 9 - length >= left) plot_add_text(b, x - 9, y - 3, "end", bold, m->label);
+    else plot_add_text(b, MAX(right - length / 2, left), y - 13, "middle", bold, m->label);
 }
 
 void plot_add_lines(strbuf *b, const chart_plot *p, const chart_panel *c) {
