@@ -12,6 +12,7 @@ typedef struct command command;
 typedef struct command_line {
     const command *command;
     const char *arguments[MAX_ARGUMENTS]; /* in the order of the command's row; NULL: left out */
+    text_list paths;                      /* every argument, where the row takes any number of them */
     config config;                        /* defaults, then CONFIG, then --set and the flags short for it */
     const char *stage, *stages_dir;       /* of a CONFIG with stages */
     text_list stage_sets;                 /* pipeline: --set of every stage */
@@ -44,6 +45,9 @@ typedef struct command_line {
     bool host_only;                       /* what is measured */
     int scale;                            /* of a bench, into the row's list */
     const char *out;                      /* ... and where its files go; NULL: none are written */
+    const char *charts;                   /* report: directory for its charts; NULL: none */
+    bool compare, csv;
+    const char *plot; /* runs: metric to draw */
     int ranks;                            /* ranks to start here; 0: those that a launcher started, or one */
     int world;                            /* ranks to plan for; 0: not given */
     bool given[MAX_FLAGS];                /* by row of commands.def */
@@ -76,6 +80,8 @@ status command_eval(command_line *l);
 status command_export(command_line *l);
 status command_devices(command_line *l);
 status command_bench(command_line *l);
+status command_report(command_line *l);
+status command_runs(command_line *l);
 status command_completion(command_line *l);
 status command_help(command_line *l);
 
@@ -88,8 +94,10 @@ const flag *flag_at(size_t i);                 /* NULL past the end */
 bool flag_belongs(const flag *f, const command *c);
 bool flag_is_needed(const flag *f);
 const char *flag_dashes(const flag *f); /* "--", or "-" before one letter */
-/* The words of a command's arguments, one after the other; NULL when none is left. optional: the word is in [ ]. */
+/* The words of a command's arguments, one after the other; NULL when none is left. optional: the word is in [ ]. A word that may
+ * be given any number of times comes without its dots. */
 const char *argument_next(const char *arguments, char *out, size_t n, bool *optional);
+bool arguments_repeat(const command *c); /* the last one may be given any number of times */
 
 /* ---- the command line (command_line.c) ---------------------------------------------------------------------------- */
 

@@ -141,6 +141,11 @@ static status find_value(const command_line *l, const flag *f, int *i, const cha
     return OK;
 }
 
+static void add_path(command_line *l, const char *path) {
+    l->paths.items = array_grow(l->paths.items, &l->paths.capacity, l->paths.n + 1, sizeof *l->paths.items);
+    l->paths.items[l->paths.n++] = path;
+}
+
 /* Users of programs that take a bare key=value are told how to write it here. */
 static status read_config(command_line *l, const char *path) {
     if (strchr(path, '=') && access(path, F_OK) != 0)
@@ -180,8 +185,9 @@ status command_line_parse(command_line *l, const command *c, int argc, char **ar
             const char *text;
             if (flags_end || argv[i][0] != '-' || argv[i][1] == 0) {
                 if (pass == 1) continue;
+                if (arguments_repeat(c)) add_path(l, argv[i]);
                 if (n_given < most) l->arguments[n_given++] = argv[i];
-                else if (!surplus) surplus = argv[i];
+                else if (!surplus && !arguments_repeat(c)) surplus = argv[i];
                 continue;
             }
             if (strcmp(argv[i], "--") == 0) {
@@ -225,6 +231,7 @@ void command_line_fini(command_line *l) {
             free(list->items);
             *list = (text_list){0};
         }
+    free(l->paths.items);
     foreign_fini(&l->foreign);
     config_fini(&l->config);
     arena_fini(&l->memory);

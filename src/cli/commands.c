@@ -70,5 +70,8 @@ const char *argument_next(const char *arguments, char *out, size_t n, bool *opti
         memmove(out, out + 1, length);
         out[length - 2] = 0;
     }
+    if (str_ends_with(out, "...")) out[strlen(out) - 3] = 0;
     return rest;
 }
+
+bool arguments_repeat(const command *c) { return strstr(c->arguments, "...") != NULL; }

@@ -50,6 +50,8 @@ static void print_machines(FILE *out) {
     for (size_t i = 0; hardware_at(i); i++) fprintf(out, "%s%s", i ? " " : "", hardware_at(i)->name);
 }
 
+enum { REPEATED = 15 }; /* an argument that may be given any number of times is offered this often */
+
 /* Per command its flags, the flags that take a value with what it is called, and its arguments. */
 static void print_cases(FILE *out) {
     for (size_t i = 0; command_at(i); i++) {
@@ -68,6 +70,7 @@ static void print_cases(FILE *out) {
         fputs("'\n        arguments='", out);
         for (const char *rest = c->arguments; (rest = argument_next(rest, name, sizeof name, &optional));)
             fprintf(out, "%s ", name);
+        for (int k = 0; arguments_repeat(c) && k < REPEATED; k++) fprintf(out, "%s ", name);
         fputs("' ;;\n", out);
     }
 }

@@ -1,202 +1,170 @@
-/* chart.c - bars and lines of bytes as one SVG file.
+/* chart.c - the frame of a chart: title, notes, legend, panels side by side with a scale of their own each.
  *
- * Panels stand side by side and have their own scale. A line is a step function: memory holds until the next op changes it, and a
- * line drawn from point to point would show bytes that were never there. Colours come from classes of a style sheet inside the file,
- * which a viewer in dark mode reads differently. */
-#include "format/format.h"
+ * Colours come from classes of a style sheet, which a viewer in dark mode reads differently. A file of its own carries that sheet;
+ * a page that holds many charts has it once. */
+#include "format/chart_parts.h"
 
 #include <math.h>
 #include <string.h>
 
 enum {
     WIDTH = 980,
+    NARROW = 700, /* below it: smaller title, less room */
     MARGIN = 24,
+    MARGIN_NARROW = 10,
     AXIS = 72, /* left of a plot: its numbers */
+    AXIS_NARROW = 62,
     TITLE = 34,
     LINE = 18,
     PANEL_TITLE = 30,
     PLOT_HEIGHT = 240,
+    PLOT_HEIGHT_NARROW = 200,
     BELOW = 34, /* names of groups, or numbers */
+    BELOW_NARROW = 24,
     GAP = 26,
-    FINE = 10, /* units of a plot's inside per pixel */
-    TEXT_MOST = 200,
-    TICKS = 5,
+    CHARACTER = 7, /* pixels of a character, at most, of the text's size */
+    LEGEND_MOST = 44,
 };
 
 /* Light and dark of each colour; neighbours differ in lightness too. */
 static const char *const colors[CHART_COLORS][2] = {
-    {"#b5374a", "#f0808f"}, {"#c98a1b", "#e6b84f"}, {"#2f64ad", "#7ab0f5"},
-    {"#2a8f7f", "#52c7b4"}, {"#7452c4", "#b19af0"}, {"#5f6670", "#a4abb5"},
+    {"#b5374a", "#f0808f"}, {"#c98a1b", "#e6b84f"}, {"#2f64ad", "#7ab0f5"}, {"#2a8f7f", "#52c7b4"},
+    {"#7452c4", "#b19af0"}, {"#5f6670", "#a4abb5"}, {"#6f9a3e", "#a5cf6d"}, {"#d0662c", "#ff9d66"},
+    {"#2b93c4", "#6fd0f7"}, {"#a34a9c", "#e295dc"}, {"#8a6d3b", "#cbb07c"}, {"#3c4250", "#c9ced8"},
 };
 
-typedef struct plot {
-    int x, y, width, height; /* inside, in pixels of the picture */
-    double x_top, y_top;
-} plot;
-
-static void add_style(strbuf *b) {
+void chart_style(strbuf *b) {
     for (int dark = 0; dark < 2; dark++) {
-        strbuf_printf(b, dark ? "@media (prefers-color-scheme: dark) {\n" : "<style>\n");
-        strbuf_printf(b, ".page{fill:%s}.ink{fill:%s}.soft{fill:%s}.grid{stroke:%s}\n", dark ? "#15181c" : "#ffffff",
-                      dark ? "#e6e8eb" : "#1f2328", dark ? "#a4abb5" : "#5f6670", dark ? "#333940" : "#dfe2e6");
+        if (dark) strbuf_add(b, "@media (prefers-color-scheme: dark) {\n");
+        strbuf_printf(b, ".page{fill:%s}.ink{fill:%s}.soft{fill:%s}.grid{stroke:%s}.limit{stroke:%s}\n",
+                      dark ? "#15181c" : "#ffffff", dark ? "#e6e8eb" : "#1f2328", dark ? "#a4abb5" : "#5f6670",
+                      dark ? "#333940" : "#dfe2e6", dark ? "#ff6b6b" : "#d00000");
         for (int i = 0; i < CHART_COLORS; i++)
             strbuf_printf(b, ".f%d{fill:%s}.l%d{stroke:%s}\n", i, colors[i][dark], i, colors[i][dark]);
     }
-    strbuf_add(b, "}\n</style>\n");
+    strbuf_add(b,
+               "}\n.faint{opacity:.35}.hit{fill:transparent}.limit{stroke-width:2;stroke-dasharray:7 4;fill:none}\n");
 }
 
-static void add_text(strbuf *b, int x, int y, const char *anchor, const char *style, const char *text) {
+void plot_add_text(strbuf *b, int x, int y, const char *anchor, const char *style, const char *text) {
     strbuf_printf(b, "<text x=\"%d\" y=\"%d\" text-anchor=\"%s\" %s>", x, y, anchor, style);
-    svg_add_escaped(b, text, TEXT_MOST);
+    svg_add_escaped(b, text, CHART_TEXT_MOST);
     strbuf_add(b, "</text>\n");
 }
 
-#define INK "class=\"ink\""
-#define SOFT "class=\"soft\" font-size=\"12\""
-
-static int at_height(const plot *p, double bytes) {
-    return p->y + p->height - (int)lround(bytes / p->y_top * p->height);
-}
-
-/* ---- axes ------------------------------------------------------------------------------------------------------- */
-
-static void add_rule(strbuf *b, int x, int y, int x_end, int y_end) {
+void plot_add_rule(strbuf *b, int x, int y, int x_end, int y_end) {
     strbuf_printf(b, "<path class=\"grid\" d=\"M%d %dL%d %d\"/>\n", x, y, x_end, y_end);
 }
 
-static void add_y_axis(strbuf *b, const plot *p) {
-    svg_axis a = svg_axis_make(p->y_top, TICKS, true);
-    for (int i = 0; i < a.n_ticks; i++) {
-        char label[48];
-        int y = at_height(p, i * a.step * a.unit);
-        add_rule(b, p->x, y, p->x + p->width, y);
-        add_text(b, p->x - 8, y + 4, "end", SOFT, svg_axis_label(&a, i, label));
-    }
+/* ---- where things stand -------------------------------------------------------------------------------------------------- */
+
+typedef struct frame {
+    int width, margin, axis, plot_height;
+    bool narrow;
+} frame;
+
+static frame frame_of(const chart *c) {
+    int width = c->width > 0 ? c->width : WIDTH;
+    bool narrow = width < NARROW;
+    return (frame){width, narrow ? MARGIN_NARROW : MARGIN, narrow ? AXIS_NARROW : AXIS,
+                   narrow ? PLOT_HEIGHT_NARROW : PLOT_HEIGHT, narrow};
 }
 
-static void add_x_axis(strbuf *b, const plot *p, const char *unit) {
-    svg_axis a = svg_axis_make(p->x_top, TICKS, false);
-    a.name = unit ? unit : "";
-    for (int i = 0; i < a.n_ticks; i++) {
-        char label[48];
-        int x = p->x + (int)lround(i * a.step / p->x_top * p->width);
-        add_rule(b, x, p->y + p->height, x, p->y + p->height + 4);
-        add_text(b, x, p->y + p->height + 18, "middle", SOFT, svg_axis_label(&a, i, label));
-    }
+static int panel_plot_height(const frame *f, const chart_panel *p) {
+    if (p->groups && p->rows) return plot_rows_height(p);
+    if (!p->groups && p->kind == CHART_LANES) return plot_lanes_height(p);
+    return f->plot_height;
 }
 
-/* ---- bars ------------------------------------------------------------------------------------------------------- */
-
-static void add_bar(strbuf *b, const plot *p, const chart_series *s, size_t group, int x, int width) {
-    if (isnan(s->y[group])) return;
-    int top = at_height(p, s->y[group]), height = MAX(p->y + p->height - top, 1);
-    bool hollow = s->hollow && s->hollow[group];
-    strbuf_printf(b, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" class=\"%s%d\"%s/>\n", x,
-                  p->y + p->height - height, width, height, hollow ? "l" : "f", s->color,
-                  hollow ? " fill=\"none\" stroke-width=\"2\" stroke-dasharray=\"5 4\"" : "");
-    if (s->labels && s->labels[group]) add_text(b, x + width / 2, top - 6, "middle", SOFT, s->labels[group]);
+static int panel_height(const frame *f, const chart_panel *p) {
+    return (*p->title ? PANEL_TITLE : 14) + panel_plot_height(f, p) + (f->narrow ? BELOW_NARROW : BELOW + GAP) +
+           (p->x_name ? 16 : 0);
 }
 
-static void add_bars(strbuf *b, const plot *p, const chart_panel *c) {
-    size_t n_groups = c->n_series ? c->series[0].n : 0;
-    for (size_t g = 0; g < n_groups; g++) {
-        int left = p->x + (int)(g * (size_t)p->width / n_groups), all = p->width / (int)n_groups;
-        int room = all * 9 / 10, each = room / (int)c->n_series;
-        add_text(b, left + all / 2, p->y + p->height + 18, "middle", INK, c->groups[g]);
-        for (size_t i = 0; i < c->n_series; i++)
-            add_bar(b, p, &c->series[i], g, left + (all - room) / 2 + (int)i * each + each / 10, each * 8 / 10);
-    }
+static int row_height(const frame *f, const chart *c, size_t row, int columns) {
+    int height = 0;
+    for (size_t i = row * (size_t)columns; i < MIN(c->n_panels, (row + 1) * (size_t)columns); i++)
+        height = MAX(height, panel_height(f, &c->panels[i]));
+    return height;
 }
 
-/* ---- lines ------------------------------------------------------------------------------------------------------ */
+/* ---- parts --------------------------------------------------------------------------------------------------------------- */
 
-static void add_line(strbuf *b, const plot *p, const chart_series *s) {
-    int height = p->height * FINE, width = p->width * FINE, last_x = -1, last_y = -1;
-    if (s->n == 0) return;
-    strbuf_printf(b, "<path class=\"l%d\" fill=\"none\" stroke-width=\"%d\" d=\"", s->color, 2 * FINE);
-    for (size_t i = 0; i < s->n; i++) {
-        int x = (int)lround(s->x[i] / p->x_top * width), y = height - (int)lround(s->y[i] / p->y_top * height);
-        if (i == 0) strbuf_printf(b, "M%d %d", x, y);
-        else if (y != last_y) strbuf_printf(b, "H%dV%d", x, y);
-        last_x = x, last_y = y;
-    }
-    strbuf_printf(b, "H%d\"/>\n", last_x);
+static void add_panel(strbuf *b, const chart *all, const frame *f, const chart_panel *c, int x, int y, int width) {
+    int axis = c->groups && c->rows ? 2 : f->axis, title = *c->title ? PANEL_TITLE : 14;
+    int end = f->narrow && !(c->groups && c->rows) ? 14 : 0; /* the last number of the axis reaches out */
+    chart_plot p = {
+        .x = x + axis, .y = y + title, .width = width - axis - end, .height = panel_plot_height(f, c), .chart = all};
+    plot_scales(c, &p);
+    if (*c->title) plot_add_text(b, p.x, y + 16, "start", "class=\"ink\" font-weight=\"bold\"", c->title);
+    if (c->groups && c->rows) plot_add_rows(b, &p, c);
+    else if (c->groups) plot_add_bars(b, &p, c);
+    else plot_add_lines(b, &p, c);
 }
 
-/* Above the highest point of a line, the first of several. */
-static void add_line_label(strbuf *b, const plot *p, const chart_series *s) {
-    size_t highest = 0;
-    if (!s->labels || !s->labels[0] || s->n == 0) return;
-    for (size_t i = 1; i < s->n; i++)
-        if (s->y[i] > s->y[highest]) highest = i;
-    double end = highest + 1 < s->n ? s->x[highest + 1] : s->x[highest];
-    int x = p->x + (int)lround((s->x[highest] + end) / 2 / p->x_top * p->width);
-    add_text(b, x, at_height(p, s->y[highest]) - 6, "middle", SOFT, s->labels[0]);
+static size_t characters(const char *text, size_t most) {
+    size_t n = 0;
+    for (; *text && n < most; text++) n += ((unsigned char)*text & 0xc0) != 0x80;
+    return n;
 }
 
-static void add_lines(strbuf *b, const plot *p, const chart_panel *c) {
-    add_x_axis(b, p, c->x_unit);
-    strbuf_printf(
-        b, "<svg x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" preserveAspectRatio=\"none\">\n",
-        p->x, p->y, p->width, p->height, p->width * FINE, p->height * FINE);
-    for (size_t i = 0; i < c->n_series; i++) add_line(b, p, &c->series[i]);
-    strbuf_add(b, "</svg>\n");
-    for (size_t i = 0; i < c->n_series; i++) add_line_label(b, p, &c->series[i]);
-}
-
-/* ---- panels ----------------------------------------------------------------------------------------------------- */
-
-static void find_tops(const chart_panel *c, plot *p) {
-    for (size_t i = 0; i < c->n_series; i++)
-        for (size_t k = 0; k < c->series[i].n; k++) {
-            const chart_series *s = &c->series[i];
-            if (s->y[k] > p->y_top) p->y_top = s->y[k];
-            if (s->x && s->x[k] > p->x_top) p->x_top = s->x[k];
-        }
-    p->y_top = p->y_top > 0 ? 1.12 * p->y_top : 1; /* room for the labels above bars */
-    if (!(p->x_top > 0)) p->x_top = 1;
-}
-
-static void add_panel(strbuf *b, const chart_panel *c, int x, int y, int width) {
-    plot p = {.x = x + AXIS, .y = y + PANEL_TITLE, .width = width - AXIS, .height = PLOT_HEIGHT};
-    find_tops(c, &p);
-    add_text(b, p.x, y + 16, "start", "class=\"ink\" font-weight=\"bold\"", c->title);
-    add_y_axis(b, &p);
-    if (c->groups) add_bars(b, &p, c);
-    else add_lines(b, &p, c);
-}
-
-static void add_legend(strbuf *b, const chart *c, int y) {
-    int x = MARGIN;
+/* Breaks into lines where the width ends. b NULL: only counts. Returns the height below the first line. */
+static int add_legend(strbuf *b, const chart *c, const frame *f, int y) {
+    int x = f->margin, first = y;
     for (size_t i = 0; i < c->n_names; i++) {
-        enum { CHARACTER = 7 }; /* pixels, at most, of this size */
         if (!c->names[i]) continue;
-        strbuf_printf(b, "<rect x=\"%d\" y=\"%d\" width=\"14\" height=\"14\" class=\"f%zu\"/>\n", x, y - 12, i);
-        add_text(b, x + 20, y, "start", INK, c->names[i]);
-        x += 20 + CHARACTER * (int)strlen(c->names[i]) + 28;
+        size_t most = f->narrow ? (size_t)LEGEND_MOST : (size_t)CHART_TEXT_MOST;
+        int needed = 20 + CHARACTER * (int)characters(c->names[i], most + 3);
+        if (x > f->margin && x + needed > f->width - f->margin) x = f->margin, y += LINE + 2;
+        if (b) {
+            strbuf_printf(b, "<rect x=\"%d\" y=\"%d\" width=\"14\" height=\"14\" class=\"f%zu\"/>\n", x, y - 12, i);
+            strbuf_printf(b, "<text x=\"%d\" y=\"%d\" text-anchor=\"start\" " CHART_INK ">", x + 20, y);
+            svg_add_escaped(b, c->names[i], most);
+            strbuf_add(b, "</text>\n");
+        }
+        x += needed + (f->narrow ? 14 : 28);
     }
+    return y - first;
+}
+
+static bool has_legend(const chart *c) {
+    for (size_t i = 0; i < c->n_names; i++)
+        if (c->names[i]) return true;
+    return false;
 }
 
 void chart_draw(const chart *c, strbuf *b) {
-    int notes = TITLE + (int)c->n_notes * LINE, legend = notes + LINE + 8, first = legend + 18;
-    int columns = MAX(c->columns, 1), panel_height = PANEL_TITLE + PLOT_HEIGHT + BELOW + GAP;
-    int n_rows = ((int)c->n_panels + columns - 1) / columns, height = first + n_rows * panel_height;
-    int width = (WIDTH - 2 * MARGIN - (columns - 1) * GAP) / columns;
+    frame f = frame_of(c);
+    int title = f.narrow ? 22 : TITLE, notes = title + (int)c->n_notes * LINE;
+    int legend = notes + LINE + (f.narrow ? 4 : 8);
+    int first = has_legend(c) || !f.narrow ? legend + add_legend(NULL, c, &f, legend) + (f.narrow ? 6 : 18) : notes + 2;
+    int columns = MAX(c->columns, 1), width = (f.width - 2 * f.margin - (columns - 1) * GAP) / columns, height = first;
+    size_t n_rows = (c->n_panels + (size_t)columns - 1) / (size_t)columns;
+    for (size_t row = 0; row < n_rows; row++) height += row_height(&f, c, row, columns);
     ASSERT(c->n_names <= CHART_COLORS);
     strbuf_printf(b,
                   "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
-                  "font-family=\"sans-serif\" font-size=\"13\">\n<title>",
-                  WIDTH, height, WIDTH, height);
-    svg_add_escaped(b, c->title, TEXT_MOST);
+                  "font-family=\"sans-serif\" font-size=\"13\" role=\"img\">\n<title>",
+                  f.width, height, f.width, height);
+    svg_add_escaped(b, c->title, CHART_TEXT_MOST);
     strbuf_add(b, "</title>\n");
-    add_style(b);
-    strbuf_printf(b, "<rect width=\"%d\" height=\"%d\" class=\"page\"/>\n", WIDTH, height);
-    add_text(b, MARGIN, TITLE, "start", "class=\"ink\" font-size=\"18\" font-weight=\"bold\"", c->title);
+    if (!c->embedded) {
+        strbuf_add(b, "<style>\n");
+        chart_style(b);
+        strbuf_printf(b, "</style>\n<rect width=\"%d\" height=\"%d\" class=\"page\"/>\n", f.width, height);
+    }
+    plot_add_text(b, f.margin, title, "start",
+                  f.narrow ? "class=\"ink\" font-size=\"15\" font-weight=\"bold\""
+                           : "class=\"ink\" font-size=\"18\" font-weight=\"bold\"",
+                  c->title);
     for (size_t i = 0; i < c->n_notes; i++)
-        add_text(b, MARGIN, TITLE + (int)(i + 1) * LINE, "start", SOFT, c->notes[i]);
-    add_legend(b, c, legend);
-    for (size_t i = 0; i < c->n_panels; i++)
-        add_panel(b, &c->panels[i], MARGIN + ((int)i % columns) * (width + GAP),
-                  first + ((int)i / columns) * panel_height, width);
+        plot_add_text(b, f.margin, title + (int)(i + 1) * LINE, "start", CHART_SOFT, c->notes[i]);
+    add_legend(b, c, &f, legend);
+    int y = first;
+    for (size_t i = 0; i < c->n_panels; i++) {
+        size_t column = i % (size_t)columns;
+        if (i > 0 && column == 0) y += row_height(&f, c, i / (size_t)columns - 1, columns);
+        add_panel(b, c, &f, &c->panels[i], f.margin + (int)column * (width + GAP), y, width);
+    }
     strbuf_add(b, "</svg>\n");
 }

@@ -4,6 +4,7 @@
 #include "format/format.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Control characters, U+FFFE and U+FFFF: XML has no way to write them. */
@@ -58,4 +59,19 @@ svg_axis svg_axis_make(double top, int most_ticks, bool of_bytes) {
 const char *svg_axis_label(const svg_axis *a, int tick, char out[48]) {
     snprintf(out, 48, tick ? "%g%s%s" : "0", tick * a->step, *a->name ? " " : "", a->name);
     return out;
+}
+
+void svg_add_number(strbuf *b, double x) {
+    char text[40];
+    if (x == floor(x) && fabs(x) < 0x1p53) {
+        strbuf_printf(b, "%lld", (long long)x);
+        return;
+    }
+    for (int digits = 9; digits <= 17; digits += digits == 9 ? 6 : 2) { /* 9: what metrics.jsonl has */
+        snprintf(text, sizeof text, "%.*g", digits, x);
+        if (strtod(text, NULL) == x) break;
+    }
+    for (char *c = text; *c; c++)
+        if (!strchr("0123456789+-einfa", *c)) *c = '.'; /* the decimal point of the locale, one byte or more */
+    strbuf_add(b, text);
 }

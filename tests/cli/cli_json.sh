@@ -52,6 +52,9 @@ collect "eval questions" eval --model run --data questions.jsonl --max-new 2
 collect "bench list" bench
 collect "bench rloo" bench rloo --scale small --out bench
 collect export export run exported-again
+collect runs runs run stages
+collect "runs compare" runs --compare run heads
+collect report report run stages bench
 collect devices devices
 if command -v mpirun >/dev/null && "$RALO" train --ranks 2 $few --set run.dir=two --json >out 2>err </dev/null; then
     ! grep -q 'json_keys.def' err || fail "two ranks: $(grep json_keys.def err)"

@@ -145,6 +145,77 @@ static void nothing_comes_from_elsewhere_and_dark_viewers_are_served(void **stat
     free(svg);
 }
 
+/* ---- numbers read back -------------------------------------------------------------------------------------------- */
+
+/* The list `key` of the element with this data-name. */
+static size_t numbers_of(const char *svg, const char *name, const char *key, double *out, size_t most) {
+    char mark[64];
+    snprintf(mark, sizeof mark, "data-name=\"%s\"", name);
+    const char *at = strstr(svg, mark);
+    assert_non_null(at);
+    const char *end = strchr(at, '>');
+    snprintf(mark, sizeof mark, " %s=\"", key);
+    at = strstr(at, mark);
+    assert_true(at && at < end);
+    size_t n = 0;
+    for (char *p = (char *)at + strlen(mark); *p != '"' && n < most; n++) out[n] = strtod(p, &p);
+    return n;
+}
+
+static void every_number_that_is_drawn_can_be_read_back(void **state) {
+    static const double x[] = {0, 1, 2.5, 1e6}, y[] = {5.54433203, 1e-7, 0.1 + 0.2, 2.55784296e+10};
+    static const double low[] = {10, 20, 0, 40}, high[] = {1, 2, 3, 123456789012345};
+    chart_series line = {.color = 0, .name = "a line", .x = x, .y = y, .n = 4};
+    chart_series areas[] = {{.color = 0, .name = "low", .x = x, .y = low, .n = 4},
+                            {.color = 1, .name = "high", .x = x, .y = high, .n = 4}};
+    chart_series lane = {.color = 1, .name = "copies", .x = x, .y = low, .n = 4};
+    chart_panel panels[] = {
+        {.title = "", .series = &line, .n_series = 1, .kind = CHART_LINES, .numbers = true, .log_y = true},
+        {.title = "",
+         .series = areas,
+         .n_series = 2,
+         .kind = CHART_AREAS,
+         .x_end = 2e6,
+         .mark = {1, 22, "peak"},
+         .limit = 30},
+        {.title = "lanes", .series = &lane, .n_series = 1, .kind = CHART_LANES, .x_unit = "ms"}};
+    const char *names[] = {"one", "two"};
+    char *svg =
+        drawn(&(chart){.title = "t", .names = names, .n_names = 2, .panels = panels, .n_panels = 3, .width = 460});
+    double back[8];
+    const struct {
+        const char *name, *key;
+        const double *wanted;
+    } lists[] = {{"a line", "data-x", x},  {"a line", "data-y", y}, {"low", "data-y", low},
+                 {"high", "data-y", high}, {"copies", "data-x", x}, {"copies", "data-y", low}};
+    for (size_t i = 0; i < ARRAY_LENGTH(lists); i++) {
+        assert_int_equal(numbers_of(svg, lists[i].name, lists[i].key, back, 8), 4);
+        for (size_t k = 0; k < 4; k++) assert_true(back[k] == lists[i].wanted[k]);
+    }
+    assert_non_null(strstr(svg, ">peak</text>"));
+    assert_non_null(strstr(svg, "class=\"limit\""));
+    free(svg);
+}
+
+/* Sums of areas reach as high as they should: the upper edge of the last is the whole. */
+static void areas_stand_on_each_other(void **state) {
+    static const double x[] = {0, 1}, low[] = {30, 10}, high[] = {70, 10};
+    chart_series areas[] = {{.color = 0, .x = x, .y = low, .n = 2}, {.color = 1, .x = x, .y = high, .n = 2}};
+    chart_panel panel = {.title = "", .series = areas, .n_series = 2, .kind = CHART_AREAS, .x_end = 2};
+    char *svg = drawn(&(chart){.title = "t", .panels = &panel, .n_panels = 1});
+    int top, floor_x, second;
+    const char *upper = strstr(svg, "<path class=\"f1\" d=\"M"), *lower = strstr(svg, "<path class=\"f0\" d=\"M");
+    assert_true(upper && lower && upper < lower); /* the lower one is drawn over it */
+    const char *viewbox = strstr(strstr(svg, "<svg x="), "viewBox=\"0 0 ");
+    int height = atoi(strchr(viewbox + 13, ' '));
+    assert_int_equal(sscanf(upper, "<path class=\"f1\" d=\"M%d %dH%*dV%d", &floor_x, &top, &second), 3);
+    assert_true(fabs((height - top) / (double)height - 1 / 1.12) < 1e-3);
+    assert_true(fabs((height - second) / (double)height - 0.2 / 1.12) < 1e-3);
+    assert_int_equal(sscanf(lower, "<path class=\"f0\" d=\"M%d %d", &floor_x, &top), 2);
+    assert_true(fabs((height - top) / (double)height - 0.3 / 1.12) < 1e-3);
+    free(svg);
+}
+
 static void axes_have_round_steps(void **state) {
     static const struct {
         double top;
@@ -172,6 +243,8 @@ int main(void) {
         cmocka_unit_test(lines_keep_every_peak),
         cmocka_unit_test(any_text_makes_a_whole_file),
         cmocka_unit_test(nothing_comes_from_elsewhere_and_dark_viewers_are_served),
+        cmocka_unit_test(every_number_that_is_drawn_can_be_read_back),
+        cmocka_unit_test(areas_stand_on_each_other),
         cmocka_unit_test(axes_have_round_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

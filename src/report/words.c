@@ -1,0 +1,257 @@
+/* words.c - the first screen in sentences: which run used less memory, why, and what that cost.
+ *
+ * Of several runs the one with the lowest peak is compared with the one with the highest: that is the largest saving. The cause is
+ * what differs between the two: how the step is held (plan.json) where both have it, else their settings. */
+#include "report/build.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { REASONS_MOST = 6, ROLES_SAID = 3 };
+
+void report_say(report *p, const char *fmt, ...) {
+    va_list args;
+    char text[4096];
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    json_array_append_new(p->words, json_text(text, strlen(text)));
+}
+
+static const metric_series *metric(const run *r, const char *name) { return run_metrics_find(&r->metrics, name); }
+
+/* ---- one run ------------------------------------------------------------------------------------------------------------- */
+
+static void say_state(report *p, size_t i) {
+    const run *r = &p->runs[i];
+    if (r->state == RUN_FAILED)
+        report_say(p, "%s failed at step %.0f: %s", p->labels[i], isfinite(r->step) ? r->step : 0,
+                   r->error ? r->error : "it left no message.");
+    if (r->state == RUN_DIED)
+        report_say(p, "%s died after step %.0f: its process is gone and said nothing.", p->labels[i],
+                   isfinite(r->step) ? r->step : 0);
+    const metric_series *loss = metric(r, "train/loss");
+    size_t n_bad = 0;
+    double first = NAN;
+    for (size_t k = 0; loss && k < loss->n; k++)
+        if (!isfinite(loss->y[k]) && n_bad++ == 0) first = loss->x[k];
+    if (n_bad)
+        report_say(p, "The loss of %s is not finite in %zu steps, first in step %.0f.", p->labels[i], n_bad, first);
+}
+
+static void say_progress(report *p, const run *r) {
+    const metric_series *loss = metric(r, "train/loss");
+    const char *reached = isfinite(r->steps) ? arena_format(&p->memory, "%.0f of %.0f", r->step, r->steps)
+                                             : arena_format(&p->memory, "%.0f", r->step);
+    report_say(p, "%s trained %s on %s (%s) for %s steps: %s.", p->labels[0], r->model ? r->model : "a model",
+               r->data ? r->data : "its data", r->task ? r->task : "task not known", isfinite(r->step) ? reached : "no",
+               run_state_name(r->state));
+    if (isfinite(series_last(loss)))
+        report_say(p, "The loss went from %s to %s%s.", loss_text(&p->memory, series_first(loss)),
+                   loss_text(&p->memory, series_last(loss)),
+                   isfinite(series_last(metric(r, "val/loss")))
+                       ? arena_format(&p->memory, "; on held-out data it is %s",
+                                      loss_text(&p->memory, series_last(metric(r, "val/loss"))))
+                       : "");
+}
+
+static const char *largest_role(report *p, const run *r, double *bytes) {
+    const run_tier *t = run_tier_find(r, "device");
+    const char *name = NULL;
+    *bytes = 0;
+    for (size_t k = 0; t && k < r->n_roles; k++)
+        if (t->bytes[k][t->peak_at] > *bytes) *bytes = t->bytes[k][t->peak_at], name = r->roles[k];
+    const char *key;
+    json_t *v;
+    const json_t *roles = json_object_get(json_object_get(r->plan, "memory"), "by_role");
+    if (!t) json_object_foreach((json_t *)roles, key, v) {
+            if (json_number_value(v) > *bytes) *bytes = json_number_value(v), name = arena_string(&p->memory, key);
+        }
+    return name;
+}
+
+static void say_one(report *p) {
+    const run *r = &p->runs[0];
+    double peak = run_peak_bytes(r), planned = run_planned_bytes(r, "device"), speed = run_tokens_per_second(r), most;
+    char count[32], ms[32];
+    say_progress(p, r);
+    if (isfinite(peak)) {
+        const char *role = largest_role(p, r, &most);
+        report_say(p, "Device memory peaked at %s%s%s.", bytes_text(&p->memory, peak),
+                   !isfinite(planned) ? ""
+                   : planned == peak  ? ", exactly as planned"
+                                      : arena_format(&p->memory, "; %s were planned", bytes_text(&p->memory, planned)),
+                   role ? arena_format(&p->memory, "; at the peak %s take %.0f %% of it", role, 100 * most / peak)
+                        : "");
+    }
+    if (isfinite(speed))
+        report_say(p, "It made %s tokens per second; a step took %s (medians).", str_format_count(count, speed),
+                   str_format_seconds(ms, 1e-3 * series_median(metric(r, "perf/step_ms"))));
+}
+
+/* ---- several: why ----------------------------------------------------------------------------------------------------- */
+
+/* "memory.recompute is full instead of none" */
+static void add_reason(strbuf *b, size_t *n, const char *key, const char *now, const char *before) {
+    if (*n < REASONS_MOST)
+        strbuf_printf(b, "%s%s is %s instead of %s", *n ? ", " : "", key, now ? now : "not set",
+                      before ? before : "not set");
+    ++*n;
+}
+
+static void end_reasons(report *p, strbuf *b, size_t n, const char *what) {
+    if (n > REASONS_MOST) strbuf_printf(b, ", and %zu more", n - REASONS_MOST);
+    if (n) report_say(p, "Why: %s%s.", what, b->text);
+}
+
+static const char *plain_value(const json_t *v, arena *memory) {
+    if (!v) return NULL;
+    if (json_is_string(v)) return arena_format(memory, "%.100s", json_string_value(v));
+    char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
+    const char *copy = arena_format(memory, "%.100s", text ? text : "?");
+    free(text);
+    return copy;
+}
+
+static void plan_reasons(const json_t *now, const json_t *before, const char *prefix, strbuf *b, size_t *n,
+                         arena *memory) {
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)now, key, v) {
+        const json_t *other = json_object_get(before, key);
+        const char *name = arena_format(memory, "%s%s", prefix, key);
+        if (json_is_object(v)) {
+            plan_reasons(v, other, arena_format(memory, "%s.", name), b, n, memory);
+        } else if (!json_equal(v, (json_t *)other) && strcmp(key, "threads") != 0) {
+            add_reason(b, n, name, plain_value(v, memory), plain_value(other, memory));
+        }
+    }
+}
+
+static void setting_reasons(const report *p, size_t now, size_t before, strbuf *b, size_t *n) {
+    for (int memory_first = 1; memory_first >= 0; memory_first--)
+        for (size_t i = 0; i < p->settings.n_rows; i++) {
+            const setting_row *row = &p->settings.rows[i];
+            const char *x = row->values[now], *y = row->values[before];
+            bool of_memory = str_starts_with(row->key, "memory.") || str_starts_with(row->key, "parallel.");
+            if (!row->differs || of_memory != memory_first || (x && y && strcmp(x, y) == 0) || (!x && !y)) continue;
+            add_reason(b, n, row->key, x, y);
+        }
+}
+
+static void say_why(report *p, size_t now, size_t before) {
+    const run *a = &p->runs[now], *b = &p->runs[before];
+    strbuf text;
+    size_t n = 0;
+    strbuf_init(&text);
+    plan_reasons(json_object_get(a->plan, "strategy"), b->plan ? json_object_get(b->plan, "strategy") : NULL, "", &text,
+                 &n, &p->memory);
+    if (b->plan && n) {
+        end_reasons(p, &text, n, "");
+    } else {
+        text.length = 0, n = 0;
+        if (a->n_settings && b->n_settings) setting_reasons(p, now, before, &text, &n);
+        end_reasons(p, &text, n, "");
+    }
+    if (n == 0)
+        report_say(p, a->n_settings && b->n_settings ? "Why: their settings do not differ."
+                                                     : "Why is not known: config.yaml is missing.");
+    strbuf_fini(&text);
+}
+
+typedef struct role_change {
+    const char *role;
+    double now, before;
+} role_change;
+
+static int larger_change(const void *a, const void *b) {
+    const role_change *x = a, *y = b;
+    double u = fabs(x->now - x->before), v = fabs(y->now - y->before);
+    return (u < v) - (u > v);
+}
+
+static void say_roles(report *p, const run *a, const run *b) {
+    static const char *const roles[] = {"inputs", "params", "grads", "states", "activations",
+                                        "work",   "comm",   "cache", "gaps"};
+    role_change list[ARRAY_LENGTH(roles)];
+    size_t n = 0;
+    strbuf text;
+    strbuf_init(&text);
+    for (size_t i = 0; i < ARRAY_LENGTH(roles); i++) {
+        role_change c = {roles[i], run_role_bytes(a, roles[i]), run_role_bytes(b, roles[i])};
+        if (isfinite(c.now) && isfinite(c.before) && c.now != c.before) list[n++] = c;
+    }
+    if (n) qsort(list, n, sizeof *list, larger_change);
+    for (size_t i = 0; i < MIN(n, (size_t)ROLES_SAID); i++)
+        strbuf_printf(&text, "%s%s %s instead of %s", i ? ", " : "", list[i].role, bytes_text(&p->memory, list[i].now),
+                      bytes_text(&p->memory, list[i].before));
+    if (n) report_say(p, "By role at the peak: %s.", text.text);
+    strbuf_fini(&text);
+}
+
+/* ---- several: what it cost ---------------------------------------------------------------------------------------------- */
+
+static void say_speed(report *p, size_t now, size_t before) {
+    double x = run_tokens_per_second(&p->runs[now]), y = run_tokens_per_second(&p->runs[before]);
+    char a[32], b[32];
+    if (!(x > 0) || !(y > 0)) return;
+    double change = x / y - 1;
+    str_format_count(a, x);
+    str_format_count(b, y);
+    if (fabs(change) < 0.01) report_say(p, "It cost no speed: %s and %s tokens per second.", a, b);
+    else if (change < 0)
+        report_say(p, "It cost speed: %s instead of %s tokens per second, %.0f %% less.", a, b, -100 * change);
+    else report_say(p, "It was faster: %s instead of %s tokens per second, %.0f %% more.", a, b, 100 * change);
+}
+
+static bool same_text(const char *a, const char *b) { return (!a && !b) || (a && b && strcmp(a, b) == 0); }
+
+static void say_loss(report *p, size_t now, size_t before) {
+    const run *a = &p->runs[now], *b = &p->runs[before];
+    const metric_series *x = metric(a, "train/loss"), *y = metric(b, "train/loss");
+    if (!same_text(a->model, b->model) || !same_text(a->data, b->data) || !same_text(a->task, b->task)) {
+        report_say(p, "Their losses do not compare: model, data or task differ.");
+        return;
+    }
+    if (!x || !y || !x->n || !y->n) return;
+    double step = fmin(x->x[x->n - 1], y->x[y->n - 1]);
+    size_t same = 0, n = MIN(x->n, y->n);
+    for (size_t i = 0; i < n; i++) same += x->x[i] == y->x[i] && x->y[i] == y->y[i];
+    if (same == n) report_say(p, "The loss is the same in all %zu steps, to the last digit.", n);
+    else
+        report_say(p, "At step %.0f, the last that both have, the loss is %s instead of %s.", step,
+                   loss_text(&p->memory, series_at(x, step)), loss_text(&p->memory, series_at(y, step)));
+}
+
+static void say_several(report *p) {
+    size_t least = p->n_runs, most = p->n_runs;
+    for (size_t i = 0; i < p->n_runs; i++) {
+        double peak = run_peak_bytes(&p->runs[i]);
+        if (!isfinite(peak)) continue;
+        if (least == p->n_runs || peak < run_peak_bytes(&p->runs[least])) least = i;
+        if (most == p->n_runs || peak > run_peak_bytes(&p->runs[most])) most = i;
+    }
+    if (least == p->n_runs) {
+        report_say(p, "%zu runs; none of them says how much memory it used.", p->n_runs);
+        return;
+    }
+    double low = run_peak_bytes(&p->runs[least]), high = run_peak_bytes(&p->runs[most]);
+    if (low == high) {
+        report_say(p, "%zu runs, all with the same peak of device memory: %s.", p->n_runs, bytes_text(&p->memory, low));
+        return;
+    }
+    report_say(p, "%s used the least device memory: %s at its peak, %.0f %% less than %s (%s).", p->labels[least],
+               bytes_text(&p->memory, low), 100 * (1 - low / high), p->labels[most], bytes_text(&p->memory, high));
+    say_why(p, least, most);
+    say_roles(p, &p->runs[least], &p->runs[most]);
+    say_speed(p, least, most);
+    say_loss(p, least, most);
+}
+
+void words_write(report *p) {
+    if (p->n_runs == 1) say_one(p);
+    if (p->n_runs > 1) say_several(p);
+    for (size_t i = 0; i < p->n_runs; i++) say_state(p, i);
+    bench_words(p);
+}

@@ -1,0 +1,204 @@
+#!/bin/bash
+# cli_report.sh - ralo report and ralo runs: numbers read back from the pictures equal those of the run directory; text of a run
+# never becomes part of the page; the page needs nothing from elsewhere; runs that are broken are named. RALO names the program.
+. "$(dirname "$0")/../harness/check.sh"
+need python3
+
+# ---- runs as another ralo, or anyone, may have left them
+cat >make.py <<'MAKE'
+import json, math, os, random, socket, sys, time
+hostile = '</svg></script><script>alert(1)</script>"\'&<img src=x onerror=alert(2)>\x1b[31m\u202e'
+random.seed(3)
+
+
+def make(path, peak, recompute, steps, name, state="finished", pid=1):
+    os.makedirs(path + "/monitor")
+    roles = ["inputs", "params", "grads", "states", "activations", "work", hostile]
+    points = [[random.randrange(1, 1000) for _ in range(900)] for _ in roles]
+    points[4] = [int(peak * math.sin(i / 900 * math.pi)) for i in range(900)]
+    points[4][613] = peak
+    total = [sum(c) for c in zip(*points)]
+    at = total.index(max(total))
+    tier = {"tier": "device", "planned_peak": max(total), "measured_peak": max(total), "limit": max(total) + 500,
+            "points": {"op": [hostile] * 900, "index": list(range(5, 905)), "section": ["micro"] * 900, "bytes": points},
+            "peak": {"at": at, "values": [{"name": hostile, "role": "work", "bytes": 5}], "others_bytes": 7}}
+    json.dump({"version": 1, "roles": roles, "tiers": [tier]}, open(path + "/memory.json", "w"))
+    json.dump({"model": hostile, "strategy": {"recompute": recompute, "offload": {"states": "host"}},
+               "memory": {"device": {"planned": max(total)}, "host": {"planned": 77}}}, open(path + "/plan.json", "w"))
+    now = time.time()
+    json.dump({"version": 1, "task": "sft", "model": hostile, "data": "d", "host": socket.gethostname(), "pid": pid, "world": 1,
+               "started": now - 90, "ended": now, "state": state, "error": hostile if state == "failed" else None,
+               "step": steps, "steps": 500}, open(path + "/run.json", "w"))
+    open(path + "/config.yaml", "w").write("train:\n  task: sft\n  same: 1\nmemory:\n  recompute: %s\n  \"%s\": 3\n" % (recompute, name))
+    with open(path + "/metrics.jsonl", "w") as f:
+        for s in range(1, steps + 1):
+            f.write(json.dumps({"step": s, "train/loss": 5 / s + random.random() if s != 60 else None, "perf/tokens_per_sec": 1000.5 + s,
+                                "perf/step_ms": 3.25, "memory/device_bytes": max(total), "val/flat": 4, hostile: s * 1.5}) + "\n")
+            if s % 50 == 0:
+                f.write(json.dumps({"step": s, "val/loss": 1 / s}) + "\n")
+        f.write('{"step": 9999, "train/lo')
+    with open(path + "/monitor/rank-00000.jsonl", "w") as f:
+        for s in range(90):
+            f.write(json.dumps({"time": now - 90 + s, "step": s, "rss_bytes": 100000 + s, "device_bytes": s, "driver_bytes": None}) + "\n")
+    with open(path + "/samples.jsonl", "w") as f:
+        f.write(json.dumps({"step": 5, "prompt": hostile, "completion": "line one\nline two " + hostile, "stop": "eos"}) + "\n")
+
+
+make("runs/plain", 900000, "none", 400, "x")
+make("runs/</h1><script>small", 500000, "full", 400, "</td><script>", state="failed")
+make("runs/gone", 700000, "norms", 100, "x", state="running", pid=(1 << 22) + 9)
+os.makedirs("runs/broken")
+open("runs/broken/run.json", "w").write("{")
+open("runs/broken/metrics.jsonl", "w").write("\xff\n{}\n")
+cells = [{"mode": m, "k": k, "fits": k < 8 or m != "base", "planned": 1000 * k + i, "peak": 1000 * k + i if k < 8 or m != "base" else None,
+          "step_seconds": 1.5 + i, "grad_norm": 0.5,
+          "timeline": {"seconds": [0, 1, 1.25, 3], "bytes": [10, 1000 * k + i, 20, 20]} if k < 8 or m != "base" else None}
+         for i, m in enumerate(("base", "cut", "ours")) for k in (2, 4, 8)]
+os.makedirs("bench")
+json.dump({"bench": "rloo", "cells": cells, "explanation": [hostile]}, open("bench/rloo.json", "w"))
+MAKE
+python3 make.py || die "make.py"
+
+# ---- the page and its charts
+check 0 "used the least device memory" "44 % less than" "recompute is full instead of none" "failed at step" "died after step 100" \
+    "is not finite in 1 steps, first in step 60" "ours peaks at" "which does not fit" -- report runs bench --out page.html --charts charts
+run 0 report runs bench --out page.html --charts charts --json
+holds "r['file'] == 'page.html' and len(r['charts']) == len(set(r['charts'])) and len(r['runs']) == 4"
+[ "$(ls charts | wc -l)" = "$(python3 -c "import json; print(len(json.loads(open('out').read())['charts']))")" ] || fail "a file for each chart"
+
+cat >look.py <<'LOOK'
+import base64, glob, hashlib, html.parser, json, os, re, sys
+import xml.etree.ElementTree as tree
+page = open("page.html", encoding="utf-8").read()
+runs = ["runs/</h1><script>small", "runs/gone", "runs/plain"]
+wrong = []
+
+
+def must(what, said):
+    if not what:
+        wrong.append(said)
+
+
+# nothing of a run became part of the page, and nothing comes from elsewhere
+class Reader(html.parser.HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.stack, self.script = {}, [], ""
+
+    def handle_starttag(self, tag, attributes):
+        self.tags[tag] = self.tags.get(tag, 0) + 1
+        must(not any(k.startswith("on") for k, _ in attributes), "an attribute that runs code: %s" % attributes)
+        must(not any(k in ("src", "href") and not (v or "").startswith("#") for k, v in attributes), "something from elsewhere")
+        if tag not in ("meta", "rect", "path"):
+            self.stack.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in ("meta", "rect", "path"):
+            self.stack.pop()
+
+    def handle_endtag(self, tag):
+        must(self.stack and self.stack.pop() == tag, "</%s> ends something else" % tag)
+
+    def handle_data(self, data):
+        if self.stack and self.stack[-1] == "script":
+            self.script += data
+
+
+reader = Reader()
+reader.feed(page)
+reader.close()
+must(reader.tags.get("script") == 1 and "img" not in reader.tags and not reader.stack, "elements of a run: %s" % reader.tags)
+must("alert" in page and "alert" not in reader.script, "the hostile text is shown, as text")
+must(set(re.findall(r"https?://[^\"' <]*", page)) == {"http://www.w3.org/2000/svg"}, "an address in the page")
+must("\x1b" not in page and "prefers-color-scheme: dark" in page and "width=device-width" in page, "dark, phones, controls")
+allowed = re.search(r"script-src 'sha256-([^']*)'", page)[1]
+must(allowed == base64.b64encode(hashlib.sha256(reader.script.encode()).digest()).decode(), "the hash of the script in html.c is stale")
+
+# numbers
+NS = "{http://www.w3.org/2000/svg}"
+
+
+def read(name):
+    """name -> (xs, ys) of every series of a chart; (group, name) -> y of bars."""
+    out = {}
+    for e in tree.parse("charts/" + name).getroot().iter():
+        if e.get("data-group") is not None:
+            out[e.get("data-group"), e.get("data-name")] = float(e.get("data-y"))
+        elif e.get("data-name") is not None:
+            out[e.get("data-name")] = tuple([float(v) for v in e.get(k).split()] for k in ("data-x", "data-y"))
+    return out
+
+
+labels = {r: r.rsplit("/", 1)[1] for r in runs}
+metrics = {r: [json.loads(l) for l in open(r + "/metrics.jsonl").read().split("\n")[:-1]] for r in runs}
+for name, key in (("train-loss.svg", "train/loss"), ("val-loss.svg", "val/loss"), ("perf-tokens_per_sec.svg", "perf/tokens_per_sec")):
+    drawn = read(name)
+    for r in runs:
+        wanted = {m["step"]: m[key] for m in metrics[r] if m.get(key) is not None}
+        xs, ys = drawn[labels[r]]
+        must(all(wanted.get(x) == y for x, y in zip(xs, ys)), "%s of %s is not what the file has" % (key, r))
+        must(max(wanted.values()) == max(ys) and min(wanted.values()) == min(ys), "%s of %s lost an extreme" % (key, r))
+        must(xs[0] == min(wanted) and xs[-1] == max(wanted), "%s of %s lost an end" % (key, r))
+peaks = read("peak.svg")
+exact, smooth = read("time-line.svg"), read("time-line-smoothed.svg")
+for r in runs:
+    tier = json.load(open(r + "/memory.json"))
+    roles, tier = tier["roles"], tier["tiers"][0]
+    total = [sum(c) for c in zip(*tier["points"]["bytes"])]
+    file = glob.glob("charts/step-device-*%s.svg" % re.sub("[^A-Za-z0-9_]", "-", labels[r]))[0]
+    drawn = read(file[7:])
+    for role, bytes in zip(roles, tier["points"]["bytes"]):
+        name = [n for n in drawn if n[:4] == role[:4]][0]
+        xs, ys = drawn[name]
+        must([bytes[int(x)] for x in xs] == ys, "%s over the step of %s" % (role, r))
+    xs = next(iter(drawn.values()))[0]
+    must(max(sum(d[1][i] for d in drawn.values()) for i in range(len(xs))) == tier["planned_peak"], "the peak of the areas of " + r)
+    for lines in (exact, smooth):
+        must(max(lines[labels[r]][1]) == tier["planned_peak"], "the peak of a time line of " + r)
+    place = [l[labels[r]][0][l[labels[r]][1].index(max(total))] for l in (exact, smooth)]
+    must(place[0] == place[1] == 100 * total.index(max(total)) / 900, "the smoothed peak moved: %s" % place)
+    must(abs(sum(v for (g, _), v in peaks.items() if g == labels[r]) - max(total)) < 1e-6, "the bar of " + r)
+bench = json.load(open("bench/rloo.json"))
+bars = read("rloo-peak-1.svg")
+for c in bench["cells"]:
+    must(bars["k = %d" % c["k"], c["mode"]] == (c["peak"] or c["planned"]), "the bar of a bench")
+    if c["timeline"]:
+        must(read("rloo-time-k-%d-1.svg" % c["k"])[c["mode"]] == (c["timeline"]["seconds"], c["timeline"]["bytes"]), "a time line of a bench")
+        xs, ys = read("rloo-smoothed-k-%d-1.svg" % c["k"])[c["mode"]]
+        must(max(ys) == c["peak"] and xs[ys.index(max(ys))] == 1, "the smoothed peak of a bench")
+print("\n".join(wrong))
+sys.exit(bool(wrong))
+LOOK
+python3 look.py >wrong 2>&1 || fail "$(cat wrong)"
+
+# ---- the list
+cp -r runs/plain keep && mv keep runs/zz
+check 0 "run " "state" "finished" "failed" "died" "400/500" "note: " "!$(printf '\033')" -- runs
+[ "$("$RALO" runs --csv | python3 -c 'import csv, sys; rows = list(csv.DictReader(sys.stdin)); print(len(rows), rows[0]["state"] != "")')" = "5 True" ] ||
+    fail "runs --csv"
+run 0 runs --json && holds "len(r['runs']) == 5 and {x['state'] for x in r['runs']} == {'finished', 'failed', 'died', 'unfinished'}"
+check 0 "memory.recompute" "norms" "none" "at step 100" "train/loss" -- runs --compare gone runs/plain
+run 0 runs --compare gone plain --json && holds "r['settings']['memory.recompute'] == ['norms', 'none'] and r['step'] == 100"
+LC_ALL=C COLUMNS=60 run 0 runs --plot loss plain && ! grep -q '[^ -~]' out && grep -q '\*' out || fail "plain ASCII where the locale is not UTF-8"
+LC_ALL=C.UTF-8 COLUMNS=60 run 0 runs --plot train/loss plain && grep -q '⠀' out || fail "braille"
+[ "$(python3 -c 'print(max(len(l.rstrip("\n")) for l in open("out", encoding="utf-8")))')" -le 60 ] || fail "wider than the terminal"
+check 2 "no run has a metric 'losss'" "did you mean 'loss'" -- runs --plot losss
+check 2 "expected two to compare" -- runs --compare plain
+check 2 "expected one of them" -- runs --csv --plot loss
+check 2 "found no run" -- report bench/../charts
+check 2 "expected the directory of a run" -- report page.html
+check 2 "expected its rloo.json" -- report runs/plain/plan.json
+check 2 "no RUN" -- report
+check 2 "--trace is about one run" -- report runs --trace x
+mkdir many && for i in $(seq 13); do mkdir -p many/$i && : >many/$i/metrics.jsonl; done
+check 2 "found 13 runs, at most 12" -- report many
+check 0 "13" -- runs many
+
+# ---- a real run of this program, with its trace
+run 0 train --preset test-llama --set train.steps=3 --set run.dir=real --set train.eval_rows=0 --set train.problems=0 --set run.threads=1 --trace t.json
+check 0 "trained test-llama on builtin:arithmetic (sft) for 3 of 3 steps" "Device memory peaked at" "tokens per second" -- \
+    report real --trace t.json --out real.html
+grep -q 'what runs at the same time' real.html || fail "no overlap of the real run"
+check 0 "real" "finished" "3/3" -- runs real
+finish "pictures hold the numbers of the runs, and text stays text"
