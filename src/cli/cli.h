@@ -44,6 +44,7 @@ typedef struct command_line {
     bool host_only;                       /* what is measured */
     int scale;                            /* of a bench, into the row's list */
     const char *out;                      /* ... and where its files go; NULL: none are written */
+    const char *live_listen, *live_token; /* of the live page; NULL: default */
     int ranks;                            /* ranks to start here; 0: those that a launcher started, or one */
     int world;                            /* ranks to plan for; 0: not given */
     bool given[MAX_FLAGS];                /* by row of commands.def */
@@ -76,6 +77,7 @@ status command_eval(command_line *l);
 status command_export(command_line *l);
 status command_devices(command_line *l);
 status command_bench(command_line *l);
+status command_live(command_line *l);
 status command_completion(command_line *l);
 status command_help(command_line *l);
 
