@@ -51,7 +51,7 @@ function drawRun() {
   $("bar").setAttribute("aria-valuenow", Math.round((share || 0) * 100));
   const end = r.ended || (r.state === "running" ? Date.now() / 1000 + clockOffset : NaN);
   const tiles = [
-    ["step", r.steps > 0 ? `${formatCount(r.step)} / ${formatCount(r.steps)}` : formatCount(r.step)],
+    ["step", r.steps > 0 ? `${formatWhole(r.step)} / ${formatWhole(r.steps)}` : formatWhole(r.step)],
     r.epoch !== undefined && ["epoch", `${formatNumber(r.epoch)} / ${formatNumber(r.epochs)}`],
     ["loss", formatNumber(r.loss)],
     ["time left", r.state === "running" ? formatTime(r.eta_seconds) : "–"],
@@ -208,8 +208,9 @@ function drawRunMemory() {
   const choice = $("rank-choice"), names = curves.map(c => String(c.rank));
   if ([...choice.options].map(o => o.value).join() !== names.join()) choice.replaceChildren(...names.map(n => el("option", { value: n }, n)));
   const one = curves.find(c => String(c.rank) === choice.value) || curves[0];
-  const start = (known.run && known.run.started) || one.rss_bytes.x[0];
-  runMemoryChart = runMemoryChart || new LineChart($("run-memory"), "memory over the run", { height: 180, bytes: true, xName: "at", formatX: formatTime });
+  const first = Math.min(...MONITORED.filter(([k]) => isCurve(one[k]) && one[k].x.length).map(([k]) => one[k].x[0]));
+  const start = Math.min(first, (known.run && known.run.started) || first);
+  runMemoryChart = runMemoryChart || new LineChart($("run-memory"), "memory over the run", { height: 180, bytes: true, xName: "at", formatX: formatTime, readX: formatTime });
   runMemoryChart.figure.dataset.metric = "memory over the run";
   runMemoryChart.setSeries(MONITORED.map(([k, name], i) => ({ name, color: i, x: isCurve(one[k]) ? one[k].x.map(t => t - start) : [], y: isCurve(one[k]) ? one[k].y : [] })));
 }
@@ -222,7 +223,7 @@ function drawRanks() {
   $("ranks").hidden = ranks.length === 0;
   const rows = ranks.map(r => {
     const age = now - r.time, state = !running ? "ended" : age <= 60 ? "alive" : "silent";
-    return el("tr", {}, el("td", {}, r.rank), el("td", { "data-state": state }, state), el("td", {}, formatCount(r.step)),
+    return el("tr", {}, el("td", {}, r.rank), el("td", { "data-state": state }, state), el("td", {}, formatWhole(r.step)),
       el("td", {}, r.time > 0 ? `${formatTime(Math.max(0, age))} ago` : "never"),
       ...MONITORED.map(([k]) => el("td", {}, formatBytes(r[k]))));
   });
@@ -234,7 +235,7 @@ function drawSamples() {
   const all = [...known.samples, ...known.completions].sort((a, b) => b.step - a.step).slice(0, 40);
   $("samples-none").hidden = all.length > 0;
   $("samples").replaceChildren(...all.map(s => {
-    const facts = [`step ${formatCount(s.step)}`, s.stop && `stop: ${s.stop}`, Number.isFinite(s.reward) && s.reward !== null && `reward ${formatNumber(s.reward)}`,
+    const facts = [`step ${formatWhole(s.step)}`, s.stop && `stop: ${s.stop}`, Number.isFinite(s.reward) && s.reward !== null && `reward ${formatNumber(s.reward)}`,
       Number.isFinite(s.advantage) && s.advantage !== null && `advantage ${formatNumber(s.advantage)}`].filter(Boolean).join(" · ");
     return el("li", {}, el("div", { class: "quiet" }, facts), el("pre", {}, s.prompt, el("mark", {}, s.completion)));
   }));
@@ -250,7 +251,7 @@ function drawPlan() {
   const scalars = Object.entries(s).filter(([, v]) => v !== null && typeof v !== "object").map(([k, v]) => [k.replaceAll("_", " "), v]);
   const pairs = [["model", p.model], ["parameters", Number.isFinite(p.parameters) ? formatCount(p.parameters) : undefined],
     ["trained parameters", Number.isFinite(p.trained_parameters) ? formatCount(p.trained_parameters) : undefined],
-    ["tokens per step", Number.isFinite(p.tokens_per_step) ? formatCount(p.tokens_per_step) : undefined],
+    ["tokens per step", Number.isFinite(p.tokens_per_step) ? formatWhole(p.tokens_per_step) : undefined],
     ["planned device memory", tier("device")], ["planned host memory", tier("host")], ["planned nvme", tier("nvme")],
     ["predicted step time", Number.isFinite(p.step_ms) ? formatNumber(p.step_ms) + " ms" : undefined],
     ["offload", Object.keys(offload).length ? away || "none" : undefined], ...scalars];

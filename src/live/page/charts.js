@@ -14,27 +14,26 @@ function el(tag, attributes = {}, ...children) {
 
 /* ---- numbers ---- */
 
-function formatBytes(n) {
+const trim = text => (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
+
+/* n / unit with at most `digits` digits; units are 1, K, M ... or B, KiB, MiB ... */
+function formatUnit(n, base, units, digits) {
   if (!Number.isFinite(n)) return "–";
-  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
   let i = 0;
-  while (n >= 1024 && i < units.length - 1) { n /= 1024; i++; }
-  return (i === 0 || n >= 100 ? n.toFixed(0) : n >= 10 ? n.toFixed(1) : n.toFixed(2)) + " " + units[i];
+  while (Math.abs(n) >= base && i < units.length - 1) { n /= base; i++; }
+  const size = Math.abs(n), places = Math.max(0, digits - (size >= 1000 ? 4 : size >= 100 ? 3 : size >= 10 ? 2 : 1));
+  return trim(n.toFixed(i === 0 && base === 1024 ? 0 : places)) + units[i];
 }
 
-function formatCount(n) {
-  if (!Number.isFinite(n)) return "–";
-  const units = ["", "K", "M", "G", "T", "P"];
-  let i = 0;
-  while (Math.abs(n) >= 10000 && i < units.length - 1) { n /= 1000; i++; }
-  return (i === 0 ? String(Math.round(n * 100) / 100) : Number(n.toPrecision(4)).toString()) + units[i];
-}
+const formatBytes = n => formatUnit(n, 1024, [" B", " KiB", " MiB", " GiB", " TiB", " PiB"], 3);
+const formatCount = n => formatUnit(n, 1000, ["", "K", "M", "G", "T", "P"], 4);
+const formatWhole = n => (Number.isFinite(n) ? Math.round(n).toLocaleString("en-US") : "–");
 
 function formatNumber(n) {
   if (!Number.isFinite(n)) return "–";
   if (n === 0) return "0";
   const size = Math.abs(n);
-  if (size >= 1e6 || size < 1e-3) return n.toExponential(2).replace("e+", "e");
+  if (size >= 1e6 || size < 1e-4) return n.toExponential(2).replace(/\.?0*e\+?/, "e");
   return Number(n.toPrecision(4)).toString();
 }
 
@@ -46,12 +45,15 @@ function formatTime(s) {
   return h ? `${h}:${two(m)}:${two(s % 60)}` : `${m}:${two(s % 60)}`;
 }
 
-/* Ticks at 1, 2 or 5 times a power of `base`; of bytes in binary units. */
-function ticks(low, high, most, bytes) {
+const SPANS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 43200, 86400];
+
+/* Ticks at 1, 2 or 5 times a power of ten; of bytes in binary units, of seconds at those of a clock. */
+function ticks(low, high, most, bytes, seconds) {
   if (!(high > low)) return [low];
   const unit = bytes ? 1024 ** Math.max(0, Math.floor(Math.log2(Math.max(high, 1)) / 10)) : 1;
   const rough = (high - low) / unit / most, power = 10 ** Math.floor(Math.log10(rough));
-  const step = ([1, 2, 5, 10].find(k => k * power >= rough * 0.999) || 10) * power * unit;
+  let step = ([1, 2, 5, 10].find(k => k * power >= rough * 0.999) || 10) * power * unit;
+  if (seconds) step = SPANS.find(k => k >= rough) || Math.ceil(rough / 86400) * 86400;
   const out = [];
   for (let v = Math.ceil(low / step - 1e-9) * step; v <= high + step * 1e-9; v += step) out.push(Math.abs(v) < step * 1e-9 ? 0 : v);
   return out;
@@ -124,7 +126,7 @@ class Chart {
       this.svg.append(el("line", { class: "grid", x1: left, x2: left + p.width, y1: py(v), y2: py(v) }),
         el("text", { x: left - 6, y: py(v) + 4, "text-anchor": "end" }, formatY(v)));
     }
-    for (const v of ticks(x0, x1, Math.max(2, Math.floor(p.width / 90)))) {
+    for (const v of ticks(x0, x1, Math.max(2, Math.floor(p.width / 70)), false, formatX === formatTime)) {
       this.svg.append(el("text", { x: px(v), y: this.height - 5, "text-anchor": px(v) > left + p.width - 24 ? "end" : "middle" }, formatX(v)));
     }
     this.svg.append(el("line", { class: "axis", x1: left, x2: left + p.width, y1: top + p.height, y2: top + p.height }));
@@ -137,7 +139,7 @@ class Chart {
 class LineChart extends Chart {
   constructor(parent, title, o = {}) {
     super(parent, title, o.height || 150);
-    this.o = { formatX: formatCount, formatY: formatNumber, xName: "step", ...o };
+    this.o = { formatX: formatCount, readX: formatWhole, formatY: formatNumber, xName: "step", ...o };
     this.series = [];
   }
   xs() { return this.series.length ? this.series[0].x : []; }
@@ -174,8 +176,9 @@ class LineChart extends Chart {
     this.svg.dataset.points = n;
     this.cursor = el("g");
     this.svg.append(this.cursor);
+    this.values = this.series.map(() => el("span", { class: "value" }));
     this.keys.replaceChildren(...(this.series.length > 1 ? this.series.map((s, i) => el("span", { class: "key" },
-      el("span", { class: "swatch c" + (s.color === undefined ? i : s.color) % 10 }), s.name)) : []));
+      el("span", { class: "swatch c" + (s.color === undefined ? i : s.color) % 10 }), s.name, this.values[i])) : []));
     const last = s => `${this.series.length > 1 ? s.name + " " : ""}${this.label(s.y[s.y.length - 1])}`;
     this.svg.setAttribute("aria-label", `${this.title}, newest: ${this.series.map(last).join(", ")}`);
     this.showCursor();
@@ -183,18 +186,17 @@ class LineChart extends Chart {
   showCursor() {
     if (!this.cursor) return;
     this.cursor.replaceChildren();
-    if (this.at === null || this.at >= this.xs().length) {
-      this.readout.textContent = this.series.map(s => this.label(s.y[s.y.length - 1])).join("  ");
-      return;
-    }
-    const x = this.xs()[this.at], px = this.scale.px(x);
-    this.cursor.append(el("line", { class: "cursor", x1: px, x2: px, y1: this.plot.top, y2: this.plot.top + this.plot.height }));
-    const parts = this.series.map((s, i) => {
-      const k = indexAt(s.x, x);
-      this.cursor.append(el("circle", { class: "dot c" + (s.color === undefined ? i : s.color) % 10, cx: this.scale.px(s.x[k]), cy: this.scale.py(s.y[k]), r: 3 }));
-      return this.label(s.y[k]);
-    });
-    this.readout.textContent = `${this.o.xName} ${this.o.formatX(x)}: ${parts.join("  ")}`;
+    const points = at => this.series.map(s => at === null ? s.x.length - 1 : indexAt(s.x, at));
+    const x = this.at === null || this.at >= this.xs().length ? null : this.xs()[this.at], shown = points(x);
+    const texts = this.series.map((s, i) => this.label(s.y[shown[i]]));
+    this.values.forEach((e, i) => { e.textContent = texts[i]; });
+    const one = this.series.length === 1 ? texts[0] : "";
+    this.readout.textContent = x === null ? one : `${this.o.xName} ${(this.o.readX || this.o.formatX)(x)}${one && ": " + one}`;
+    if (x === null) return;
+    const px = this.scale.px(x);
+    this.cursor.append(el("line", { class: "cursor", x1: px, x2: px, y1: this.plot.top, y2: this.plot.top + this.plot.height }),
+      ...this.series.map((s, i) => el("circle", { class: "dot c" + (s.color === undefined ? i : s.color) % 10,
+        cx: this.scale.px(s.x[shown[i]]), cy: this.scale.py(s.y[shown[i]]), r: 3 })));
   }
 }
 
