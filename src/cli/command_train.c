@@ -72,6 +72,19 @@ static status on_start(void *context) {
     return config_save(l->c, l->run_dir);
 }
 
+static live_options live_options_of(const command_line *l, const char *run_dir) {
+    return (live_options){.run_dir = run_dir, .listen = l->live_listen, .token = l->live_token};
+}
+
+/* The page reads the files of the run directory in threads of its own; the run does not know of it. */
+static status open_live(const command_line *l, const char *run_dir, live **out) {
+    live_options o = live_options_of(l, run_dir);
+    if (!command_line_given(l, "live")) return OK;
+    TRY(live_open(out, &o));
+    log_info("live page %s", live_url(*out));
+    return OK;
+}
+
 /* runs/<model>-20261115-014500, with -2 and so on appended if a run of the same second has that name. */
 static status new_run_dir(const train_request *r, char *out, size_t n) {
     time_t now = time(NULL);
@@ -127,19 +140,6 @@ static status agree_on_program(comm *ranks, const plan *p) {
 static status agree_on_dir(comm *ranks, const config *c, const train_request *r, char *dir, size_t n) {
     if (!ranks || comm_rank(ranks) == 0) TRY(choose_run_dir(c, r, dir, n));
     return ranks ? comm_broadcast(ranks, dir, n, 0) : OK;
-}
-
-static live_options live_options_of(const command_line *l, const char *run_dir) {
-    return (live_options){.run_dir = run_dir, .listen = l->live_listen, .token = l->live_token};
-}
-
-/* The page reads the files of the run directory in threads of its own; the run does not know of it. */
-static status open_live(const command_line *l, const char *run_dir, live **out) {
-    live_options o = live_options_of(l, run_dir);
-    if (!command_line_given(l, "live")) return OK;
-    TRY(live_open(out, &o));
-    log_info("live page %s", live_url(*out));
-    return OK;
 }
 
 static status run(command_line *l, job *j, const char *run_dir) {
