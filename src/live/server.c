@@ -269,7 +269,9 @@ status server_open(server **out, int socket, bool is_ipv6, board *b, const gate 
     TRY_GOTO(rc, server_check(), fail);
     server *s = mem_alloc(sizeof *s);
     *s = (server){.board = b, .gate = g};
-    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | (is_ipv6 ? MHD_USE_IPv6 : 0);
+    /* poll, not epoll: with the latter version 0.9.75 does not see the end of a connection that came together with its last bytes, and
+     * keeps it until it times out. */
+    unsigned flags = MHD_USE_POLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | (is_ipv6 ? MHD_USE_IPv6 : 0);
     s->daemon = lib.MHD_start_daemon(
         flags, 0, NULL, NULL, answer, s, MHD_OPTION_LISTEN_SOCKET, socket, MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)CONNECTIONS_MOST, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S,

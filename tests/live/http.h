@@ -46,8 +46,8 @@ static inline void http_read(int fd, const char *until, int ms, strbuf *out) {
     }
 }
 
-/* One request on a connection of its own; the whole answer, which the caller frees. ms: how long a server may be silent. */
-static inline char *http_ask_for(int port, const void *request, size_t n, int ms) {
+/* One request on a connection of its own; the whole answer, which the caller frees. */
+static inline char *http_ask(int port, const void *request, size_t n) {
     strbuf out;
     strbuf_init(&out);
     strbuf_add(&out, "");
@@ -55,13 +55,11 @@ static inline char *http_ask_for(int port, const void *request, size_t n, int ms
     if (fd >= 0) {
         http_send(fd, request, n);
         shutdown(fd, SHUT_WR);
-        http_read(fd, NULL, ms, &out);
+        http_read(fd, NULL, 5000, &out);
         close(fd);
     }
     return strbuf_take(&out);
 }
-
-static inline char *http_ask(int port, const void *request, size_t n) { return http_ask_for(port, request, n, 5000); }
 
 static inline int http_status(const char *answer) {
     int code = 0;
