@@ -25,9 +25,11 @@ void ranks_fini(board *b) {
     b->n_ranks = b->ranks_room = 0;
 }
 
-static void rank_init(board_rank *r, int rank, const char *file) {
+static void name_file(char out[32], int rank) { snprintf(out, 32, "rank-%05d.jsonl", rank); }
+
+static void rank_init(board_rank *r, int rank) {
     *r = (board_rank){.rank = rank};
-    snprintf(r->path, sizeof r->path, "%s", file);
+    name_file(r->path, rank);
     tail_init(&r->tail, NULL, is_drawn(r) ? 0 : NEWEST_BYTES);
     for (int v = 0; v < MONITOR_VALUES; v++) {
         r->values[v] = NAN;
@@ -35,14 +37,16 @@ static void rank_init(board_rank *r, int rank, const char *file) {
     }
 }
 
-/* "rank-00012.jsonl": the number, or -1. */
+/* Of "rank-00012.jsonl" the number; -1: no rank writes a file of this name. */
 static int rank_of(const char *file) {
-    int rank, end = 0;
-    if (strlen(file) > 20 || sscanf(file, "rank-%5d.jsonl%n", &rank, &end) != 1 || end == 0 || file[end]) return -1;
-    return rank;
+    char expected[32];
+    int rank;
+    if (sscanf(file, "rank-%5d", &rank) != 1 || rank < 0) return -1;
+    name_file(expected, rank);
+    return strcmp(file, expected) == 0 ? rank : -1;
 }
 
-static void add_rank(board *b, int rank, const char *file) {
+static void add_rank(board *b, int rank) {
     size_t at = 0;
     while (at < b->n_ranks && b->ranks[at].rank < rank) at++;
     if (at < b->n_ranks && b->ranks[at].rank == rank) return;
@@ -52,7 +56,7 @@ static void add_rank(board *b, int rank, const char *file) {
     }
     b->ranks = array_grow(b->ranks, &b->ranks_room, b->n_ranks + 1, sizeof *b->ranks);
     memmove(&b->ranks[at + 1], &b->ranks[at], (b->n_ranks - at) * sizeof *b->ranks);
-    rank_init(&b->ranks[at], rank, file);
+    rank_init(&b->ranks[at], rank);
     b->n_ranks++;
     b->ranks_changed = true;
 }
@@ -91,7 +95,7 @@ void ranks_poll(board *b) {
     b->n_ranks_unseen = 0;
     for (struct dirent *e; (e = readdir(listing));) {
         int rank = rank_of(e->d_name);
-        if (rank >= 0) add_rank(b, rank, e->d_name);
+        if (rank >= 0) add_rank(b, rank);
     }
     for (size_t i = 0; i < b->n_ranks; i++) {
         board_rank *r = &b->ranks[i];

@@ -131,11 +131,11 @@ function colorOf(role) {
   return roleColor.get(role);
 }
 
-/* One bar: parts = [[role, bytes]], which add up to the plan of this tier. */
-function memoryBar(title, parts, total, note) {
-  const shown = parts.filter(([, n]) => n > 0), whole = Math.max(total, 1);
+/* One bar: parts = [[role, bytes]], which add up to the plan of this tier. roles: those of the legend. */
+function memoryBar(title, parts, total, note, roles = null) {
+  const shown = parts.filter(([role, n]) => (roles ? roles.includes(role) : n > 0)), whole = Math.max(total, 1);
   const track = el("div", { class: "track", role: "img", "aria-label": `${title}: ${shown.map(([k, n]) => `${k} ${formatBytes(n)}`).join(", ")}` });
-  for (const [role, n] of shown) {
+  for (const [role, n] of shown.filter(([, n]) => n > 0)) {
     const part = el("div", { class: "c" + colorOf(role), title: `${role}: ${formatBytes(n)}`, "data-role": role, "data-bytes": n });
     part.style.width = `${n / whole * 100}%`;
     track.append(part);
@@ -154,9 +154,9 @@ function tiersOf(step) {
       const n = t.points.bytes[0].length, sums = new Array(n).fill(0);
       for (const row of t.points.bytes) for (let i = 0; i < n; i++) sums[i] += row[i];
       const at = t.peak && Number.isInteger(t.peak.at) && t.peak.at >= 0 && t.peak.at < n ? t.peak.at : sums.indexOf(Math.max(...sums));
-      const op = i => (t.points.op && t.points.op[i]) || `op ${i}`, section = i => (t.points.section && t.points.section[i]) || "";
+      const op = i => (t.points.op && t.points.op[i]) || `op ${i}`, section = i => String((t.points.section && t.points.section[i]) || "");
       return { name: String(t.tier), roles: step.roles.map(String), bytes: t.points.bytes, sums, peak: at, planned: t.planned_peak,
-        measured: t.measured_peak, limit: t.limit, label: i => `${op(i)}${section(i) ? ` (${section(i)})` : ""}` };
+        measured: t.measured_peak, limit: t.limit, section, label: i => `${op(i)}${section(i) ? ` (${section(i)})` : ""}` };
     }).filter(t => t.sums[t.peak] > 0);
 }
 
@@ -170,7 +170,7 @@ function drawBars() {
     const facts = [`plan ${formatBytes(t.planned)}`, Number.isFinite(t.measured) && t.measured !== null && `measured ${formatBytes(t.measured)}`,
       t.limit && `limit ${formatBytes(t.limit)}`].filter(Boolean).join(" · ");
     bars.push(memoryBar(`${t.name}: ${formatBytes(t.sums[i])} by role ${at ? "at " + t.label(i) : "at the peak"}`,
-      t.roles.map((r, k) => [r, t.bytes[k][i]]), Math.max(t.planned || 0, t.sums[t.peak]), facts));
+      t.roles.map((r, k) => [r, t.bytes[k][i]]), Math.max(t.planned || 0, t.sums[t.peak]), facts, t.roles.filter((_, k) => t.bytes[k].some(n => n > 0))));
   }
   const plan = known.plan && known.plan.memory;
   if (!tiers.length && plan && plan.by_role) {

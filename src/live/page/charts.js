@@ -26,8 +26,8 @@ function formatUnit(n, base, units, digits) {
 }
 
 const formatBytes = n => formatUnit(n, 1024, [" B", " KiB", " MiB", " GiB", " TiB", " PiB"], 3);
-const formatCount = n => formatUnit(n, 1000, ["", "K", "M", "G", "T", "P"], 4);
 const formatWhole = n => (Number.isFinite(n) ? Math.round(n).toLocaleString("en-US") : "–");
+const formatCount = n => (Math.abs(n) >= 1000 && Math.abs(n) < 10000 ? formatWhole(n) : formatUnit(n, 1000, ["", "K", "M", "G", "T", "P"], 4));
 
 function formatNumber(n) {
   if (!Number.isFinite(n)) return "–";
@@ -217,7 +217,7 @@ class StackChart extends Chart {
   }
   draw() {
     if (!this.columns.length || !this.svg.clientWidth) return;
-    const d = this.data, n = this.columns.length, top = Math.max(...d.sums) * 1.04 || 1;
+    const d = this.data, n = this.columns.length, top = Math.max(...d.sums) * 1.12 || 1;  /* names of sections stand above */
     this.scale = this.frame(0, n, 0, d.limit && d.limit < top * 1.6 ? Math.max(top, d.limit * 1.02) : top, formatCount, formatBytes, { bytes: true });
     const below = new Array(n).fill(0);
     d.bytes.forEach((row, r) => {
@@ -231,6 +231,7 @@ class StackChart extends Chart {
       }
       this.svg.append(el("path", { class: `area c${d.color[r]}`, d: up + down + "Z" }));
     });
+    this.drawSections();
     if (d.limit) this.level(d.limit, "limit");
     const px = this.scale.px(d.peak + 0.5);
     this.svg.append(el("line", { class: "peak", x1: px, x2: px, y1: this.plot.top, y2: this.plot.top + this.plot.height }));
@@ -239,6 +240,16 @@ class StackChart extends Chart {
     this.cursor = el("g");
     this.svg.append(this.cursor);
     this.showCursor();
+  }
+  /* A line where a section begins, and its name where there is room. */
+  drawSections() {
+    const n = this.columns.length, of = this.data.section;
+    for (let i = 0, end; i < n && of(i); i = end) {
+      for (end = i + 1; end < n && of(end) === of(i);) end++;
+      const px = this.scale.px(i), room = this.scale.px(end) - px;
+      if (i) this.svg.append(el("line", { class: "cursor", x1: px, x2: px, y1: this.plot.top, y2: this.plot.top + this.plot.height }));
+      if (room > 7 * of(i).length + 6) this.svg.append(el("text", { x: px + 4, y: this.plot.top + 10 }, of(i)));
+    }
   }
   level(v, name) {
     const y = this.scale.py(v);
