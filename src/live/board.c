@@ -3,6 +3,7 @@
  * A long metrics.jsonl is read a megabyte at a time, with the lock free in between: pages that ask meanwhile are answered with what is
  * known so far, and load again at its end. */
 #include "live/board.h"
+#include "live/flat.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -72,46 +73,49 @@ void board_close(board *b) {
 
 /* ---- metrics.jsonl ------------------------------------------------------------------------------------------------ */
 
+static bool has_name(const char *name, span n) { return strncmp(name, n.text, n.length) == 0 && name[n.length] == 0; }
+
 /* Lines of one kind have their keys in one order, so the next key is mostly the next metric. */
-static board_metric *metric_of(board *b, const char *name, size_t *hint) {
+static board_metric *metric_of(board *b, span name, size_t *hint) {
     for (size_t i = 0; i < b->n_metrics; i++) {
         size_t at = (*hint + i) % b->n_metrics;
-        if (strcmp(b->metrics[at].name, name) != 0) continue;
+        if (!has_name(b->metrics[at].name, name)) continue;
         *hint = at + 1;
         return &b->metrics[at];
     }
-    size_t n = strlen(name);
-    if (n == 0 || n > BOARD_NAME_MOST) return NULL;
+    if (name.length == 0 || name.length > BOARD_NAME_MOST) return NULL;
     if (b->n_metrics == BOARD_METRICS_MOST) {
         b->n_metrics_unseen++;
         return NULL;
     }
     if (!b->metrics) b->metrics = mem_alloc(BOARD_METRICS_MOST * sizeof *b->metrics);
     board_metric *m = &b->metrics[b->n_metrics++];
-    m->name = mem_string(name);
+    m->name = mem_alloc(name.length + 1);
+    memcpy(m->name, name.text, name.length);
     curve_init(&m->all, BOARD_CURVE_BUCKETS);
     curve_init(&m->fresh, BOARD_FRESH_BUCKETS);
     *hint = b->n_metrics;
     return m;
 }
 
-static void metrics_line(void *context, const char *line, size_t n) {
+static void metrics_line(void *context, const char *line, size_t n_bytes) {
     board *b = context;
-    json_t *root = json_loadb(line, n, JSON_REJECT_DUPLICATES, NULL), *value;
-    const json_t *step = json_object_get(root, "step");
-    const char *key;
-    size_t hint = 0;
-    double at = json_number_value(step);
-    if (json_is_number(step) && at >= (double)b->step && at <= 1e15) {
-        b->step = (int64_t)at;
-        json_object_foreach(root, key, value) {
-            double y = json_is_true(value) ? 1 : json_number_value(value);
-            if (strcmp(key, "step") == 0 || !(json_is_number(value) || json_is_true(value)) || !isfinite(y)) continue;
-            board_metric *m = metric_of(b, key, &hint);
+    flat_pair pairs[FLAT_MOST];
+    json_t *root = NULL;
+    size_t n = flat_read(line, n_bytes, pairs, &root), hint = 0;
+    double step = NAN;
+    for (size_t i = 0; i < n && isnan(step); i++)
+        if (has_name("step", pairs[i].name)) step = pairs[i].value;
+    if (step >= (double)b->step && step <= 1e15) {
+        b->step = (int64_t)step;
+        for (size_t i = 0; i < n; i++) {
+            double y = pairs[i].value;
+            if (isnan(y) || has_name("step", pairs[i].name)) continue;
+            board_metric *m = metric_of(b, pairs[i].name, &hint);
             if (!m) continue;
-            curve_add(&m->all, at, y);
-            curve_add(&m->fresh, at, y);
-            if (strcmp(key, "perf/step_ms") == 0) b->step_ms = b->step_ms > 0 ? 0.9 * b->step_ms + 0.1 * y : y;
+            curve_add(&m->all, step, y);
+            curve_add(&m->fresh, step, y);
+            if (has_name("perf/step_ms", pairs[i].name)) b->step_ms = b->step_ms > 0 ? 0.9 * b->step_ms + 0.1 * y : y;
         }
     }
     json_decref(root);

@@ -33,9 +33,9 @@ struct live {
 status live_check(const live_options *o) {
     gate_address address;
     gate g;
+    TRY(server_check());
     TRY(gate_parse_address(o->listen, &address));
-    TRY(gate_init(&g, &address, o->token));
-    return server_check();
+    return gate_init(&g, &address, o->token);
 }
 
 static status listen_at(gate_address *a, int *out) {

@@ -99,6 +99,7 @@ BARS = "[...document.querySelectorAll('.memory-bar')].map(b => [Number(b.dataset
 def look(page, planned, name):
     """What holds at every width and in both colours."""
     page.wait(DRAWN)
+    page.size(page.width, page.eval("document.documentElement.scrollHeight"))  # all of it is on the screen
     page.wait(f"({BARS}).length > 0 && ({BARS})[0][1] === {planned}")
     for total, parts in page.eval(BARS):
         check(total == parts, f"{name}: bars of {parts} bytes, planned {total}")
@@ -108,10 +109,12 @@ def look(page, planned, name):
     check(page.eval(UNLABELLED) == [], f"{name}: without a label: {page.eval(UNLABELLED)}")
     check(page.eval("document.querySelectorAll('#samples img, #samples script').length") == 0, f"{name}: text of a file became HTML")
     check("broken" not in page.eval("document.title"), f"{name}: a script of a file ran")
-    check(page.eval("document.querySelector('[data-tier=device] svg') !== null"), f"{name}: no memory over the step")
+    page.wait("[...document.querySelectorAll('.chart:not([hidden]) svg')].every(s => s.querySelector('path'))")
+    check(page.eval("document.querySelector('[data-tier=device] svg path') !== null"), f"{name}: no memory over the step")
     check(page.complaints() == [], f"{name}: {page.complaints()}")
     if PICTURES:
         page.screenshot(f"{PICTURES}/{name}.png", whole=True)
+    page.size(page.width, page.height)
 
 
 def while_it_trains(browser, page_url, planned):

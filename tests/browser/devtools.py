@@ -129,12 +129,12 @@ class Page:
             time.sleep(0.1)
         raise TimeoutError(f"not true in {seconds} s: {expression}")
 
-    def screenshot(self, path, whole=False, quality=None):
-        clip = {}
-        if whole:
-            height = self.eval("document.documentElement.scrollHeight")
-            clip = {"clip": {"x": 0, "y": 0, "width": self.width, "height": height, "scale": 1}, "captureBeyondViewport": True}
-        data = self.call("Page.captureScreenshot", format="png", **clip)["data"]
+    def screenshot(self, path, whole=False):
+        if whole:  # a taller window, because charts below it are not drawn
+            self.size(self.width, self.eval("document.documentElement.scrollHeight"))
+            time.sleep(0.5)
+        data = self.call("Page.captureScreenshot", format="png")["data"]
+        self.size(self.width, self.height)
         with open(path, "wb") as f:
             f.write(base64.b64decode(data))
 

@@ -4,6 +4,7 @@
  * is JSON, curves have as many x as y, x ascends, tables end where board.h says, and every event is one line of JSON. */
 #include "fuzz/fuzz.h"
 #include "live/board.h"
+#include "live/flat.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -75,6 +76,30 @@ static void check_events(const board *b) {
     }
 }
 
+/* The quick reader takes nothing that jansson refuses, and reads the same. */
+static void check_lines(span text) {
+    flat_pair plain[FLAT_MOST];
+    for (size_t at = 0; at < text.length;) {
+        const char *end = memchr(text.text + at, '\n', text.length - at);
+        size_t n_bytes = (end ? (size_t)(end - text.text) : text.length) - at;
+        char *line = mem_alloc(n_bytes + 1);
+        memcpy(line, text.text + at, n_bytes);
+        size_t n = flat_read_plain(line, n_bytes, plain);
+        json_t *root = n ? json_loadb(line, n_bytes, JSON_REJECT_DUPLICATES, NULL) : NULL;
+        ASSERT(n == json_object_size(root));
+        for (size_t i = 0; i < n; i++) {
+            char *name = fuzz_text(&plain[i].name);
+            const json_t *value = json_object_get(root, name);
+            free(name);
+            double x = json_is_true(value) ? 1 : json_number_value(value);
+            ASSERT(value && (isnan(plain[i].value) ? json_is_null(value) : plain[i].value == x));
+        }
+        json_decref(root);
+        free(line);
+        at += n_bytes + 1;
+    }
+}
+
 static void poll_all(board *b) {
     b->ranks_ns = 0;
     while (board_poll(b)) {}
@@ -88,6 +113,7 @@ void fuzz_one(const uint8_t *data, size_t size) {
     char path[4200];
     snprintf(path, sizeof path, "%s/monitor", dir);
     mkdir(path, 0777);
+    check_lines(metrics);
     put(dir, "metrics.jsonl", metrics, "w");
     put(dir, "samples.jsonl", samples, "w");
     put(dir, "run.json", run, "w");

@@ -79,7 +79,7 @@ class Chart {
     this.keys = el("span", { class: "controls" });
     this.readout = el("span", { class: "readout" });
     this.caption.append(this.keys, this.readout);
-    this.svg = el("svg", { role: "img", tabindex: "0", height });
+    this.svg = el("svg", { role: "img", tabindex: "0", height, "aria-label": title });
     this.figure = el("figure", { class: "chart" }, this.caption, this.svg);
     this.title = title;
     parent.append(this.figure);
@@ -88,7 +88,18 @@ class Chart {
     this.svg.addEventListener("pointerleave", () => this.moveTo(null));
     this.svg.addEventListener("blur", () => this.moveTo(null));
     this.svg.addEventListener("keydown", e => this.key(e));
-    new ResizeObserver(() => { if (this.svg.clientWidth && this.svg.clientWidth !== this.width) this.draw(); }).observe(this.svg);
+    new ResizeObserver(() => { if (this.svg.clientWidth && this.svg.clientWidth !== this.width) this.update(); }).observe(this.svg);
+    /* What is not on the screen is drawn when it comes there: a run may have a hundred metrics. */
+    this.isSeen = false;
+    this.isStale = false;
+    new IntersectionObserver(changes => {
+      this.isSeen = changes[changes.length - 1].isIntersecting;
+      if (this.isSeen && this.isStale) this.update();
+    }, { rootMargin: "200px" }).observe(this.svg);
+  }
+  update() {
+    this.isStale = !this.isSeen;
+    if (this.isSeen) this.draw();
   }
   key(e) {
     const n = this.xs().length, step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -20, PageDown: 20 }[e.key];
@@ -146,7 +157,7 @@ class LineChart extends Chart {
   setSeries(series, o = {}) {
     this.series = series.filter(s => s.x.length);
     Object.assign(this.o, o);
-    this.draw();
+    this.update();
   }
   label(v) { return this.o.bytes ? formatBytes(v) : this.o.formatY(v); }
   draw() {
@@ -167,7 +178,11 @@ class LineChart extends Chart {
     let n = 0;
     this.series.forEach((s, i) => {
       const color = "c" + (s.color === undefined ? i : s.color) % 10, amount = this.o.smoothing || 0;
-      const path = ys => s.x.map((x, k) => (k ? "L" : "M") + this.scale.px(x).toFixed(1) + " " + this.scale.py(ys[k]).toFixed(1)).join("");
+      const path = ys => {
+        let d = "M";
+        for (let k = 0; k < ys.length; k++) d += (k ? "L" : "") + Math.round(this.scale.px(s.x[k]) * 10) / 10 + " " + Math.round(this.scale.py(ys[k]) * 10) / 10;
+        return d;
+      };
       n += s.x.length;
       if (amount > 0) this.svg.append(el("path", { class: `series faint ${color}`, d: path(s.y) }));
       this.svg.append(el("path", { class: `series ${color}`, d: path(amount > 0 ? smooth(s.y, amount) : s.y) }));
@@ -213,7 +228,7 @@ class StackChart extends Chart {
   setData(data) {
     this.data = data;
     this.columns = data.sums.map((_, i) => i);
-    this.draw();
+    this.update();
   }
   draw() {
     if (!this.columns.length || !this.svg.clientWidth) return;
