@@ -30,7 +30,7 @@ FUZZ_TARGET ?=
 # What `make soak` does: tests/soak/run.
 export SOAK_KILLS SOAK_EXECUTIONS SOAK_STEPS SOAK_PARTS SOAK_SEED SOAK_JOBS SOAK_DIR SOAK_DEVICE SOAK_LOG
 
-.PHONY: build run check test test-gpu sanitize-gpu matrix fuzz bench format reference includes deps packages configure install uninstall clean help
+.PHONY: build run check test test-gpu test-browser sanitize-gpu matrix fuzz bench format reference includes deps packages configure install uninstall clean help
 .NOTPARALLEL:
 
 build: configure ## build build/ralo (the default)
@@ -51,6 +51,13 @@ test: packages configure ## install missing packages, build, run all tests but t
 test-gpu: packages configure ## build, run the tests that prove the GPU
 	@cmake --build "$(BUILD)" --parallel $(JOBS) --target tests program
 	@ctest --test-dir "$(BUILD)" --output-on-failure --no-tests=error -L gpu
+
+test-browser: packages configure ## install a browser where there is none, look at the live page with it (RALO_SCREENSHOTS=DIR keeps pictures)
+ifeq ($(PACKAGES),yes)
+	@tools/install-packages tools/packages-browser.txt || echo "Going on: another browser may be found, or named by RALO_BROWSER."
+endif
+	@cmake --build "$(BUILD)" --parallel $(JOBS) --target ralo
+	@ctest --test-dir "$(BUILD)" --output-on-failure --no-tests=error -L browser
 
 sanitize-gpu: test-gpu ## compute-sanitizer over the op tests on the GPU, test by test: memcheck, racecheck
 	@tools/sanitize-gpu "$(BUILD)"

@@ -48,6 +48,7 @@ typedef struct command_line {
     const char *charts;                   /* report: directory for its charts; NULL: none */
     bool compare, csv;
     const char *plot; /* runs: metric to draw */
+    const char *live_listen, *live_token; /* of the live page; NULL: default */
     int ranks;                            /* ranks to start here; 0: those that a launcher started, or one */
     int world;                            /* ranks to plan for; 0: not given */
     bool given[MAX_FLAGS];                /* by row of commands.def */
@@ -82,6 +83,7 @@ status command_devices(command_line *l);
 status command_bench(command_line *l);
 status command_report(command_line *l);
 status command_runs(command_line *l);
+status command_live(command_line *l);
 status command_completion(command_line *l);
 status command_help(command_line *l);
 

@@ -128,6 +128,12 @@ static size_t arguments_most(const command *c) {
     return n;
 }
 
+/* --live CONFIG: a value that may be left out is taken for one only where it looks like it. */
+static bool is_address(const char *text) {
+    const char *colon = strrchr(text, ':'), *port = colon ? colon + 1 : text;
+    return *port && strspn(port, "0123456789") == strlen(port);
+}
+
 /* The value of the flag argv[*i] without '=': the next word, if the flag takes a value. *i moves past it. */
 static status find_value(const command_line *l, const flag *f, int *i, const char **value) {
     const char *name = l->command->name, *next = *i + 1 < l->argc ? l->argv[*i + 1] : NULL;
@@ -136,6 +142,7 @@ static status find_value(const command_line *l, const flag *f, int *i, const cha
     if (!takes_one || *value) return OK;
     if (!next && !optional) return ERR(ERR_INPUT, "%s: %s needs a value: %s", name, l->argv[*i], f->value);
     if (!next || (optional && next[0] == '-')) return OK;
+    if (strcmp(f->value, "[ADDR:PORT]") == 0 && !is_address(next)) return OK;
     *value = next;
     (*i)++;
     return OK;

@@ -4,6 +4,7 @@
 #include "cli/ranks.h"
 #include "cli/record_text.h"
 #include "cli/train_report.h"
+#include "live/live.h"
 #include "measure/measure.h"
 #include "ralo.h"
 #include "track/track.h"
@@ -75,6 +76,19 @@ static status on_start(void *context, int64_t step) {
     const listener *l = context;
     if (l->t) TRY(config_save(l->c, l->run_dir));
     monitor_start(l->monitor, step);
+    return OK;
+}
+
+static live_options live_options_of(const command_line *l, const char *run_dir) {
+    return (live_options){.run_dir = run_dir, .listen = l->live_listen, .token = l->live_token};
+}
+
+/* The page reads the files of the run directory in threads of its own; the run does not know of it. */
+static status open_live(const command_line *l, const char *run_dir, live **out) {
+    live_options o = live_options_of(l, run_dir);
+    if (!command_line_given(l, "live")) return OK;
+    TRY(live_open(out, &o));
+    log_info("live page %s", live_url(*out));
     return OK;
 }
 
@@ -157,6 +171,7 @@ static status run(command_line *l, job *j, const char *run_dir) {
     train_observer observer = {.context = &observed, .on_step = on_step, .on_start = on_start};
     train_result result;
     rank_memory *all = NULL;
+    live *page = NULL;
     if (speaks) {
         TRY(measure_peak(r->backend, &(backend_options){r->n_threads, r->bind, r->gpu},
                          precision_compute(p->request.choice.precision), &peak));
@@ -175,6 +190,11 @@ static status run(command_line *l, job *j, const char *run_dir) {
         TRY(track_open(&observed.t, &to));
         observer = (train_observer){&observed, on_step,  on_eval,   on_example,   on_message,
                                     on_save,   on_start, on_sample, on_completion};
+        rc = open_live(l, run_dir, &page);
+        if (rc != OK) {
+            track_close(observed.t);
+            return rc;
+        }
     }
     catch_signals(r->comm != NULL);
     observed.monitor = monitor_open(&(monitor_options){.request = r,
@@ -194,6 +214,7 @@ static status run(command_line *l, job *j, const char *run_dir) {
         if (l->json) train_report_json(l, p, r, &result, run_dir, all);
     }
     free(all);
+    live_close(page);
     return rc;
 }
 
@@ -247,6 +268,9 @@ status command_train(command_line *l) {
         return OK;
     }
     TRY(foreign_check_train(&l->foreign));
+    live_options live = live_options_of(l, NULL);
+    if (command_line_given(l, "live")) TRY(live_check(&live));
+    else if (l->live_token) return ERR(ERR_INPUT, "train: --live-token is about the page of --live, and that is not given");
     if (ranks_wanted(l)) return ranks_launch(l);
     catch_signal_of_mpirun();
     ranks_catch_launcher();

@@ -1,0 +1,29 @@
+#pragma once
+/* live.h - a web page that shows a run while it trains, and afterwards.
+ *
+ * Promises
+ *   - It reads the files of the run directory and nothing else; a step shares no lock and no callback with it. Its threads have a
+ *     lower priority than those of the run, and bounded memory however long the run is.
+ *   - Nothing can be written or started through it: GET and HEAD on a fixed list of paths, none of which is a file name.
+ *   - Loopback needs no token; another address does. Other web pages cannot read it (gate.h).
+ *
+ *     live *page;
+ *     TRY(live_open(&page, &(live_options){.run_dir = dir, .listen = "127.0.0.1:0"}));
+ *     puts(live_url(page));
+ *     live_close(page); */
+#include "base/base.h"
+
+typedef struct live_options {
+    const char *run_dir;
+    const char *listen; /* ADDR:PORT, [ADDR]:PORT or PORT; NULL: loopback and a free port */
+    const char
+        *token; /* NULL: RALO_LIVE_TOKEN of the environment; where that is not set, made at random if one is needed */
+} live_options;
+typedef struct live live;
+
+/* What live_open would refuse without looking at the run directory: the address, the token, a missing library. */
+status live_check(const live_options *o);
+status live_open(live **out, const live_options *o);
+const char *live_url(const live *l); /* with the token, where one is needed */
+/* Sends what the files say now to open pages, tells them that this was the end, and ends the threads. NULL: nothing to do. */
+void live_close(live *l);

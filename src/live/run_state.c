@@ -1,0 +1,142 @@
+/* run_state.c - run.json and what follows from it: is the run going on, how far is it, when will it end.
+ *
+ * A run that says "running" and whose process is gone has died: on this host its process id tells, on another one the newest sign of life
+ * of its ranks. */
+#include "live/board.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SILENT_S = 60, WORD_MOST = 300 };
+
+void board_file_fini(board_file *f) {
+    json_decref(f->root);
+    free(f->text);
+    f->root = NULL, f->text = NULL;
+}
+
+void board_file_poll(board_file *f, int dir, bool *changed) {
+    struct stat info;
+    if (fstatat(dir, f->name, &info, AT_SYMLINK_NOFOLLOW) != 0) return;
+    int64_t changed_ns = info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec;
+    if ((uint64_t)info.st_ino == f->inode && changed_ns == f->changed_ns && (uint64_t)info.st_size == f->size) return;
+    f->inode = (uint64_t)info.st_ino, f->changed_ns = changed_ns, f->size = (uint64_t)info.st_size;
+    int fd;
+    uint64_t n_bytes;
+    char *text = NULL;
+    size_t n = 0;
+    if (file_open_at(dir, f->name, f->name, &fd, &n_bytes) != OK) return;
+    status rc = file_read_fd(fd, f->name, BOARD_FILE_MOST, &text, &n);
+    close(fd);
+    json_t *root = rc == OK ? json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    free(text);
+    if (!json_is_object(root)) { /* half of a file that is not replaced as a whole: what was known before stays */
+        json_decref(root);
+        return;
+    }
+    board_file_fini(f);
+    f->root = root;
+    f->text = json_dumps(root, JSON_COMPACT);
+    *changed = true;
+}
+
+/* ---- is it alive -------------------------------------------------------------------------------------------------- */
+
+/* Started after the run was: another process has its number now. Where /proc does not say, it is the run. */
+static bool is_newer_process(json_int_t pid, double run_started) {
+    char path[64], line[1024];
+    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
+    FILE *f = fopen(path, "re"), *uptime = fopen("/proc/uptime", "re");
+    unsigned long long ticks = 0;
+    double up = 0;
+    bool known = false;
+    if (f && uptime && fgets(line, sizeof line, f) && fscanf(uptime, "%lf", &up) == 1) {
+        const char *rest = strrchr(line, ')'); /* the name before it may contain anything */
+        known = rest &&
+                sscanf(rest + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+                       &ticks) == 1;
+    }
+    if (f) fclose(f);
+    if (uptime) fclose(uptime);
+    double started = (double)time(NULL) - up + (double)ticks / (double)sysconf(_SC_CLK_TCK);
+    return known && started > run_started + 10; /* seconds: clocks are set while a machine runs */
+}
+
+static bool is_alive(const board *b, const json_t *run) {
+    char host[256] = "";
+    gethostname(host, sizeof host - 1);
+    const char *theirs = json_string_value(json_object_get(run, "host"));
+    json_int_t pid = json_integer_value(json_object_get(run, "pid"));
+    double started = json_number_value(json_object_get(run, "started"));
+    if (theirs && strcmp(theirs, host) == 0 && pid > 0 && pid < INT32_MAX)
+        return (kill((pid_t)pid, 0) == 0 || errno == EPERM) && !is_newer_process(pid, started);
+    double newest = started;
+    for (size_t i = 0; i < b->n_ranks; i++) newest = MAX(newest, b->ranks[i].time);
+    return (double)time(NULL) - newest <= SILENT_S;
+}
+
+static const char *state_of(const board *b, const json_t *run) {
+    static const char *const known[] = {"running", "finished", "stopped", "failed"};
+    const char *said = json_string_value(json_object_get(run, "state"));
+    for (size_t i = 0; said && i < ARRAY_LENGTH(known); i++)
+        if (strcmp(said, known[i]) == 0) return i == 0 && !is_alive(b, run) ? "died" : known[i];
+    return "unknown";
+}
+
+/* ---- the object --------------------------------------------------------------------------------------------------- */
+
+static void set_text(json_t *to, const json_t *run, const char *key, size_t most) {
+    const json_t *text = json_object_get(run, key);
+    if (json_is_string(text))
+        json_object_set_new(to, key, json_text(json_string_value(text), MIN(json_string_length(text), most)));
+}
+
+static double number_of(const json_t *run, const char *key) {
+    const json_t *n = json_object_get(run, key);
+    return json_is_number(n) ? json_number_value(n) : NAN;
+}
+
+static void set_number(json_t *to, const char *key, double x) {
+    if (isfinite(x)) json_object_set_new(to, key, json_real(x));
+}
+
+static double newest_of(const board *b, const char *name) {
+    for (size_t i = 0; i < b->n_metrics; i++)
+        if (strcmp(b->metrics[i].name, name) == 0)
+            return curve_last(&b->metrics[i].all) ? curve_last(&b->metrics[i].all)->y : NAN;
+    return NAN;
+}
+
+json_t *run_state_make(const board *b) {
+    static const char *const texts[] = {"ralo", "task", "model", "data", "host"};
+    static const char *const numbers[] = {"pid", "world", "started", "ended", "steps", "epochs", "records"};
+    const json_t *run = b->run.root;
+    json_t *to = json_object();
+    const char *state = state_of(b, run);
+    json_object_set_new(to, "name", json_text(b->name, strlen(b->name)));
+    json_object_set_new(to, "state", json_string(state));
+    for (size_t i = 0; i < ARRAY_LENGTH(texts); i++) set_text(to, run, texts[i], WORD_MOST);
+    for (size_t i = 0; i < ARRAY_LENGTH(numbers); i++) set_number(to, numbers[i], number_of(run, numbers[i]));
+    set_text(to, run, "error", BOARD_TEXT_MOST);
+    double steps = number_of(run, "steps"), epochs = number_of(run, "epochs");
+    double said = number_of(run, "step"), step = MAX((double)b->step, isfinite(said) ? said : 0);
+    set_number(to, "step", step);
+    set_number(to, "tokens", newest_of(b, "tokens"));
+    set_number(to, "loss", newest_of(b, "train/loss"));
+    set_number(to, "tokens_per_second", newest_of(b, "perf/tokens_per_sec"));
+    set_number(to, "device_bytes", newest_of(b, "memory/device_bytes"));
+    if (b->step_ms > 0) set_number(to, "step_ms", b->step_ms);
+    if (steps > 0 && epochs > 0) set_number(to, "epoch", epochs * MIN(step / steps, 1.0));
+    if (strcmp(state, "running") == 0 && steps >= step && b->step_ms > 0)
+        set_number(to, "eta_seconds", (steps - step) * b->step_ms / 1000);
+    if (b->is_reading && b->metrics_tail.size)
+        set_number(to, "reading", (double)b->metrics_tail.offset / (double)b->metrics_tail.size);
+    return to;
+}
