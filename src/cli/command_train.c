@@ -65,10 +65,31 @@ static void on_example(void *context, const char *prompt, const char *expected, 
     track_message(l->t, line);
 }
 
+static void report_settings(const listener *l) {
+    json_t *settings = json_object();
+    strbuf value;
+    strbuf_init(&value);
+    for (size_t i = 0; config_key(i); i++) {
+        value.length = 0;
+        if (config_get(l->c, config_key(i), &value, "train") == OK)
+            json_object_set_new(settings, config_key(i), json_text(value.text, value.length));
+    }
+    track_start(l->t, settings);
+    strbuf_fini(&value);
+    json_decref(settings);
+}
+
 /* Not earlier: if resuming is refused, the settings saved in that run directory must stay as they are. */
 static status on_start(void *context) {
     const listener *l = context;
-    return config_save(l->c, l->run_dir);
+    TRY(config_save(l->c, l->run_dir));
+    report_settings(l);
+    return OK;
+}
+
+static track_sinks sinks_of(const config *c) {
+    return (track_sinks){c->track.to,          c->track.mlflow,  c->track.experiment, c->track.name,
+                         c->track.tensorboard, c->track.trackio, c->track.wait};
 }
 
 /* runs/<model>-20261115-014500, with -2 and so on appended if a run of the same second has that name. */
@@ -142,20 +163,25 @@ static status run(command_line *l, job *j, const char *run_dir) {
     if (speaks) {
         TRY(measure_peak(r->backend, &(backend_options){r->n_threads, r->bind, r->gpu},
                          precision_compute(p->request.choice.precision), &peak));
+        track_sinks sinks = sinks_of(c);
         track_options to = {.run_dir = run_dir,
                             .samples = r->train.sample_every > 0,
                             .completions = p->request.policy.on && r->train.rl.log_prompts > 0,
                             .out = stderr,
                             .peak_flops = peak,
                             .memory_planned = p->planned[TIER_DEVICE],
-                            .log_every = r->train.log_every};
+                            .log_every = r->train.log_every,
+                            .sinks = &sinks};
         TRY(track_open(&observed.t, &to));
         observer = (train_observer){&observed, on_step,  on_eval,   on_example,   on_message,
                                     on_save,   on_start, on_sample, on_completion};
     }
     catch_signals(r->comm != NULL);
     rc = train_run(r, p, j->data, &observer, &result);
-    if (speaks) track_close(observed.t);
+    if (speaks) {
+        track_end(observed.t, rc);
+        track_close(observed.t);
+    }
     if (rc == OK) rc = train_report_gather(r->comm, p, &result, &all);
     if (rc == OK && speaks) {
         train_report_summary(p, j->data, &result, run_dir);
@@ -215,6 +241,8 @@ status command_train(command_line *l) {
         return OK;
     }
     TRY(foreign_check_train(&l->foreign));
+    track_sinks sinks = sinks_of(c);
+    TRY(track_sinks_check(&sinks));
     if (ranks_wanted(l)) return ranks_launch(l);
     catch_signal_of_mpirun();
     ranks_catch_launcher();

@@ -80,6 +80,10 @@ typedef struct config {
         bool bind;
         bool breakdown; /* show the time of each kind of op at the end */
     } run;
+    struct {
+        const char *to, *mlflow, *experiment, *name, *tensorboard, *trackio; /* "": not given */
+        double wait;                                                        /* seconds */
+    } track;
     arena memory_of_strings;
     unsigned char origin[256]; /* per row of config.def: default, file, command line */
     const char *alias[256];    /* ... and the name it was given by, where that is another; NULL: its own */
