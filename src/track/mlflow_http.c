@@ -215,6 +215,8 @@ status mlflow_http_json(mlflow_http *h, const char *path, const json_t *body, js
     if (body && !text) mem_refused(0);
     long code;
     lib.curl_easy_setopt(h->curl, CURLOPT_CUSTOMREQUEST, NULL);
+    /* On a connection that was used before, libcurl repeats a request without an answer by itself: not one that makes something. */
+    lib.curl_easy_setopt(h->curl, CURLOPT_FRESH_CONNECT, body && str_ends_with(path, "/create") ? 1L : 0L);
     if (body) {
         lib.curl_easy_setopt(h->curl, CURLOPT_POST, 1L);
         lib.curl_easy_setopt(h->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(text));
