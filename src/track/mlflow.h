@@ -10,7 +10,7 @@ typedef struct mlflow_store {
     status (*open)(void **self, const sink_run *r, json_t *state, json_t **known);
     /* Arrays of {key, value, timestamp, step} and of {key, value}; any may be NULL. */
     status (*log)(void *self, json_t *metrics, json_t *params, json_t *tags);
-    status (*artefact)(void *self, const char *name, const char *bytes, size_t n_bytes);
+    status (*artefact)(void *self, const char *name, int fd, uint64_t n_bytes); /* from where the file stands */
     status (*end)(void *self, int64_t time_ms, sink_end how);
     void (*close)(void *self);
     const char *note; /* what the user should know; NULL: nothing */

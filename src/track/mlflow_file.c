@@ -297,12 +297,18 @@ static status store_log(void *self, json_t *metrics, json_t *params, json_t *tag
     return add_pairs(self, "tags", tags);
 }
 
-static status store_artefact(void *self, const char *name, const char *bytes, size_t n_bytes) {
-    strbuf dir;
-    strbuf_init(&dir);
-    strbuf_printf(&dir, "%s/artifacts", ((store *)self)->dir.text);
-    status rc = write_in(dir.text, name, bytes, n_bytes);
-    strbuf_fini(&dir);
+static status store_artefact(void *self, const char *name, int fd, uint64_t n_bytes) {
+    strbuf path;
+    char chunk[65536];
+    ssize_t n = 0;
+    strbuf_init(&path);
+    strbuf_printf(&path, "%s/artifacts/%s", ((store *)self)->dir.text, name);
+    int out = open(path.text, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+    status rc = out < 0 ? ERR(ERR_IO, "open %s: %s", path.text, strerror(errno)) : OK;
+    while (rc == OK && (n = read(fd, chunk, sizeof chunk)) > 0)
+        if (write(out, chunk, (size_t)n) != n) rc = ERR(ERR_IO, "write %s: %s", path.text, strerror(errno));
+    if (out >= 0) close(out);
+    strbuf_fini(&path);
     return rc;
 }
 

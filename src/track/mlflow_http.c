@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define LIBRARY "libcurl.so.4"
 #define ANSWER_MOST ((size_t)16 << 20)
@@ -118,6 +119,8 @@ static CURLcode set_up(mlflow_http *h) {
     SET(CURLOPT_NOSIGNAL, 1L); /* signals of time-outs would be the host's */
     SET(CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS);
     SET(CURLOPT_TIMEOUT_MS, REQUEST_MS);
+    SET(CURLOPT_LOW_SPEED_LIMIT, 1L);
+    SET(CURLOPT_LOW_SPEED_TIME, REQUEST_MS / 1000);
     SET(CURLOPT_WRITEFUNCTION, take);
     SET(CURLOPT_WRITEDATA, h);
     SET(CURLOPT_NOPROGRESS, 0L);
@@ -214,7 +217,6 @@ status mlflow_http_json(mlflow_http *h, const char *path, const json_t *body, js
     char *text = body ? json_dumps(body, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
     if (body && !text) mem_refused(0);
     long code;
-    lib.curl_easy_setopt(h->curl, CURLOPT_CUSTOMREQUEST, NULL);
     /* On a connection that was used before, libcurl repeats a request without an answer by itself: not one that makes something. */
     lib.curl_easy_setopt(h->curl, CURLOPT_FRESH_CONNECT, body && str_ends_with(path, "/create") ? 1L : 0L);
     if (body) {
@@ -238,13 +240,28 @@ status mlflow_http_json(mlflow_http *h, const char *path, const json_t *body, js
                path_length(path), path);
 }
 
-status mlflow_http_put(mlflow_http *h, const char *path, const char *bytes, size_t n_bytes) {
+/* Never more than was said: the file may grow meanwhile. */
+static size_t give(char *out, size_t size, size_t n, void *fd) {
+    ssize_t got = read(*(int *)fd, out, size * n);
+    return got < 0 ? CURL_READFUNC_ABORT : (size_t)got;
+}
+
+static int go_back(void *fd, curl_off_t offset, int origin) {
+    return lseek(*(int *)fd, (off_t)offset, origin) < 0 ? CURL_SEEKFUNC_FAIL : CURL_SEEKFUNC_OK;
+}
+
+status mlflow_http_put(mlflow_http *h, const char *path, int fd, uint64_t n_bytes) {
     long code;
-    lib.curl_easy_setopt(h->curl, CURLOPT_POST, 1L);
-    lib.curl_easy_setopt(h->curl, CURLOPT_CUSTOMREQUEST, "PUT");
-    lib.curl_easy_setopt(h->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)n_bytes);
-    lib.curl_easy_setopt(h->curl, CURLOPT_POSTFIELDS, n_bytes ? bytes : "");
-    TRY(perform(h, path, &code));
+    lib.curl_easy_setopt(h->curl, CURLOPT_UPLOAD, 1L);
+    lib.curl_easy_setopt(h->curl, CURLOPT_READFUNCTION, give);
+    lib.curl_easy_setopt(h->curl, CURLOPT_READDATA, &fd);
+    lib.curl_easy_setopt(h->curl, CURLOPT_SEEKFUNCTION, go_back);
+    lib.curl_easy_setopt(h->curl, CURLOPT_SEEKDATA, &fd);
+    lib.curl_easy_setopt(h->curl, CURLOPT_INFILESIZE_LARGE, (curl_off_t)n_bytes);
+    lib.curl_easy_setopt(h->curl, CURLOPT_TIMEOUT_MS, 0L); /* a large file takes its time, as long as it moves */
+    status rc = perform(h, path, &code);
+    lib.curl_easy_setopt(h->curl, CURLOPT_TIMEOUT_MS, REQUEST_MS);
+    if (rc != OK) return rc;
     return code == 200 ? OK : refused(h, path, code);
 }
 #endif

@@ -231,13 +231,13 @@ static status rest_log(void *self, json_t *metrics, json_t *params, json_t *tags
     return post(s, API "runs/log-batch", body, NULL);
 }
 
-static status rest_artefact(void *self, const char *name, const char *bytes, size_t n_bytes) {
+static status rest_artefact(void *self, const char *name, int fd, uint64_t n_bytes) {
     rest *s = self;
     if (s->artefacts.length == 0) return OK;
     strbuf path;
     strbuf_init(&path);
     strbuf_printf(&path, "%s/%s", s->artefacts.text, name);
-    status rc = mlflow_http_put(s->http, path.text, bytes, n_bytes);
+    status rc = mlflow_http_put(s->http, path.text, fd, n_bytes);
     strbuf_fini(&path);
     return rc;
 }

@@ -98,7 +98,8 @@ static void add_code(strbuf *b, const char *title, const char *text) {
 }
 
 void sink_add_sample(strbuf *b, double time, const char *line) {
-    json_t *sample = json_loads(line, 0, NULL);
+    json_t *sample = json_loads(line, JSON_ALLOW_NUL, NULL);
+    if (!sample) return;
     const char *prompt = json_string_value(json_object_get(sample, "prompt"));
     const char *completion = json_string_value(json_object_get(sample, "completion"));
     strbuf text;

@@ -30,10 +30,9 @@ static size_t row_of(const char *name, size_t length) {
 
 static status refuse_name(const char *name, size_t length) {
     if (length == 5 && memcmp(name, "wandb", 5) == 0)
-        return ERR(
-            ERR_INPUT,
-            "track.to: found wandb, which ralo does not send to; use trackio (a local page, with an interface like "
-            "wandb's), tensorboard or mlflow, or none");
+        return ERR(ERR_INPUT, "track.to (report_to): found wandb, which ralo does not send to; use trackio (a local "
+                              "page, with an interface like "
+                              "wandb's), tensorboard or mlflow, or none");
     return ERR(ERR_INPUT, "track.to: found '%.*s', expected auto, none, all, or a list of " NAMES,
                (int)MIN(length, 60u), name);
 }

@@ -18,7 +18,7 @@ typedef struct tensorboard {
     int fd;
     off_t whole; /* bytes of whole records in the file */
     strbuf pending;
-    bool started; /* the first step is marked */
+    int64_t last_step; /* -1: none yet */
 } tensorboard;
 
 static void tensorboard_close(void *self) {
@@ -51,6 +51,7 @@ static status tensorboard_open(void **self, const sink_run *r) {
     TRY(dir_make(dir));
     tensorboard *t = mem_alloc(sizeof *t);
     t->fd = -1;
+    t->last_step = -1;
     strbuf_init(&t->path);
     strbuf_init(&t->dir);
     strbuf_init(&t->pending);
@@ -84,12 +85,14 @@ static status tensorboard_params(void *self, double time, const json_t *params) 
     return OK;
 }
 
-/* An evaluation belongs to a step whose own numbers an earlier file may hold: only what follows it is said anew. */
+/* Steps go back where a resumed run follows what a killed one had left in the queue. An evaluation belongs to a step whose own numbers
+ * are already there: only what follows it is said anew. */
 static void mark_start(tensorboard *t, double time, int64_t step, const json_t *values) {
     const char *first = json_object_iter_key(json_object_iter((json_t *)values));
     bool is_evaluation = first && str_starts_with(first, "val/");
-    if (!t->started) event_add_start(&t->pending, time, step + is_evaluation);
-    t->started = true;
+    if (t->last_step < 0 || step < t->last_step || (step == t->last_step && !is_evaluation))
+        event_add_start(&t->pending, time, step + is_evaluation);
+    t->last_step = step;
 }
 
 static status tensorboard_metrics(void *self, double time, int64_t step, const json_t *values) {

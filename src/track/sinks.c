@@ -3,6 +3,7 @@
  * Lines are put into the queues by the writer of track.c, off the step. A sink that fails is tried again after 1, 2, 4 ... 60 seconds
  * for as long as the run lasts; the first failure and the first recovery are said on the terminal, all of them are lines of
  * RUN/track/log.txt. At the end of the run what is left is sent for some seconds, then it stays in the queue for `ralo track sync`. */
+#define _GNU_SOURCE 1 /* pthread_timedjoin_np */
 #include "track/sinks.h"
 #include "track/sink.h"
 #include "track/sink_queue.h"
@@ -48,7 +49,7 @@ struct sinks {
     sinks_say say;
     void *context;
     pthread_mutex_t log_lock;
-    bool said_unwritten; /* belongs to the caller of sinks_put */
+    atomic_bool said_unwritten;
 };
 
 const sink_row *sink_row_at(size_t i) {
@@ -260,10 +261,24 @@ void sinks_put(sinks *all, const char *lines, size_t n_bytes) {
     for (size_t i = 0; i < SINKS_MOST; i++) {
         sink *s = &all->list[i];
         if (s->row && sink_queue_put(&s->queue, lines, n_bytes) != OK) {
-            tell(s, &all->said_unwritten, "%s; it will lack these numbers", error_message());
+            bool said = atomic_exchange(&all->said_unwritten, true);
+            tell(s, &said, "%s; it will lack these numbers", error_message());
             error_clear();
         }
     }
+}
+
+/* Most ends take no time; of one that does the user should know why nothing moves. */
+static void join_and_say(sink *s) {
+    struct timespec soon;
+    clock_gettime(CLOCK_REALTIME, &soon);
+    soon.tv_sec += 1;
+    if (pthread_timedjoin_np(s->thread, NULL, &soon) == 0) return;
+    char line[160];
+    snprintf(line, sizeof line, "%s: sending what is left, for at most %g s (track.wait)", s->row->name,
+             s->all->settings.wait);
+    s->all->say(s->all->context, line);
+    pthread_join(s->thread, NULL);
 }
 
 void sinks_close(sinks *all) {
@@ -280,7 +295,7 @@ void sinks_close(sinks *all) {
     for (size_t i = 0; i < SINKS_MOST; i++) {
         sink *s = &all->list[i];
         if (!s->row) continue;
-        pthread_join(s->thread, NULL);
+        join_and_say(s);
         free(s->batch);
         sink_queue_close(&s->queue);
     }
