@@ -167,14 +167,14 @@ if(liburing_FOUND)
 else()
     report(io_uring "not found: nvme offload goes through pread and pwrite")
 endif()
-# Its header alone: the library is loaded when the reward http is used.
+# Its header alone: the library is loaded when the reward http or the sink mlflow is used.
 pkg_hints(curl libcurl)
 find_path(curl_INCLUDE_DIR curl/curl.h HINTS ${curl_INCLUDE_HINTS})
 mark_as_advanced(curl_INCLUDE_DIR)
 if(curl_INCLUDE_DIR)
     report(curl "libcurl ${curl_VERSION}")
 else()
-    report(curl "not found: no rewards over HTTP (libcurl4-openssl-dev)")
+    report(curl "not found: no rewards over HTTP, no MLflow server (libcurl4-openssl-dev)")
 endif()
 # Likewise: loaded when a live page is opened.
 pkg_hints(microhttpd libmicrohttpd)

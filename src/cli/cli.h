@@ -79,6 +79,7 @@ status command_pipeline(command_line *l);
 status command_generate(command_line *l);
 status command_eval(command_line *l);
 status command_export(command_line *l);
+status command_track(command_line *l);
 status command_devices(command_line *l);
 status command_bench(command_line *l);
 status command_report(command_line *l);

@@ -71,10 +71,27 @@ static void on_example(void *context, const char *prompt, const char *expected, 
     track_message(l->t, line);
 }
 
+static void report_settings(const listener *l) {
+    json_t *settings = json_object();
+    strbuf value;
+    strbuf_init(&value);
+    for (size_t i = 0; config_key(i); i++) {
+        value.length = 0;
+        if (config_get(l->c, config_key(i), &value, "train") == OK)
+            json_object_set_new(settings, config_key(i), json_text(value.text, value.length));
+    }
+    track_start(l->t, settings);
+    strbuf_fini(&value);
+    json_decref(settings);
+}
+
 /* Not earlier: if resuming is refused, the settings saved in that run directory must stay as they are. */
 static status on_start(void *context, int64_t step) {
     const listener *l = context;
-    if (l->t) TRY(config_save(l->c, l->run_dir));
+    if (l->t) {
+        TRY(config_save(l->c, l->run_dir));
+        report_settings(l);
+    }
     monitor_start(l->monitor, step);
     return OK;
 }
@@ -90,6 +107,11 @@ static status open_live(const command_line *l, const char *run_dir, live **out) 
     TRY(live_open(out, &o));
     log_info("live page %s", live_url(*out));
     return OK;
+}
+
+static track_sinks sinks_of(const config *c) {
+    return (track_sinks){c->track.to,          c->track.mlflow,  c->track.experiment, c->track.name,
+                         c->track.tensorboard, c->track.trackio, c->track.wait};
 }
 
 /* runs/<model>-20261115-014500, with -2 and so on appended if a run of the same second has that name. */
@@ -176,6 +198,7 @@ static status run(command_line *l, job *j, const char *run_dir) {
         TRY(measure_peak(r->backend, &(backend_options){r->n_threads, r->bind, r->gpu},
                          precision_compute(p->request.choice.precision), &peak));
         double epochs = train_epochs(j->data, p, r->train.steps);
+        track_sinks sinks = sinks_of(c);
         track_options to = {.run_dir = run_dir,
                             .samples = r->train.sample_every > 0,
                             .completions = p->request.policy.on && r->train.rl.log_prompts > 0,
@@ -186,7 +209,8 @@ static status run(command_line *l, job *j, const char *run_dir) {
                             .steps_per_epoch = epochs > 0 ? (double)r->train.steps / epochs : 0,
                             .spikes = c->track.spikes,
                             .loss_is_no_objective = p->request.policy.on,
-                            .advice = divergence_advice(&r->train, advice, sizeof advice)};
+                            .advice = divergence_advice(&r->train, advice, sizeof advice),
+                            .sinks = &sinks};
         TRY(track_open(&observed.t, &to));
         observer = (train_observer){&observed, on_step,  on_eval,   on_example,   on_message,
                                     on_save,   on_start, on_sample, on_completion};
@@ -206,7 +230,10 @@ static status run(command_line *l, job *j, const char *run_dir) {
     rc = train_run(r, p, j->data, &observer, &result);
     if (speaks) track_sync(observed.t); /* a run that has ended has all of its metrics */
     monitor_close(observed.monitor, rc);
-    if (speaks) track_close(observed.t);
+    if (speaks) {
+        track_end(observed.t, rc);
+        track_close(observed.t);
+    }
     if (rc == OK) rc = train_report_gather(r->comm, p, &result, &all);
     if (rc == OK && speaks) {
         train_report_summary(p, j->data, &result, run_dir);
@@ -271,6 +298,8 @@ status command_train(command_line *l) {
     live_options live = live_options_of(l, NULL);
     if (command_line_given(l, "live")) TRY(live_check(&live));
     else if (l->live_token) return ERR(ERR_INPUT, "train: --live-token is about the page of --live, and that is not given");
+    track_sinks sinks = sinks_of(c);
+    TRY(track_sinks_check(&sinks));
     if (ranks_wanted(l)) return ranks_launch(l);
     catch_signal_of_mpirun();
     ranks_catch_launcher();

@@ -83,6 +83,8 @@ typedef struct config {
     struct {
         bool monitor;  /* memory.json and monitor/ in the run directory */
         double spikes; /* 0: losses are not watched */
+        const char *to, *mlflow, *experiment, *name, *tensorboard, *trackio; /* "": not given */
+        double wait;                                                        /* seconds */
     } track;
     arena memory_of_strings;
     unsigned char origin[256]; /* per row of config.def: default, file, command line */

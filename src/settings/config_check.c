@@ -84,6 +84,18 @@ static void warn_no_effect_reward(const config *c) {
         warn_if_given(c, keys[i], c->task == TASK_RLOO, "train.task is not rloo");
 }
 
+/* What a place for numbers asks for, where it was not chosen. */
+static void warn_no_effect_track(const config *c) {
+    const char *to = c->track.to;
+    bool open = !*to || strcmp(to, "auto") == 0 || strcmp(to, "all") == 0;
+    bool mlflow = open || strstr(to, "mlflow"), trackio = open || strstr(to, "trackio");
+    warn_if_given(c, "track.mlflow", mlflow, "track.to does not name mlflow");
+    warn_if_given(c, "track.experiment", mlflow, "track.to does not name mlflow");
+    warn_if_given(c, "track.tensorboard", open || strstr(to, "tensorboard"), "track.to does not name tensorboard");
+    warn_if_given(c, "track.trackio", trackio, "track.to does not name trackio");
+    warn_if_given(c, "track.name", mlflow || trackio, "track.to names neither mlflow nor trackio");
+}
+
 static void config_warn_no_effect(const config *c) {
     bool fp16 = c->choice.precision == PRECISION_FP16, dynamic = fp16 && c->train.loss_scale == 0;
     bool builtin = str_starts_with(c->data.source, "builtin:");
@@ -110,6 +122,7 @@ static void config_warn_no_effect(const config *c) {
     bool lora = c->model.lora_rank > 0;
     warn_no_effect_preference(c);
     warn_no_effect_reward(c);
+    warn_no_effect_track(c);
     warn_no_effect_policy(c);
     for (size_t i = 0; config_key(i); i++)
         if (str_starts_with(config_key(i), "critic."))

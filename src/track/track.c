@@ -8,6 +8,8 @@
 #include "track/track.h"
 #include "track/jsonl.h"
 #include "track/watch.h"
+#include "track/sink.h"
+#include "track/sinks.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -67,6 +69,9 @@ struct track {
     /* The rest belongs to the writer. */
     int out_fd;                          /* -1: silent */
     jsonl metrics, samples, completions; /* closed: no such file, or given up */
+    sinks *sinks;                        /* NULL: none */
+    strbuf sink_lines;                   /* not yet put into their queues */
+    double clock_offset;                 /* seconds from clock_ns to the time of day */
     strbuf text;                         /* for out, not yet written */
     strbuf line;
     bool terminal, bar_shown, bar_stale;
@@ -345,6 +350,47 @@ static void text_add_eval(track *t, const train_eval_report *e) {
     text_add_line(t, text);
 }
 
+/* ---- sinks ------------------------------------------------------------------------------------------------------ */
+
+static double time_of_day(const track *t, uint64_t time_ns) { return t->clock_offset + (double)time_ns * 1e-9; }
+
+static void say_of_sinks(void *t, const char *text) { track_message(t, text); }
+
+void track_start(track *t, const json_t *settings) {
+    if (!t->sinks) return;
+    strbuf lines;
+    strbuf_init(&lines);
+    double now = time_of_day(t, clock_ns());
+    sink_add_params(&lines, now, settings);
+    sink_add_artefact(&lines, now, "config.yaml");
+    sinks_put(t->sinks, lines.text, lines.length);
+    strbuf_fini(&lines);
+}
+
+void track_end(track *t, status rc) {
+    if (!t->sinks) return;
+    static const char *const files[] = {"plan.json", "memory.json", "samples.jsonl", "completions.jsonl"};
+    error_record why; /* of the run: nothing here may replace it */
+    error_take(&why);
+    track_sync(t);
+    strbuf lines;
+    strbuf_init(&lines);
+    double now = time_of_day(t, clock_ns());
+    for (size_t i = 0; i < ARRAY_LENGTH(files); i++)
+        if (dir_holds(t->options.run_dir, files[i])) sink_add_artefact(&lines, now, files[i]);
+    sink_add_end(&lines, now, rc == OK ? SINK_FINISHED : rc == ERR_INTERRUPTED ? SINK_KILLED : SINK_FAILED);
+    sinks_put(t->sinks, lines.text, lines.length);
+    strbuf_fini(&lines);
+    if (rc != OK) error_give(&why);
+}
+
+static void sinks_add(track *t, const record *r) {
+    double time = time_of_day(t, r->time_ns);
+    if (r->kind == RECORD_STEP) sink_add_step(&t->sink_lines, time, &r->step.report, r->step.memory_used);
+    else if (r->kind == RECORD_EVAL) sink_add_eval(&t->sink_lines, time, &r->eval);
+    else if (r->kind == RECORD_SAMPLE && !r->sample.is_trained) sink_add_sample(&t->sink_lines, time, r->sample.line);
+}
+
 /* ---- metrics.jsonl --------------------------------------------------------------------------------------------- */
 
 static void metric_key(strbuf *b, const char *name) {
@@ -409,6 +455,8 @@ static void files_flush(track *t) {
     char text[512];
     for (size_t i = 0; i < ARRAY_LENGTH(files); i++)
         if (!jsonl_flush(files[i], text, sizeof text) && t->out_fd >= 0) text_add_line(t, text);
+    sinks_put(t->sinks, t->sink_lines.text, t->sink_lines.length);
+    t->sink_lines.length = 0;
 }
 
 static void sample_write(track *t, const sample_record *s) {
@@ -460,6 +508,7 @@ static void losses_watch(track *t, const train_step_report *r) {
 
 static void record_write(track *t, record *r) {
     bool file = jsonl_is_open(&t->metrics), out = t->out_fd >= 0;
+    if (t->sinks) sinks_add(t, r);
     switch (r->kind) {
     case RECORD_STEP:
         if (t->count_steps++ == 0) t->first_step = *r;
@@ -550,6 +599,7 @@ static void track_free(track *t) {
     jsonl_close(&t->events);
     strbuf_fini(&t->text);
     strbuf_fini(&t->line);
+    strbuf_fini(&t->sink_lines);
     pthread_cond_destroy(&t->changed);
     pthread_cond_destroy(&t->written);
     pthread_mutex_destroy(&t->lock);
@@ -577,6 +627,10 @@ status track_open(track **out, const track_options *o) {
     pthread_cond_init(&t->written, NULL);
     strbuf_init(&t->text);
     strbuf_init(&t->line);
+    strbuf_init(&t->sink_lines);
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    t->clock_offset = (double)now.tv_sec + (double)now.tv_nsec * 1e-9 - (double)clock_ns() * 1e-9;
     /* Past stdio, so that a write can be tried without waiting; what the caller left in its buffer goes first. */
     if (o->out) fflush(o->out);
     t->out_fd = !o->out            ? -1
@@ -590,6 +644,7 @@ status track_open(track **out, const track_options *o) {
     if (o->run_dir && o->completions) TRY_GOTO(rc, jsonl_open(&t->completions, o->run_dir), fail);
     /* An earlier run's: steps that are made again lose their events. */
     if (o->run_dir && dir_holds(o->run_dir, "events.jsonl")) TRY_GOTO(rc, jsonl_open(&t->events, o->run_dir), fail);
+    if (o->run_dir && o->sinks) TRY_GOTO(rc, sinks_open(&t->sinks, o->sinks, o->run_dir, say_of_sinks, t), fail);
 
     sigset_t all, before;
     sigfillset(&all);
@@ -603,12 +658,15 @@ status track_open(track **out, const track_options *o) {
     *out = t;
     return OK;
 fail:
+    sinks_close(t->sinks);
     track_free(t);
     return rc;
 }
 
 void track_close(track *t) {
     if (!t) return;
+    track_sync(t);
+    sinks_close(t->sinks); /* while the writer still shows what they say */
     pthread_mutex_lock(&t->lock);
     t->closing = true;
     pthread_cond_signal(&t->changed);

@@ -9,6 +9,21 @@
  *     track_close(t); */
 #include "train/train.h"
 
+#include <jansson.h>
+
+/* Where numbers go beside the files of the run (sinks.def); settings track.*, with what the environment adds. "" and NULL: not given.
+ * A sink never blocks or fails a step: what it has not taken waits in RUN/track, and is sent later or by track_send. */
+typedef struct track_sinks {
+    const char *to;          /* auto, none, all, or names separated by commas */
+    const char *mlflow;      /* URI of the server; or file:DIR */
+    const char *experiment;  /* of MLflow */
+    const char *name;        /* of the run, in every sink */
+    const char *tensorboard; /* directory of event files */
+    const char *trackio;     /* project */
+    double wait;             /* seconds that the end of a run waits for all of it to be sent */
+} track_sinks;
+status track_sinks_check(const track_sinks *s); /* what can be refused before anything is written */
+
 typedef struct track_options {
     const char *run_dir;     /* metrics.jsonl grows there, each step once; NULL = no file */
     bool samples;            /* ... and samples.jsonl: samples will be reported */
@@ -21,10 +36,14 @@ typedef struct track_options {
     double spikes;             /* track.spikes: loss spikes and divergence are reported; 0: they are not */
     bool loss_is_no_objective; /* ... but only losses that are not finite: this task's do not fall as it learns */
     const char *advice;        /* ... with what to try against divergence; borrowed. NULL: nothing */
+    const track_sinks *sinks; /* NULL: none; they need a run_dir */
 } track_options;
 typedef struct track track;
 status track_open(track **out, const track_options *o);
 void track_close(track *t);
+/* For sinks: the settings, "train.lr": "0.003", when config.yaml is written; and how the run ended, before track_close. */
+void track_start(track *t, const json_t *settings);
+void track_end(track *t, status rc);
 /* Returns when metrics.jsonl contains everything reported before: a checkpoint must not be ahead of the file. */
 void track_sync(track *t);
 /* On a terminal: one line redrawn with a bar and the time left. Elsewhere: a plain line every log_every steps. */
@@ -53,6 +72,8 @@ monitor *monitor_open(const monitor_options *o);
 void monitor_start(monitor *m, int64_t step);              /* ready to train, after this step */
 void monitor_step(monitor *m, const train_step_report *r); /* between steps: stores a few numbers */
 void monitor_close(monitor *m, status rc);                 /* how the run ended; this thread's error says why */
+/* Sends what an ended run left in RUN/track; `say` gets a line for each sink. An error: something is still left. */
+status track_send(const char *run_dir, void (*say)(const char *line));
 
 /* One key of metrics.jsonl, as metrics.def describes it. */
 typedef enum metric_record { METRIC_OF_STEP, METRIC_OF_EVAL } metric_record;

@@ -97,7 +97,7 @@ expect() {
 }
 mkdir -p files/runs && touch files/a.yaml 'files/two words.yaml'
 expect "ralo " "$(printf '%s\n' $commands --help --version | sort | paste -sd ' ')"
-expect "ralo tr" "train"
+expect "ralo tr" "track train"
 expect "ralo train --pre" "--preset"
 expect "ralo export --d" "--dtype"
 expect "ralo export a b --dtype b" "bf16"
