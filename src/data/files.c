@@ -343,6 +343,34 @@ static void shuffle_block(files_source *s, split which, uint64_t key) {
     free(seen);
 }
 
+/* Lengths of all records, and from them the tokens of a row where they are not given. */
+static void survey(files_source *s, const data_options *o) {
+    static const char *const units[] = {
+        [DATA_TEXT] = "records", [DATA_PAIRS] = "pairs", [DATA_LABELLED] = "examples", [DATA_SOLUTIONS] = "pairs"};
+    data_survey *v = &s->base.survey;
+    uint64_t n = 0, n_text = 0;
+    for (size_t i = 0; i < s->n_parts; i++) {
+        n_text += s->parts[i].splits[SPLIT_TRAIN].n_text_tokens;
+        for (int k = 0; k < 2; k++) n += row_space_n_lengths(&s->parts[i].splits[k]);
+    }
+    uint64_t at = 0, *lengths = mem_alloc(MAX(n, 1) * sizeof *lengths);
+    for (size_t i = 0; i < s->n_parts; i++)
+        for (int k = 0; k < 2; k++) {
+            row_space_lengths(&s->parts[i].splits[k], lengths + at);
+            at += row_space_n_lengths(&s->parts[i].splits[k]);
+        }
+    v->unit = units[o->kind];
+    survey_lengths(v, lengths, n, o->kind == DATA_TEXT ? -1 : 0, o->positions);
+    free(lengths);
+    v->is_chosen = o->seq_len == 0;
+    int64_t T = o->seq_len;
+    if (!T && n_text > 0) T = survey_text_row(n > 0 ? UINT64_MAX : n_text, o->positions);
+    if (!o->seq_len && n > 0) T = MAX(T, v->seq_len);
+    s->base.seq_len = T;
+    for (size_t i = 0; i < s->n_parts; i++)
+        for (int k = 0; k < 2; k++) s->parts[i].splits[k].T = T;
+}
+
 static status lay_out(files_source *s, const data_options *o, const tokenizer *t) {
     static const char *const purposes[2] = {"data.text.train", "data.text.eval"};
     s->n_parts = s->entries[0].weight > 0 ? s->n_files : 1;
@@ -356,6 +384,9 @@ static status lay_out(files_source *s, const data_options *o, const tokenizer *t
     for (size_t i = 0; i < s->n_files; i++)
         add_store(s, i, &s->parts[s->n_parts > 1 ? i : 0], o->eval_fraction, o->difficulty);
     TRY(share_out(s, o));
+    survey(s, o);
+    data_options laid_out = *o;
+    laid_out.seq_len = s->base.seq_len;
     if (s->n_parts > 1) {
         shuffle_block(s, SPLIT_TRAIN, rng_key(o->seed, "data.mixture.train"));
         shuffle_block(s, SPLIT_EVAL, rng_key(o->seed, "data.mixture.eval"));
@@ -368,7 +399,7 @@ static status lay_out(files_source *s, const data_options *o, const tokenizer *t
             TRY(row_space_lay_out(&s->parts[i].splits[k]));
             s->base.n_bytes += s->parts[i].splits[k].n_heap_bytes;
         }
-        TRY(check_sizes(s, o, i));
+        TRY(check_sizes(s, &laid_out, i));
     }
     return OK;
 }

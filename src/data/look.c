@@ -19,6 +19,26 @@ void data_list_missing(const data_options *o, strbuf *out) {
     file_list_free(entries, n);
 }
 
+data_look data_source_look(const data_options *o) {
+    data_look look = {0};
+    file_entry *entries = NULL;
+    size_t n = 0;
+    if (str_starts_with(o->source, "builtin:")) return look;
+    if (file_list_parse(o->source, &entries, &n) != OK) error_clear(); /* whoever opens it says so */
+    for (size_t i = 0; i < n; i++) {
+        file_stamp stamp;
+        if (!entries[i].path || file_stamp_get(entries[i].path, &stamp) != OK) {
+            error_clear();
+            look.is_missing = true;
+            continue;
+        }
+        look.is_stream |= !stamp.is_regular;
+        look.n_bytes += stamp.n_bytes;
+    }
+    file_list_free(entries, n);
+    return look;
+}
+
 static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
 /* Does anything show where the prompt ends? "2+2=" and "Answer:" end with it, too. */

@@ -27,7 +27,15 @@ struct source {
     int32_t pad;          /* what fills the rest of a row */
     uint64_t n_bytes;     /* of host memory held for the text */
     uint64_t fingerprint; /* of the tokens */
+    data_survey survey;   /* of the lengths alone: what rows do to them is in the reports */
 };
+
+/* ---- survey.c ---- */
+/* Lengths into the survey, which is zeroed but for `unit`, and the seq_len that holds them, at most `positions` (0: any).
+ * beside: tokens that a row needs beside one of them, -1 for records, whose last token is only a target. Sorts. */
+void survey_lengths(data_survey *s, uint64_t *lengths, size_t n, int64_t beside, int64_t positions);
+int64_t survey_row(int64_t n_tokens, int64_t positions); /* seq_len that holds them, at most `positions` (0: any) */
+int64_t survey_text_row(uint64_t n_tokens, int64_t positions); /* seq_len of plain text */
 
 status arithmetic_open(source **out, const data_options *o);
 status grammar_open(source **out, const data_options *o);

@@ -35,7 +35,8 @@ typedef struct config {
         int base;            /* base_format */
         const char *adapter; /* "": new adapters; or a directory to begin from */
     } model;
-    data_options data; /* data.seed always equals train.seed */
+    data_options data;  /* data.seed always equals train.seed */
+    data_survey survey; /* no setting: what config_fit_data found; n 0: nothing */
     task_kind task;
     struct {
         int loss;          /* preference_kind less 1: none is no choice */

@@ -22,13 +22,16 @@
  * nothing. */
 enum { POLICY_TOKENS = 1024, POLICY_ROWS = 16 };
 
+/* Files have theirs since config_fit_data. */
+static int64_t seq_len_of(const config *c) { return c->data.seq_len ? c->data.seq_len : SEQ_LEN_BUILTIN; }
+
 static void resolve_policy(config *c) {
     if (c->task != TASK_RLOO) return;
     if (!config_was_given(c, "train.lr")) c->train.lr = POLICY_LR;
     if (!config_was_given(c, "train.micro_batch"))
         c->train.micro_batch = c->train.rl.baseline
                                    ? c->train.rl.k
-                                   : MIN(MAX(POLICY_TOKENS / c->data.seq_len, (int64_t)1), (int64_t)POLICY_ROWS);
+                                   : MIN(MAX(POLICY_TOKENS / seq_len_of(c), (int64_t)1), (int64_t)POLICY_ROWS);
 }
 
 void config_resolve(config *c) {
@@ -206,7 +209,7 @@ static status baseline_from_config(const config *c, plan_request *p) {
                    "train.micro_batch: found %lld with rl.baseline_memory, expected the %lld of rl.k: a micro-batch is "
                    "all completions of a prompt; leave it out",
                    rows, k);
-    p->logits_chunk_bytes = k * c->data.seq_len * p->model.vocab * (int64_t)sizeof(float);
+    p->logits_chunk_bytes = k * seq_len_of(c) * p->model.vocab * (int64_t)sizeof(float);
     return OK;
 }
 
@@ -355,6 +358,7 @@ status request_from_config(const config *c, train_request *out) {
     const train_options *t = &c->train;
     *out = (train_request){.data = c->data,
                            .train = *t,
+                           .survey = c->survey,
                            .keep = c->run.keep,
                            .no_last_checkpoint = !c->run.save_last,
                            .timed = c->run.breakdown,
@@ -377,7 +381,7 @@ status request_from_config(const config *c, train_request *out) {
     out->data.vocab = p->model.vocab;
     p->choice = c->choice;
     TRY(batch_from_config(c, p));
-    p->seq_len = c->data.seq_len;
+    p->seq_len = out->data.seq_len = seq_len_of(c);
     p->open.precision = is_auto(c->choice.precision);
     p->choice.precision = until_chosen(c->choice.precision);
     p->optimizer = (optimizer_options){.beta1 = (float)t->beta1,

@@ -237,6 +237,7 @@ struct train_request {
     reward_options reward;         /* of tasks that score completions */
     plan_request plan;
     data_options data;
+    data_survey survey; /* of the data, where it was looked at before the request was made; n 0: not */
     train_options train;
     const task *task; /* as task_shape sets it; NULL: TASK_SFT */
     const char *run_dir;
@@ -342,6 +343,7 @@ void train_interrupt(void);
 typedef struct plan_view {
     const plan *plan;
     train_disk disk;
+    data_survey survey;
     frozen_model frozen;
     uint64_t frozen_planned[TIER_COUNT]; /* what its program takes, before that of the plan is opened */
     plan_rung rungs[PLAN_RUNGS];

@@ -19,7 +19,7 @@ static void test_defaults(void **state) {
     assert_int_equal(c.model.layers, 0);
     assert_int_equal(c.model.tied, -1);
     assert_string_equal(c.data.source, "builtin:arithmetic");
-    assert_int_equal(c.data.seq_len, 128);
+    assert_int_equal(c.data.seq_len, 0); /* auto */
     assert_true(c.data.pack);
     assert_true(c.train.beta1 == 0.9 && c.train.beta2 == 0.95 && c.train.eps == 1e-8);
     assert_int_equal(c.train.schedule, SCHEDULE_COSINE);
