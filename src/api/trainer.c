@@ -125,7 +125,7 @@ ralo_status ralo_trainer_step(ralo_trainer *t, ralo_step *out) {
 }
 
 int64_t ralo_trainer_steps_left(const ralo_trainer *t) {
-    return t ? MAX(t->config.train.steps - trainer_state(t->trainer)->step, 0) : 0;
+    return t ? MAX(t->job.request.train.steps - trainer_state(t->trainer)->step, 0) : 0;
 }
 
 static status evaluate(ralo_trainer *t, ralo_evaluation *out) {

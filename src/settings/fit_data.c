@@ -1,4 +1,4 @@
-/* fit_data.c - settings that follow from the data: the tokens of a row.
+/* fit_data.c - settings that follow from the data: the tokens of a row, and the rows of an epoch.
  *
  * The data is read for this before there is a plan, through the token cache, so reading it again for training costs
  * little. What was chosen stands in the settings from then on, and so in the config.yaml of the run: a resumed run does
@@ -41,21 +41,34 @@ static void survey_or_warn(config *c, const data_options *o) {
     error_clear();
 }
 
+/* What auto meant stands in the settings of the run: a run that is resumed with more steps has the warmup that it began with. */
+static void resolve_steps(config *c) {
+    train_options *t = &c->train;
+    if (!t->steps) t->steps = STEPS_USUAL;
+    int64_t end = t->schedule_steps ? MIN(t->schedule_steps, t->steps) : t->steps;
+    if (t->warmup < 0 && t->warmup_ratio == 0) t->warmup = MIN((int64_t)WARMUP_USUAL, end / 10);
+}
+
 status config_fit_data(config *c, bool is_plan) {
     model_config m;
     bool is_auto = c->data.seq_len == 0;
-    if (is_builtin(c) || (!is_plan && !is_auto)) return OK;
+    bool counts = c->train.epochs > 0;
+    if (!counts) resolve_steps(c);
+    if (!counts && (is_builtin(c) || (!is_plan && !is_auto))) return OK;
     TRY(model_from_config(c, &m));
     data_options o = options_of(c, &m);
     data_look look = data_source_look(&o);
     if (look.is_stream || (is_plan && look.is_missing)) {
+        if (counts)
+            return ERR(ERR_INPUT, "train.epochs: found %g, and data.source %s %s; set train.steps instead",
+                       c->train.epochs, c->data.source, look.is_missing ? "is not there" : "can be read only once");
         if (is_auto) c->data.seq_len = data_text_row(o.positions);
         if (is_auto)
             log_warn("data.seq_len: found no lengths of records to choose it from, as data.source %s; took %lld",
                      look.is_missing ? "is not there" : "can be read only once", (long long)c->data.seq_len);
         return OK;
     }
-    if (is_auto) {
+    if (is_auto || counts) {
         TRY(survey(c, &o));
         c->data.seq_len = c->survey.seq_len;
     } else if (look.n_bytes <= SURVEYED_MOST) {

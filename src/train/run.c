@@ -32,6 +32,7 @@ struct trainer {
     best best;
     checkpoint_tensor *tensors;
     size_t n_tensors;
+    uint64_t rows_per_epoch; /* 0: the data is endless */
     double eval_reported_s; /* when the evaluation, or what comes before the run, began or last reported progress */
     train_state state;
     lora_base base;            /* under adapters; all 0: there are none */
@@ -46,6 +47,7 @@ static status run_step(trainer *t, bool next_step_follows, train_step_report *re
     /* All ranks see this and may end here: they finish an earlier save together. */
     if (o.skipped && t->r->comm && t->checkpoints) TRY(checkpointer_wait(t->checkpoints));
     TRY(stepper_finish(&t->step, &o, report));
+    report->epoch = t->rows_per_epoch ? (double)t->state.data_row / (double)t->rows_per_epoch : NAN;
     if (t->task->after) TRY(t->task->after(t->self, report));
     if (report->step == 1) t->state.first_loss = report->loss;
     if (isfinite(report->loss)) t->state.last_loss = report->loss;
@@ -250,6 +252,9 @@ static status open_parts(trainer *t) {
                        .nvme_path = r->nvme_path ? r->nvme_path : r->run_dir,
                        .comm = r->comm};
     t->eval_reported_s = clock_s();
+    data_survey survey;
+    dataset_survey(t->d, &survey);
+    t->rows_per_epoch = survey.rows_per_epoch;
     TRY(frozen_prepare(&(frozen_job){r, t->p, t->d, t->o, pause_numbers, t}));
     TRY(open_memory(t, &eo));
     if (exec_disk_method(t->e)) train_say(t->o, "nvme offload in %s: %s", eo.nvme_path, exec_disk_method(t->e));

@@ -81,12 +81,14 @@ typedef struct train_options {
     rl_options rl;
     critic_settings critic;
     int64_t steps, micro_batch, accumulation;
+    double epochs; /* what steps are made of in a request; 0: not given */
     int64_t batch; /* rows of a step: micro_batch * accumulation; 0: not given */
     double lr, min_lr_ratio;
     schedule_kind schedule;
     schedule_style style;
     int64_t schedule_steps; /* the schedule ends here; 0 = steps */
-    int64_t warmup;         /* steps */
+    int64_t warmup;         /* steps ... */
+    double warmup_ratio;    /* ... or in settings a share of them; 0: not given */
     warmup_kind warmup_kind;
     double warmup_min_lr;
     double decay_share; /* wsd: share of the steps spent decaying at the end */
@@ -173,6 +175,7 @@ void train_metrics_add(train_metrics *m, const task_metric *row, double value);
 
 typedef struct train_step_report {
     int64_t step, steps;
+    double epoch; /* of the data seen so far: 1.5 is one and a half; NaN of an endless source */
     double loss, grad_norm, lr, tokens_per_second, step_ms, loss_scale;
     double flops_per_second;
     uint64_t tokens;
@@ -344,6 +347,7 @@ typedef struct plan_view {
     const plan *plan;
     train_disk disk;
     data_survey survey;
+    double prompts_per_step; /* of a rollout task; 0: rows are counted */
     frozen_model frozen;
     uint64_t frozen_planned[TIER_COUNT]; /* what its program takes, before that of the plan is opened */
     plan_rung rungs[PLAN_RUNGS];

@@ -1,0 +1,32 @@
+#!/bin/bash
+# cli_everyday.sh - a fine-tune as people ask for it: epochs, a share of warmup, and the same bits when it is stopped and
+# goes on. RALO names the program.
+. "$(dirname "$0")/../harness/check.sh"
+export XDG_CACHE_HOME=$work/home
+hash_of() { grep -o 'param_hash [0-9a-f]*' err; }
+
+mkdir tokenizer
+cp "$TEST_FIXTURES/chat/bytes.json" tokenizer/tokenizer.json
+for i in $(seq 10 73); do echo "{\"question\": \"What is $i plus 10?\", \"answer\": \"The answer is $((i + 10)).\"}"; done >qa.jsonl
+tiny=(--preset test-llama --set model.vocab=352 --set train.micro_batch=4 --set train.eval_rows=2 --set train.lr=0.01
+    --set data.tokenizer=tokenizer --set run.threads=1 --set run.bind=false --set data.source=qa.jsonl --set data.pack=false
+    --set data.eval_fraction=0)
+
+# ---- 64 rows of one record each, four in a step: 1.2 epochs are 19.2 steps, and begin with 2 of warmup
+check 0 "64 rows of 64 tokens per epoch = 16.0 steps" "step 20/20  epoch 1.25" "done      20 steps (1.2 epochs)" -- \
+    train "${tiny[@]}" --set train.num_train_epochs=1.2 --set train.warmup_ratio=0.1 --set train.save_every=7 --set run.dir=whole
+whole=$(hash_of)
+grep -q '"step": 8, .*"train/epoch": 0.5, ' whole/metrics.jsonl || fail "no epoch in metrics.jsonl: $(sed -n 8p whole/metrics.jsonl)"
+grep -q '"step": 1, .*"train/learning_rate": 0.005,' whole/metrics.jsonl || fail "warmup is not 2 steps"
+check 0 "records of " "64 rows per epoch; 320000 steps are 2e+04 epochs" "320000 steps take about" -- \
+    plan "${tiny[@]}" --set train.epochs=20000 --hardware rtx-4090
+# ---- resumed from its own settings it ends with the same bits
+rm -r whole/checkpoints/step-00000020
+check 0 "step 14, " "step 20/20" -- train whole/config.yaml --resume auto
+[ "$(hash_of)" = "$whole" ] || fail "resumed: $(hash_of), whole: $whole"
+# ---- what cannot be
+check 2 "train.epochs (2, given by the command line) and train.steps (3, given by" -- train "${tiny[@]}" --set train.epochs=2 --set train.steps=3
+check 2 "train.warmup_ratio (0.1) and train.warmup (3) are both given" -- train "${tiny[@]}" --set train.warmup=3 --set train.warmup_ratio=0.1
+check 2 "train.epochs: found 2 with the endless builtin:arithmetic" "set train.steps" -- train --set train.epochs=2
+check 2 "train.epochs: found 2, and data.source nix.jsonl is not there" -- plan --set train.epochs=2 --set data.source=nix.jsonl
+finish "epochs, warmup as a share, and a run that goes on"
