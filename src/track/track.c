@@ -207,7 +207,7 @@ static int line_parts(const track *t, const record *r, line_part parts[MAX_PARTS
     int n = 0;
     part_add(parts, &n, 0, "%3.0f %%", s->steps > 0 ? floor(100.0 * (double)s->step / (double)s->steps) : 0.0);
     part_add(parts, &n, 0, "step %lld/%lld", (long long)s->step, (long long)s->steps);
-    if (isfinite(s->epoch)) part_add(parts, &n, 3, "epoch %.2f", s->epoch);
+    if (s->epoch > 0) part_add(parts, &n, 3, "epoch %.2f", s->epoch);
     part_add(parts, &n, 0, fabs(s->loss) < 1e5 ? "loss %.4f" : "loss %.4g", s->loss);
     if (s->skipped) part_add(parts, &n, 1, "skipped");
     char shown[METRICS_SHOWN][64];

@@ -47,7 +47,7 @@ static status run_step(trainer *t, bool next_step_follows, train_step_report *re
     /* All ranks see this and may end here: they finish an earlier save together. */
     if (o.skipped && t->r->comm && t->checkpoints) TRY(checkpointer_wait(t->checkpoints));
     TRY(stepper_finish(&t->step, &o, report));
-    report->epoch = t->rows_per_epoch ? (double)t->state.data_row / (double)t->rows_per_epoch : NAN;
+    report->epoch = t->rows_per_epoch ? (double)t->state.data_row / (double)t->rows_per_epoch : 0;
     if (t->task->after) TRY(t->task->after(t->self, report));
     if (report->step == 1) t->state.first_loss = report->loss;
     if (isfinite(report->loss)) t->state.last_loss = report->loss;

@@ -175,7 +175,7 @@ void train_metrics_add(train_metrics *m, const task_metric *row, double value);
 
 typedef struct train_step_report {
     int64_t step, steps;
-    double epoch; /* of the data seen so far: 1.5 is one and a half; NaN of an endless source */
+    double epoch; /* of the data seen so far: 1.5 is one and a half; 0 of an endless source */
     double loss, grad_norm, lr, tokens_per_second, step_ms, loss_scale;
     double flops_per_second;
     uint64_t tokens;
