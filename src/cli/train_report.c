@@ -123,6 +123,7 @@ void train_report_data(const dataset *d, const train_request *q, const plan *p) 
     fprintf(stderr, "data      %s", q->data.source);
     if (r.rows_per_epoch) {
         print_counts(&r, &held_out, records);
+        if (data_has_eval_source(&q->data)) fprintf(stderr, "; evaluated on %s", q->data.eval_source);
         fprintf(stderr, "\n          %llu row%s of %lld tokens per epoch = %.1f steps, %.1f %% full",
                 (unsigned long long)r.rows_per_epoch, plural(r.rows_per_epoch), (long long)q->data.seq_len,
                 (double)q->train.steps / epochs, 100 * r.fill);

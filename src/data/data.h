@@ -67,6 +67,7 @@ typedef struct data_options {
     int64_t max_pairs;         /* DATA_SOLUTIONS: of a file; 0: all */
     int64_t vocab;             /* builtin:random: tokens are below this; 0: bytes */
     double eval_fraction;      /* of a file's tail kept for evaluation */
+    const char *eval_source;   /* files without weights that are the eval split, and nothing is kept then; NULL or "": none */
     data_format format;
     record_options records;
     data_train_on train_on; /* records with a prompt: loss on the responses alone, or on every token */
@@ -274,6 +275,12 @@ typedef struct record_view {
 typedef status (*record_visit)(void *context, const tokenizer *t, const record_view *v);
 status data_visit_records(const data_options *o, bool prompts, uint64_t most, record_visit visit, void *context);
 bool data_source_has_problems(const char *source);
+static inline bool data_has_eval_source(const data_options *o) { return o->eval_source && *o->eval_source; }
+static inline double data_held_out(const data_options *o) { return data_has_eval_source(o) ? 0 : o->eval_fraction; }
+/* Has it an eval split? Built-in sources always have. */
+static inline bool data_evaluates(const data_options *o) {
+    return str_starts_with(o->source, "builtin:") || data_has_eval_source(o) || o->eval_fraction > 0;
+}
 bool data_source_has_difficulty(
     const char *source); /* is it built in, and made of numbers with data.difficulty digits? */
 bool data_source_has_records(const data_options *o);        /* is any of its files one of JSON Lines */

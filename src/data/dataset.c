@@ -72,6 +72,11 @@ static status open_source(source **out, const data_options *o, const tokenizer *
     if (!(o->eval_fraction >= 0 && o->eval_fraction < 1)) /* a NaN is refused too */
         return ERR(ERR_INPUT, "data: found an eval_fraction of %g, expected 0 up to (not including) 1",
                    o->eval_fraction);
+    if (data_has_eval_source(o) && str_starts_with(o->source, "builtin:"))
+        return ERR(ERR_INPUT,
+                   "data.eval_source: found %.200s beside %s, expected none: built-in sources have their own "
+                   "rows for evaluation",
+                   o->eval_source, o->source);
     if (o->kind == DATA_PROMPTS) return prompt_source_open(out, o, t);
     for (size_t i = 0; i < ARRAY_LENGTH(builtins); i++) {
         if (strcmp(o->source, builtins[i].name) != 0) continue;

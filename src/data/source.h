@@ -59,6 +59,7 @@ typedef struct file_entry {
 /* "a.jsonl:0.7, b.txt:0.3"; a backslash takes the character after it as it is. All have weights or none has. */
 bool data_is_record_file(const data_options *o, const char *path); /* does it hold JSON Lines? */
 status file_list_parse(const char *source, file_entry **out, size_t *n);
+status file_list_parse_eval(const char *source, file_entry **out, size_t *n); /* data.eval_source: no weights */
 void file_list_free(file_entry *entries, size_t n);
 
 int32_t chat_document_bos(const chat *c); /* what comes before a document; -1: nothing */

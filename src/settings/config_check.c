@@ -97,7 +97,7 @@ static void config_warn_no_effect(const config *c) {
     warn_if_given(c, "train.nonfinite", !fp16, "precision fp16 always skips such steps");
     bool has_problems = data_source_has_problems(c->data.source);
     bool asks = has_problems && c->task != TASK_PREFERENCE && c->task != TASK_RLOO && c->task != TASK_CRITIC;
-    bool keeps_back = builtin || c->data.eval_fraction > 0;
+    bool keeps_back = data_evaluates(&c->data);
     warn_if_given(c, "train.problems", asks || c->train.problems == 0,
                   has_problems ? "train.task preference and rloo ask no problems" : "data.source has no problems");
     warn_if_given(c, "train.eval_rows", keeps_back || c->train.eval_rows == 0, "data.eval_fraction is 0");
@@ -178,6 +178,7 @@ static void config_warn_no_effect(const config *c) {
     for (size_t i = 0; i < ARRAY_LENGTH(of_records); i++)
         warn_if_given(c, of_records[i], has_records, "data.source is text, without records");
     warn_if_given(c, "data.eval_fraction", !builtin, "a built-in data.source makes its own held-out rows");
+    warn_if_given(c, "data.eval_fraction", builtin || !data_has_eval_source(&c->data), "data.eval_source is given");
 }
 
 void config_warn_no_effect_on_cpu(const config *c) {

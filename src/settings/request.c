@@ -421,7 +421,7 @@ status request_from_config(const config *c, train_request *out) {
                                        .weight_decay = (float)t->weight_decay,
                                        .clip = (float)t->clip};
     /* Files without held-out text have no rows to evaluate. */
-    if (!str_starts_with(c->data.source, "builtin:") && c->data.eval_fraction == 0) out->train.eval_rows = 0;
+    if (!data_evaluates(&c->data)) out->train.eval_rows = 0;
     p->logits_chunk_bytes = c->memory.logits_chunk;
     TRY(baseline_from_config(c, p));
     TRY(recompute_parse(&p->choice.recompute, c->memory.recompute));

@@ -31,7 +31,7 @@ status samples_shape(train_request *r) {
     p->generation = (generation_shape){0};
     p->generator_bytes = 0;
     if (!o->sample_every) return OK;
-    if (!has_file(o) && !str_starts_with(r->data.source, "builtin:") && r->data.eval_fraction == 0)
+    if (!has_file(o) && !data_evaluates(&r->data))
         return ERR(
             ERR_INPUT,
             "train.sample_prompts: found none with data.eval_fraction 0, expected a file: without it prompts are "

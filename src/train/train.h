@@ -100,6 +100,7 @@ typedef struct train_options {
     int64_t samples, sample_tokens;            /* prompts; most new tokens of each */
     const char *sample_prompts;                /* file of prompts; NULL or "": beginnings of held-out rows */
     nonfinite_policy nonfinite;
+    int64_t patience;      /* evaluations without a better one before the run ends; 0: it does not */
     const char *save_best; /* number of evaluations by which a best checkpoint is kept; NULL or "": none */
     weighting_kind weighting;
     int rho1_mode;              /* selection_kind less 1: none is no choice */

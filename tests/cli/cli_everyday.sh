@@ -1,6 +1,6 @@
 #!/bin/bash
-# cli_everyday.sh - a fine-tune as people ask for it: epochs, a share of warmup, and the same bits when it is stopped and
-# goes on. RALO names the program.
+# cli_everyday.sh - a fine-tune as people ask for it: epochs, a share of warmup, a file to evaluate on, early stopping, and the
+# same bits when it is stopped and goes on. RALO names the program.
 . "$(dirname "$0")/../harness/check.sh"
 export XDG_CACHE_HOME=$work/home
 hash_of() { grep -o 'param_hash [0-9a-f]*' err; }
@@ -24,6 +24,28 @@ check 0 "records of " "64 rows per epoch; 320000 steps are 2e+04 epochs" "320000
 rm -r whole/checkpoints/step-00000020
 check 0 "step 14, " "step 20/20" -- train whole/config.yaml --resume auto
 [ "$(hash_of)" = "$whole" ] || fail "resumed: $(hash_of), whole: $whole"
+# ---- a file to evaluate on: nothing of data.source is held out, and the loss is that of the other file
+for i in $(seq 80 95); do echo "{\"question\": \"What is $i plus 10?\", \"answer\": \"The answer is $((i + 10)).\"}"; done >held.jsonl
+own=("${tiny[@]}" --set data.eval_fraction=0.05 --set train.schedule=constant --set train.warmup=0 --set train.eval_rows=16 --set train.eval_every=2)
+check 0 "64 records to train, 16 held out" "evaluated on held.jsonl" "64 rows of 64 tokens" "eval at step 2  loss" "best so far: val/loss" -- \
+    train "${own[@]}" --set data.eval_source=held.jsonl --set train.steps=4 --set train.save_best=loss --set run.dir=held
+asked=$(grep -o 'eval at step 4  loss [0-9.]*' err)
+# trained on the same rows and evaluated on the last 16 of both files together: the same loss of the same 16 rows
+cat qa.jsonl held.jsonl >both.jsonl
+run 0 train "${own[@]}" --set data.source=both.jsonl --set data.eval_fraction=0.2 --set train.steps=4 --set run.dir=both
+[ "$asked" = "$(grep -o 'eval at step 4  loss [0-9.]*' err)" ] || fail "on a file: $asked, held out: $(grep 'eval at' err)"
+check 2 "data.eval_source 'held.jsonl:0.5': found a weight" -- train "${own[@]}" --set data.eval_source=held.jsonl:0.5
+check 2 "data.source: found no file nix.jsonl" -- train "${own[@]}" --set data.eval_source=nix.jsonl
+check 2 "data.eval_source: found held.jsonl beside builtin:arithmetic" -- train --set data.eval_source=held.jsonl
+# ---- early stopping, also across a stop in between
+worse=("${own[@]}" --set data.eval_source=held.jsonl --set train.lr=0.5 --set train.patience=2)
+check 0 "stopped after step " "val/loss has not been better than " "(train.patience)" -- train "${worse[@]}" --set train.steps=60 --set run.dir=early
+early=$(hash_of) step=$(grep -o 'done      [0-9]*' err | grep -o '[0-9]*$')
+[ "$step" -lt 60 ] || fail "it was not stopped: $step"
+check 0 "!stopped after" -- train "${worse[@]}" --set train.steps=$((step - 1)) --set run.dir=parts
+check 0 "stopped after step $step of 60" -- train "${worse[@]}" --set train.steps=60 --set run.dir=parts --resume auto
+[ "$(hash_of)" = "$early" ] || fail "stopped early in two parts: $(hash_of), in one: $early"
+check 2 "train.patience: found 2 with train.eval_every none" -- train "${worse[@]}" --set train.eval_every=none
 # ---- what cannot be
 check 2 "train.epochs (2, given by the command line) and train.steps (3, given by" -- train "${tiny[@]}" --set train.epochs=2 --set train.steps=3
 check 2 "train.warmup_ratio (0.1) and train.warmup (3) are both given" -- train "${tiny[@]}" --set train.warmup=3 --set train.warmup_ratio=0.1

@@ -1,5 +1,5 @@
 /* test_survey.c - rows follow the lengths of the records: all of them are held, or 99 %, at most the model's positions;
- * what would lose more than 1 % is refused by the setting that keeps it. */
+ * what would lose more than 1 % is refused by the setting that keeps it. And the eval split may be files of its own. */
 #include "data/data.h"
 #include "files.h"
 
@@ -119,6 +119,39 @@ static void prompts_have_room_for_a_completion(void **state) {
     assert_int_equal(s.rows_per_epoch, 21);
 }
 
+/* Weights are for training: what is evaluated on is one list of rows beside them. */
+static void a_file_to_evaluate_on_stands_beside_a_mixture(void **state) {
+    (void)state;
+    char source[300];
+    dataset *d;
+    data_report r;
+    int32_t tokens[64], targets[64], doc_start[64];
+    uint64_t alone, with;
+    snprintf(source, sizeof source, "%s:0.9, %s:0.1", write_records("a.jsonl", 39, 30, 30),
+             write_records("b.jsonl", 9, 30, 30));
+    data_options o = {.source = source, .tokenizer = "byte", .seq_len = 64, .eval_fraction = 0.5};
+    assert_int_equal(dataset_open(&d, &o), OK);
+    alone = dataset_fingerprint(d);
+    dataset_close(d);
+    o.eval_source = write_records("c.jsonl", 6, 40, 50);
+    assert_int_equal(dataset_open(&d, &o), OK);
+    with = dataset_fingerprint(d);
+    dataset_report(d, SPLIT_EVAL, &r);
+    assert_int_equal(r.n_documents, 7);
+    assert_int_equal(r.rows_per_epoch, 7);
+    assert_int_equal(dataset_n_places(d, SPLIT_EVAL), 7);
+    for (uint64_t i = 0; i < 20; i++) { /* '0' of the numbers in c.jsonl, 40 bytes at least: nothing of the others */
+        dataset_row(d, SPLIT_EVAL, i, tokens, targets, doc_start);
+        assert_true(targets[38] >= 0 && dataset_place(d, SPLIT_EVAL, i) < 7);
+    }
+    dataset_report(d, SPLIT_TRAIN, &r);
+    assert_int_equal(r.n_documents, 50); /* nothing is held out */
+    dataset_close(d);
+    assert_true(alone != with);
+    o.eval_source = "c.jsonl:1";
+    expect_error(dataset_open(&d, &o), ERR_INPUT, "data.eval_source|a weight for 'c.jsonl'");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_hold_all_records_where_none_is_far_longer),
@@ -127,6 +160,7 @@ int main(void) {
         cmocka_unit_test(text_has_rows_of_1024_or_what_a_small_file_fills),
         cmocka_unit_test(pairs_and_labelled_answers_need_both_documents),
         cmocka_unit_test(prompts_have_room_for_a_completion),
+        cmocka_unit_test(a_file_to_evaluate_on_stands_beside_a_mixture),
     };
     return cmocka_run_group_tests(tests, test_dir_open, test_dir_close);
 }
