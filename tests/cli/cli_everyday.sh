@@ -1,6 +1,6 @@
 #!/bin/bash
-# cli_everyday.sh - a fine-tune as people ask for it: epochs, a share of warmup, a file to evaluate on, early stopping, and the
-# same bits when it is stopped and goes on. RALO names the program.
+# cli_everyday.sh - a fine-tune as people ask for it: epochs, a share of warmup, a file to evaluate on (the loss of `ralo eval` on it is
+# that of training), early stopping, and the same bits when it is stopped and goes on. RALO names the program.
 . "$(dirname "$0")/../harness/check.sh"
 export XDG_CACHE_HOME=$work/home
 hash_of() { grep -o 'param_hash [0-9a-f]*' err; }
@@ -34,6 +34,14 @@ asked=$(grep -o 'eval at step 4  loss [0-9.]*' err)
 cat qa.jsonl held.jsonl >both.jsonl
 run 0 train "${own[@]}" --set data.source=both.jsonl --set data.eval_fraction=0.2 --set train.steps=4 --set run.dir=both
 [ "$asked" = "$(grep -o 'eval at step 4  loss [0-9.]*' err)" ] || fail "on a file: $asked, held out: $(grep 'eval at' err)"
+# ---- eval has the loss that training had, and keeps what the model wrote
+check 0 "right     exact match 0.00 %" "of the right answers" -- eval --model held --data held.jsonl --max-new 2 --threads 1 --samples-out kept.jsonl
+LC_ALL=C printf -v loss %.4f "$(grep -o '^loss  *[0-9.]*' out | grep -o '[0-9.]*$')"
+[ "$loss" = "${asked##* }" ] || fail "loss of eval $loss, of training ${asked##* }"
+[ "$(wc -l <kept.jsonl)" = 16 ] || fail "--samples-out: $(wc -l <kept.jsonl) lines"
+grep -q '^{"file":"held.jsonl","line":1,"sample":0,"prompt":"What is 80 plus 10?","completion":".*","expected":"The answer is 90.","answer":.*,"right":false,"stop":"length"}$' kept.jsonl ||
+    fail "--samples-out: $(head -n 1 kept.jsonl)"
+check 2 "--samples-out: held.jsonl exists, expected a new file" -- eval --model held --data held.jsonl --samples-out held.jsonl
 check 2 "data.eval_source 'held.jsonl:0.5': found a weight" -- train "${own[@]}" --set data.eval_source=held.jsonl:0.5
 check 2 "data.source: found no file nix.jsonl" -- train "${own[@]}" --set data.eval_source=nix.jsonl
 check 2 "data.eval_source: found held.jsonl beside builtin:arithmetic" -- train --set data.eval_source=held.jsonl
@@ -51,4 +59,4 @@ check 2 "train.epochs (2, given by the command line) and train.steps (3, given b
 check 2 "train.warmup_ratio (0.1) and train.warmup (3) are both given" -- train "${tiny[@]}" --set train.warmup=3 --set train.warmup_ratio=0.1
 check 2 "train.epochs: found 2 with the endless builtin:arithmetic" "set train.steps" -- train --set train.epochs=2
 check 2 "train.epochs: found 2, and data.source nix.jsonl is not there" -- plan --set train.epochs=2 --set data.source=nix.jsonl
-finish "epochs, warmup as a share, and a run that goes on"
+finish "epochs, warmup as a share, a file to evaluate on, early stopping, and runs that go on"
