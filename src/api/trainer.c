@@ -49,6 +49,7 @@ static status open_job(ralo_trainer *t, const ralo_settings *s) {
     TRY(api_config(&t->config, s));
     config *c = &t->config;
     TRY(need_one_rank(c));
+    TRY(config_fit_data(c, false));
     TRY(job_init(&t->job, c, NULL));
     train_request *r = &t->job.request;
     TRY(never_overlap(&r->plan));
@@ -124,7 +125,7 @@ ralo_status ralo_trainer_step(ralo_trainer *t, ralo_step *out) {
 }
 
 int64_t ralo_trainer_steps_left(const ralo_trainer *t) {
-    return t ? MAX(t->config.train.steps - trainer_state(t->trainer)->step, 0) : 0;
+    return t ? MAX(t->job.request.train.steps - trainer_state(t->trainer)->step, 0) : 0;
 }
 
 static status evaluate(ralo_trainer *t, ralo_evaluation *out) {

@@ -24,6 +24,15 @@ typedef struct checkpoint_best {
     int64_t step;
 } checkpoint_best;
 
+/* How long a run has waited for a better evaluation (train.patience); metric "": it does not wait. */
+typedef struct checkpoint_patience {
+    char metric[64];
+    double value;      /* the best so far; NaN: none yet */
+    int64_t step;      /* ... of this step */
+    int64_t worse;     /* evaluations since then */
+    int64_t evaluated; /* the last step whose evaluation was counted */
+} checkpoint_patience;
+
 /* Everything that is not a tensor. */
 typedef struct train_state {
     int64_t step;    /* finished steps */
@@ -35,6 +44,7 @@ typedef struct train_state {
     uint64_t seed;
     int64_t micro_batch, accumulation; /* of each rank, in the last step; 0: an older ralo did not write them */
     checkpoint_best best;
+    checkpoint_patience patience;
 } train_state;
 
 /* One named tensor of a checkpoint and its value in the running program. Packed parameters are stored under their

@@ -68,6 +68,15 @@ json_t *state_to_json(const train_state *s) {
         json_object_set_new(root, "best",
                             json_pack("{s:s, s:f, s:I}", "metric", s->best.metric, "value", s->best.value, "step",
                                       (json_int_t)s->best.step));
+    const checkpoint_patience *p = &s->patience;
+    if (!*p->metric) return root;
+    json_t *waits = json_pack("{s:s, s:I, s:I}", "metric", p->metric, "worse", (json_int_t)p->worse, "evaluated",
+                              (json_int_t)p->evaluated);
+    if (isfinite(p->value)) {
+        json_object_set_new(waits, "value", json_real(p->value));
+        json_object_set_new(waits, "step", json_integer(p->step));
+    }
+    json_object_set_new(root, "patience", waits);
     return root;
 }
 
@@ -111,20 +120,40 @@ static status read_real(const scalar *s, const json_t *object, const char *where
     return refuse(s, where, found);
 }
 
+static status read_metric(const json_t *o, const char *group, const char *where, char out[64]) {
+    const char *metric;
+    TRY(json_get_string(o, "metric", where, &metric));
+    size_t n = strlen(metric);
+    if (n == 0 || n >= 64 || strspn(metric, METRIC_CHARACTERS) != n)
+        return ERR(ERR_INPUT,
+                   "%s: state: %s.metric: found another name than a metric can have; take another checkpoint", where,
+                   group);
+    memcpy(out, metric, n + 1);
+    return OK;
+}
+
+/* As below. */
+static status read_patience(const json_t *state, const char *where, checkpoint_patience *out) {
+    const json_t *o = json_object_get(state, "patience");
+    int64_t most = (int64_t)1 << 59;
+    if (!o) return OK;
+    out->value = NAN;
+    TRY(json_get_int(o, "worse", 0, most, where, &out->worse));
+    TRY(json_get_int(o, "evaluated", 0, most, where, &out->evaluated));
+    if (json_object_get(o, "value")) {
+        TRY(json_get_real(o, "value", where, &out->value));
+        TRY(json_get_int(o, "step", 0, most, where, &out->step));
+    }
+    return read_metric(o, "patience", where, out->metric);
+}
+
 /* Nothing where no run asked for it. */
 static status read_best(const json_t *state, const char *where, checkpoint_best *out) {
     const json_t *o = json_object_get(state, "best");
-    const char *metric;
     if (!o) return OK;
-    TRY(json_get_string(o, "metric", where, &metric));
     TRY(json_get_real(o, "value", where, &out->value));
     TRY(json_get_int(o, "step", 0, (int64_t)1 << 59, where, &out->step));
-    size_t n = strlen(metric);
-    if (n == 0 || n >= sizeof out->metric || strspn(metric, METRIC_CHARACTERS) != n)
-        return ERR(ERR_INPUT,
-                   "%s: state: best.metric: found another name than a metric can have; take another checkpoint", where);
-    memcpy(out->metric, metric, n + 1);
-    return OK;
+    return read_metric(o, "best", where, out->metric);
 }
 
 status state_from_json(const json_t *root, const char *where, train_state *out) {
@@ -142,6 +171,7 @@ status state_from_json(const json_t *root, const char *where, train_state *out) 
     if (out->updates > out->step)
         return ERR(ERR_INPUT, "%s: state: updates: found %lld, expected at most the %lld steps", where,
                    (long long)out->updates, (long long)out->step);
+    TRY(read_patience(state, where, &out->patience));
     return read_best(state, where, &out->best);
 }
 

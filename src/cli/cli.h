@@ -28,6 +28,7 @@ typedef struct command_line {
     generator_options generation;
     sampling_options sampling;
     text_list prompts, stops;
+    const char *samples_out; /* where completions of eval are kept; NULL: nowhere */
     const char *prompt_file, *data, *answer_regex, *system, *chat_kwargs;
     record_options records; /* of prompt_file or data, where that holds JSON Lines */
     int chat;               /* chat_format; -1: auto for JSON Lines, none for other prompts */

@@ -1,9 +1,11 @@
-/* command_eval.c - ralo eval: perplexity on a text, right answers on questions. */
+/* command_eval.c - ralo eval: perplexity on a text, right answers and the loss of the responses on questions. */
 #include "cli/answers.h"
 #include "cli/console.h"
 #include "cli/output.h"
 #include "cli/questions.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +15,7 @@
 static status refuse_unused_flags(const command_line *l, bool questions) {
     static const char *const for_text[] = {"last", "seq-len"};
     static const char *const for_questions[] = {"answer-regex",
+                                                "samples-out",
                                                 "samples",
                                                 "k",
                                                 "limit",
@@ -103,20 +106,24 @@ static void print_text_json(const command_line *l, const perplexity_report *r, j
     json_print(root, "eval text", 12);
 }
 
+static perplexity_options perplexity_of(const command_line *l) {
+    return (perplexity_options){.source = l->generation.source,
+                                .adapter = l->generation.adapter,
+                                .tokenizer = l->generation.tokenizer,
+                                .path = l->data,
+                                .last = l->last,
+                                .seq_len = l->seq_len,
+                                .batch = l->generation.max_sequences,
+                                .precision = l->generation.precision,
+                                .device_limit = l->generation.device_limit,
+                                .n_threads = l->generation.n_threads,
+                                .backend = l->generation.backend,
+                                .gpu = l->generation.gpu};
+}
+
 static status eval_text(const command_line *l) {
     text_eval t = {.progress.terminal = isatty(STDERR_FILENO)};
-    perplexity_options o = {.source = l->generation.source,
-                            .adapter = l->generation.adapter,
-                            .tokenizer = l->generation.tokenizer,
-                            .path = l->data,
-                            .last = l->last,
-                            .seq_len = l->seq_len,
-                            .batch = l->generation.max_sequences,
-                            .precision = l->generation.precision,
-                            .device_limit = l->generation.device_limit,
-                            .n_threads = l->generation.n_threads,
-                            .backend = l->generation.backend,
-                            .gpu = l->generation.gpu};
+    perplexity_options o = perplexity_of(l);
     perplexity_observer observer = {&t, on_plan, on_windows};
     perplexity_report r;
     status rc = perplexity_measure(&o, &observer, &r);
@@ -148,14 +155,39 @@ typedef struct question_eval {
     int64_t samples;
     uint64_t done, right;
     progress progress;
+    FILE *kept; /* --samples-out; NULL: none */
+    /* Of the generator, which is closed before the loss is measured: only one model is in memory at a time. */
+    generation_report report;
+    size_t n_cut;
+    uint64_t planned;
+    json_t *memory;
+    perplexity_report loss;
 } question_eval;
+
+/* One line for --samples-out. */
+static void keep_completion(const question_eval *e, size_t prompt, size_t index, const completion *c, const span *got,
+                            bool right) {
+    const question *q = &e->q->items[prompt];
+    span asked = question_text(q);
+    json_t *line = json_pack("{s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:b, s:s}", "file", json_name(q->record.path), "line",
+                             (json_int_t)q->record.line, "sample", (json_int_t)index, "prompt",
+                             json_text(asked.text, asked.length), "completion", json_text(c->text, c->text_bytes),
+                             "expected", json_text(q->expected.text, q->expected.length), "answer",
+                             got ? json_text(got->text, got->length) : json_null(), "right", right, "stop",
+                             stop_reason_name(c->stop));
+    json_dumpf(line, e->kept, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    fputc('\n', e->kept);
+    json_decref(line);
+}
 
 static void on_completion(void *context, size_t prompt, size_t index, const completion *c) {
     question_eval *e = context;
     span got;
     char line[96];
     uint64_t all = e->q->n * (uint64_t)e->samples;
-    bool right = answer_find(e->rule, c->text, c->text_bytes, &got) && answer_equal(got, e->q->items[prompt].expected);
+    bool found = answer_find(e->rule, c->text, c->text_bytes, &got);
+    bool right = found && answer_equal(got, e->q->items[prompt].expected);
+    if (e->kept) keep_completion(e, prompt, index, c, found ? &got : NULL, right);
     e->n_right[prompt] += right;
     e->right += right;
     e->done++;
@@ -181,8 +213,8 @@ static double mean_pass(const question_eval *e, int64_t k) {
     return sum / (double)e->q->n;
 }
 
-static void print_questions(const command_line *l, const generator *g, const question_eval *e,
-                            const generation_report *r, size_t n_cut) {
+static void print_questions(const command_line *l, const question_eval *e) {
+    const generation_report *r = &e->report;
     double seconds = r->prefill_seconds + r->decode_seconds, rate = seconds > 0 ? (double)r->new_tokens / seconds : 0;
     double exact = (double)e->right / (double)e->done;
     char x[32], y[32];
@@ -192,18 +224,22 @@ static void print_questions(const command_line *l, const generator *g, const que
             "questions %s: %zu, chat %s, skipped: %llu lines, %lld sample%s each, %zu cut by --max-new, %.1f tokens/s\n"
             "right     exact match %.2f %%",
             l->data, e->q->n, chat_format_name(e->asked.chat), skipped, (long long)e->samples,
-            e->samples == 1 ? "" : "s", n_cut, rate, 100 * exact);
+            e->samples == 1 ? "" : "s", e->n_cut, rate, 100 * exact);
     if (e->samples > 1) fprintf(out, ", pass@%lld %.2f %%", (long long)l->k, 100 * mean_pass(e, l->k));
-    fprintf(out, "\nmemory    device %s planned, %s used\n",
-            str_format_bytes(x, generator_plan(g)->planned[TIER_DEVICE]),
+    fprintf(out, "\nloss      %.6f nats per token of the %llu tokens of the right answers, perplexity %.4f",
+            e->loss.loss, (unsigned long long)e->loss.n_predicted, e->loss.perplexity);
+    if (e->loss.n_too_long)
+        fprintf(out, "; %llu longer than the model's positions are left out", (unsigned long long)e->loss.n_too_long);
+    fprintf(out, "\nmemory    device %s planned, %s used\n", str_format_bytes(x, e->planned),
             str_format_bytes(y, r->memory.peak[TIER_DEVICE]));
     if (!l->json) return;
-    json_t *root = json_pack(
-        "{s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:f, s:I, s:f, s:o}", "model", json_name(l->generation.source),
-        "data", json_name(l->data), "chat", chat_format_name(e->asked.chat), "problems", (json_int_t)e->q->n, "skipped",
-        (json_int_t)skipped, "samples", (json_int_t)e->samples, "cut", (json_int_t)n_cut, "exact_match", exact, "k",
-        (json_int_t)l->k, "pass_at_k", mean_pass(e, l->k), "tokens", (json_int_t)r->new_tokens, "tokens_per_second",
-        rate, "memory", memory_json(generator_plan(g), &r->memory));
+    json_t *root = json_pack("{s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:f, s:o, s:I, s:I, s:f, s:o}", "model",
+                             json_name(l->generation.source), "data", json_name(l->data), "chat",
+                             chat_format_name(e->asked.chat), "problems", (json_int_t)e->q->n, "skipped",
+                             (json_int_t)skipped, "samples", (json_int_t)e->samples, "cut", (json_int_t)e->n_cut,
+                             "exact_match", exact, "k", (json_int_t)l->k, "pass_at_k", mean_pass(e, l->k), "loss",
+                             json_real_or_null(e->loss.loss), "loss_tokens", (json_int_t)e->loss.n_predicted, "tokens",
+                             (json_int_t)r->new_tokens, "tokens_per_second", rate, "memory", json_incref(e->memory));
     json_print(root, "eval questions", 12);
 }
 
@@ -211,7 +247,6 @@ static status answer_questions(command_line *l, question_eval *e) {
     status rc = OK;
     generator *g = NULL;
     completion *c = NULL;
-    generation_report r;
     size_t n = e->q->n * (size_t)e->samples;
     generation_observer observer = {.context = e, .on_completion = on_completion};
     if (!l->generation.max_sequences) l->generation.max_sequences = (int64_t)MIN(n, (size_t)32);
@@ -219,14 +254,42 @@ static status answer_questions(command_line *l, question_eval *e) {
     TRY_GOTO(rc, questions_encode(e->q, g, l, &e->asked), done);
     n = e->q->n * (size_t)e->samples; /* some may have been left out */
     e->n_right = mem_alloc(e->q->n * sizeof *e->n_right);
-    TRY_GOTO(rc, generator_run(g, e->asked.prompts, e->q->n, &l->sampling, &observer, &c, &r), done);
-    print_questions(l, g, e, &r, completions_cut(g, c, n, l->sampling.max_new));
+    TRY_GOTO(rc, generator_run(g, e->asked.prompts, e->q->n, &l->sampling, &observer, &c, &e->report), done);
+    e->n_cut = completions_cut(g, c, n, l->sampling.max_new);
+    e->planned = generator_plan(g)->planned[TIER_DEVICE];
+    e->memory = memory_json(generator_plan(g), &e->report.memory);
 done:
     completions_free(c, n);
-    asked_fini(&e->asked);
-    free(e->n_right);
     generator_close(g);
     return rc;
+}
+
+/* What training would count on these records: the tokens of the answers, with the prompts before them. */
+static status measure_answers(const command_line *l, question_eval *e) {
+    perplexity_options o = perplexity_of(l);
+    o.records = e->asked.records;
+    o.n_records = e->asked.n;
+    o.batch = 0;
+    return perplexity_measure(&o, NULL, &e->loss);
+}
+
+/* A new file: a name that is given twice, such as that of the data, must not cost what it holds. */
+static status open_kept(const char *path, FILE **out) {
+    if (!path) return OK;
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0 && errno == EEXIST)
+        return ERR(ERR_INPUT, "--samples-out: %s exists, expected a new file; choose another name", path);
+    if (fd < 0) return ERR(ERR_IO, "--samples-out: open %s: %s", path, strerror(errno));
+    *out = fdopen(fd, "w");
+    if (*out) return OK;
+    close(fd);
+    return ERR(ERR_IO, "--samples-out: open %s: %s", path, strerror(errno));
+}
+
+static status close_kept(const char *path, FILE *f) {
+    bool failed = ferror(f) != 0;
+    if (fclose(f) == 0 && !failed) return OK;
+    return ERR(ERR_IO, "--samples-out: write %s: %s", path, strerror(errno));
 }
 
 static status eval_questions(command_line *l) {
@@ -239,8 +302,16 @@ static status eval_questions(command_line *l) {
     TRY_GOTO(rc, questions_read(&q, l->data, &l->records, true, (size_t)l->limit), done);
     e.rule = rule;
     TRY_GOTO(rc, find_references(&q, rule), done);
-    rc = answer_questions(l, &e);
+    TRY_GOTO(rc, open_kept(l->samples_out, &e.kept), done);
+    TRY_GOTO(rc, answer_questions(l, &e), done);
+    TRY_GOTO(rc, measure_answers(l, &e), done);
+    print_questions(l, &e);
 done:
+    if (e.kept && rc == OK) rc = close_kept(l->samples_out, e.kept);
+    else if (e.kept) fclose(e.kept);
+    json_decref(e.memory);
+    asked_fini(&e.asked);
+    free(e.n_right);
     answer_rule_close(rule);
     questions_fini(&q);
     return rc;

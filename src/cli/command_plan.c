@@ -96,6 +96,13 @@ static void warn_of_missing_data(const data_options *o) {
     strbuf_fini(&missing);
 }
 
+/* `ralo train` stops there. */
+static void warn_of_short_rows(const train_request *r) {
+    if (r->data.allow_cut || data_survey_check(&r->survey, r->data.source, r->plan.model.max_positions) == OK) return;
+    log_warn("%s", error_message());
+    error_clear();
+}
+
 static status make_request(command_line *l, train_request *r, hardware *machine) {
     return request_for_plan(r, &l->config, l->hardware, l->world, machine);
 }
@@ -138,14 +145,17 @@ status command_plan(command_line *l) {
                                 : "profile",
                    l->world);
     if (l->longest && l->profile)
-        return ERR(ERR_INPUT, "plan: --longest needs a fixed micro-batch, --profile a fixed data.seq_len; leave one out");
+        return ERR(ERR_INPUT,
+                   "plan: --longest needs a fixed micro-batch, --profile a fixed data.seq_len; leave one out");
     if (l->longest) TRY(check_longest(&l->config));
     if (l->timeline) TRY(plan_timeline_check(l->timeline));
+    if (!l->longest) TRY(config_fit_data(&l->config, true)); /* it tries lengths itself */
     if (l->longest) TRY(longest_find(l, make_request, &row));
     status rc = OK;
     if (l->profile) TRY_GOTO(rc, profile_find(l, make_request, &sizes), done);
     TRY_GOTO(rc, make_request(l, &r, &machine), done);
     warn_of_missing_data(&r.data);
+    warn_of_short_rows(&r);
     r.plan.hardware = &machine;
     r.plan.compare = true;
     r.plan.shorten = !l->program && !l->timeline; /* what is shown op by op is shown whole */

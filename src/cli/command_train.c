@@ -246,11 +246,12 @@ static status run(command_line *l, job *j, const char *run_dir) {
 }
 
 static status train(command_line *l, comm **mesh) {
-    const config *c = &l->config;
+    config *c = &l->config;
     comm *ranks = comm_size(*mesh) > 1 ? *mesh : NULL;
     status rc;
     job j;
     char run_dir[4096], trace[4096];
+    TRY(config_fit_data(c, false));
     if (ranks) TRY(agree_on_settings(ranks, c));
     TRY(job_init(&j, c, l->hardware));
     train_request *r = &j.request;

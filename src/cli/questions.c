@@ -214,19 +214,22 @@ static status add_system(writer *w, data_record *r) {
         return ERR(ERR_INPUT, "%s:%llu: found plain text, expected a conversation, because --system is given", r->path,
                    (unsigned long long)r->line);
     if (!pair && r->messages[0].role == TURN_SYSTEM) return OK;
-    record_message *turns = arena_array(&w->memory, record_message, n + 1);
+    bool answered = pair && r->response.text;
+    record_message *turns = arena_array(&w->memory, record_message, n + 2);
     turns[0] = (record_message){.role = TURN_SYSTEM, .content = w->system};
     if (pair) turns[1] = (record_message){.role = TURN_USER, .content = r->prompt};
     else memcpy(turns + 1, r->messages, n * sizeof *turns);
+    if (answered) turns[2] = (record_message){.role = TURN_ASSISTANT, .content = r->response};
     json_decref(w->turns);
     w->turns = json_array();
     json_array_append_new(w->turns, record_turn("system", w->system));
     if (pair) json_array_append_new(w->turns, record_turn("user", r->prompt));
+    if (answered) json_array_append_new(w->turns, record_turn("assistant", r->response));
     else json_array_extend(w->turns, r->turns);
     r->turns = w->turns;
     r->kind = RECORD_MESSAGES;
     r->messages = turns;
-    r->n_messages = n + 1;
+    r->n_messages = n + 1 + answered;
     r->n_context++;
     return OK;
 }
@@ -246,6 +249,14 @@ static status write_turns(writer *w, const question *q, chat_tokens *out) {
                    "--context, or shorten it",
                    r.path, (unsigned long long)r.line, out->n, (long long)generator_context(w->g));
     return OK;
+}
+
+/* A record with its answer, as training sees it. */
+static status write_answered(writer *w, const question *q, chat_tokens *out) {
+    data_record r = q->record;
+    if (r.kind == RECORD_PAIR) r.response = q->answer;
+    if (w->system.text) TRY(add_system(w, &r));
+    return chat_encode(w->chat, &r, TRAIN_ON_RESPONSE, out);
 }
 
 static status write_question(writer *w, const question *q, prompt *out) {
@@ -288,12 +299,15 @@ status questions_encode(questions *q, const generator *g, command_line *l, asked
     size_t n = q->n;
     writer w = {.g = g};
     arena_init(&w.memory);
+    bool answered = n > 0 && q->items[0].answer.text;
     *out = (asked){.prompts = mem_alloc(n * sizeof *out->prompts)};
+    if (answered) out->records = mem_alloc(n * sizeof *out->records);
     TRY_GOTO(rc, open_chat(&w, q, l, out), done);
     q->n = 0;
     for (size_t i = 0; i < n; i++) {
         prompt *p = &out->prompts[out->n];
         rc = write_question(&w, &q->items[i], p);
+        if (rc == OK && answered) rc = write_answered(&w, &q->items[i], &out->records[out->n]);
         if (rc == OK) {
             q->items[q->n++] = q->items[i];
             out->n++;
@@ -301,6 +315,7 @@ status questions_encode(questions *q, const generator *g, command_line *l, asked
         }
         free((void *)p->tokens);
         *p = (prompt){0};
+        if (answered) chat_tokens_free(&out->records[out->n]);
         if (!q->items[i].is_plain) rc = skip_or_stop(q, rc, l->records.on_error);
         if (rc != OK) goto done;
     }
@@ -319,6 +334,8 @@ done:
 
 void asked_fini(asked *a) {
     for (size_t i = 0; i < a->n; i++) free((void *)a->prompts[i].tokens);
+    for (size_t i = 0; a->records && i < a->n; i++) chat_tokens_free(&a->records[i]);
+    free(a->records);
     free(a->prompts);
     *a = (asked){0};
 }

@@ -31,6 +31,7 @@ span question_text(const question *q); /* of messages: what was said last */
 /* The questions as tokens. fini also after an error. */
 typedef struct asked {
     prompt *prompts; /* as many as there are questions */
+    chat_tokens *records; /* the same with their answers, as training writes them; NULL: they have none */
     size_t n;
     chat_format chat; /* of those that are written as turns; CHAT_AUTO: none is */
     int32_t end;      /* the token that ends an answer to them; -1: none */

@@ -78,6 +78,18 @@ static void warn_of_glued_pairs(const train_request *q, const data_report *r) {
              q->data.chat == CHAT_NONE ? "data.chat is none" : "the tokenizer has no chat template");
 }
 
+/* "          records of 12 to 612 tokens ..." */
+static void print_lengths(const dataset *d, const train_request *q) {
+    data_survey s;
+    strbuf text;
+    strbuf_init(&text);
+    dataset_survey(d, &s);
+    s.is_chosen = q->survey.is_chosen;
+    data_survey_describe(&s, &text);
+    if (text.length) fprintf(stderr, "          %s\n", text.text);
+    strbuf_fini(&text);
+}
+
 static void report_prompts(const train_request *q, const data_report *r, const data_report *held_out) {
     double steps = (double)r->n_documents * (double)q->train.rl.updates / (double)q->train.rl.prompts;
     fprintf(stderr, "data      %s: %llu prompts per epoch = %.1f steps, %llu held out\n", q->data.source,
@@ -98,11 +110,13 @@ void train_report_data(const dataset *d, const train_request *q, const plan *p) 
     dataset_report(d, SPLIT_EVAL, &held_out);
     if (dataset_kind(d) == DATA_PROMPTS) {
         report_prompts(q, &r, &held_out);
+        print_lengths(d, q);
         return;
     }
     fprintf(stderr, "data      %s", q->data.source);
     if (r.rows_per_epoch) {
         print_counts(&r, &held_out, records);
+        if (data_has_eval_source(&q->data)) fprintf(stderr, "; evaluated on %s", q->data.eval_source);
         fprintf(stderr, "\n          %llu row%s of %lld tokens per epoch = %.1f steps, %.1f %% full",
                 (unsigned long long)r.rows_per_epoch, plural(r.rows_per_epoch), (long long)q->data.seq_len,
                 (double)q->train.steps / epochs, 100 * r.fill);
@@ -117,6 +131,7 @@ void train_report_data(const dataset *d, const train_request *q, const plan *p) 
         fprintf(stderr, "; %llu pairs are left out (data.max_pairs)", (unsigned long long)r.n_unused_pairs);
     if (isfinite(r.entropy_per_token)) fprintf(stderr, ", entropy %.4f nats per token", r.entropy_per_token);
     fputc('\n', stderr);
+    print_lengths(d, q);
     warn_of_short_rows(&r, dataset_kind(d), q->data.seq_len);
     warn_of_glued_pairs(q, &r);
     warn_of_epochs(q, epochs);

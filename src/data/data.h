@@ -49,7 +49,7 @@ typedef enum chat_format {
     CHAT_COUNT
 } chat_format;
 
-enum { PAIRS_PER_PROBLEM = 4 };
+enum { PAIRS_PER_PROBLEM = 4, SEQ_LEN_BUILTIN = 128 };
 typedef struct data_options {
     data_kind kind;
     /* builtin:arithmetic | builtin:grammar | builtin:random | builtin:preferences (pairs or labelled, alone) |
@@ -57,13 +57,17 @@ typedef struct data_options {
      * backslash takes the character after it as it is: a file called "x:1" is written "x\:1". */
     const char *source;
     const char *tokenizer; /* byte, or a tokenizer.json or its directory */
-    int64_t seq_len;
+    int64_t seq_len;       /* 0: as the lengths of the records say (survey.c); built-in sources have SEQ_LEN_BUILTIN */
+    int64_t positions;     /* seq_len 0: at most so many; 0: any number */
+    int64_t completion;    /* DATA_PROMPTS, seq_len 0: tokens that a row holds beside a prompt */
+    bool allow_cut;            /* whoever opens a run looks at it (data_survey_check); a data set opens either way */
     bool pack;                 /* several documents per row; false: one document, or example, per row, padded */
     int64_t difficulty;        /* builtin:arithmetic, preferences, solutions: digits of the operands, 1..6 */
     int64_t pairs_per_problem; /* DATA_SOLUTIONS: at most; 0: PAIRS_PER_PROBLEM */
     int64_t max_pairs;         /* DATA_SOLUTIONS: of a file; 0: all */
     int64_t vocab;             /* builtin:random: tokens are below this; 0: bytes */
     double eval_fraction;      /* of a file's tail kept for evaluation */
+    const char *eval_source;   /* files without weights that are the eval split, and nothing is kept then; NULL or "": none */
     data_format format;
     record_options records;
     data_train_on train_on; /* records with a prompt: loss on the responses alone, or on every token */
@@ -75,7 +79,7 @@ typedef struct data_options {
     const char *cache; /* where tokens are kept between runs: "auto", a directory; NULL or "": nowhere */
     int n_threads;     /* that tokenize; 0: one per core */
     uint64_t seed;
-    int64_t longest_prompt; /* DATA_PROMPTS: tokens; a longer one is an error ... */
+    int64_t longest_prompt; /* DATA_PROMPTS: tokens; a longer one is an error ...; seq_len 0: as long as they are */
     bool skip_long_prompts; /* ... or left out and counted */
 } data_options;
 
@@ -197,6 +201,30 @@ typedef struct data_report {
     double entropy_per_token;   /* nats, of the trained tokens, where it is known exactly (builtin:grammar); else NaN */
 } data_report;
 status dataset_open(dataset **out, const data_options *o);
+/* How long the records of a data set are, of both splits together, and what a row does to them (survey.c). Of plain text
+ * nothing is known: it continues in the next row and loses nothing. */
+typedef struct data_survey {
+    int64_t seq_len;
+    bool is_chosen;                      /* seq_len was 0 in the options */
+    const char *unit;                    /* "records", "pairs", "prompts" ... */
+    uint64_t n;                          /* of them; 0: plain text */
+    uint64_t min, median, p95, p99, max; /* tokens */
+    uint64_t n_cut, n_dropped;           /* longer than a row */
+    int64_t seq_len_most, seq_len_all;   /* rows that would hold 99 % of them, and all */
+    uint64_t rows_per_epoch;             /* of the train split, of DATA_PROMPTS prompts; 0: endless */
+} data_survey;
+void dataset_survey(const dataset *d, data_survey *out);
+/* One line without its end: "records of 12 to 612 tokens, median 198 ...". Nothing of plain text. */
+void data_survey_describe(const data_survey *s, strbuf *out);
+int64_t data_text_row(int64_t positions); /* seq_len of plain text in files of any size */
+/* The files of a source without reading them. */
+typedef struct data_look {
+    bool is_missing, is_stream; /* any of them; a stream can be read only once */
+    uint64_t n_bytes;
+} data_look;
+data_look data_source_look(const data_options *o);
+/* An error if more than one record in a hundred is longer than a row, with the setting that would keep it. */
+status data_survey_check(const data_survey *s, const char *source, int64_t positions);
 /* Heap memory held for tokens and tables: part of the plan. Tokens in the cache are mapped, not held: the system may
  * drop those pages at any time, so they are not counted. */
 uint64_t dataset_host_bytes(const dataset *d);
@@ -247,6 +275,12 @@ typedef struct record_view {
 typedef status (*record_visit)(void *context, const tokenizer *t, const record_view *v);
 status data_visit_records(const data_options *o, bool prompts, uint64_t most, record_visit visit, void *context);
 bool data_source_has_problems(const char *source);
+static inline bool data_has_eval_source(const data_options *o) { return o->eval_source && *o->eval_source; }
+static inline double data_held_out(const data_options *o) { return data_has_eval_source(o) ? 0 : o->eval_fraction; }
+/* Has it an eval split? Built-in sources always have. */
+static inline bool data_evaluates(const data_options *o) {
+    return str_starts_with(o->source, "builtin:") || data_has_eval_source(o) || o->eval_fraction > 0;
+}
 bool data_source_has_difficulty(
     const char *source); /* is it built in, and made of numbers with data.difficulty digits? */
 bool data_source_has_records(const data_options *o);        /* is any of its files one of JSON Lines */

@@ -65,12 +65,18 @@ static status wrong_builtin(data_kind kind) {
 static status open_source(source **out, const data_options *o, const tokenizer *t) {
     if (!o->source || !o->source[0])
         return ERR(ERR_INPUT, "data source: found nothing, expected a built-in source or files");
-    if (o->seq_len < 2 || o->seq_len > SEQ_LEN_MAX)
+    bool is_chosen = o->seq_len == 0;
+    if (!is_chosen && (o->seq_len < 2 || o->seq_len > SEQ_LEN_MAX))
         return ERR(ERR_INPUT, "data: found rows of %lld tokens (seq_len), expected 2 to %d", (long long)o->seq_len,
                    SEQ_LEN_MAX);
     if (!(o->eval_fraction >= 0 && o->eval_fraction < 1)) /* a NaN is refused too */
         return ERR(ERR_INPUT, "data: found an eval_fraction of %g, expected 0 up to (not including) 1",
                    o->eval_fraction);
+    if (data_has_eval_source(o) && str_starts_with(o->source, "builtin:"))
+        return ERR(ERR_INPUT,
+                   "data.eval_source: found %.200s beside %s, expected none: built-in sources have their own "
+                   "rows for evaluation",
+                   o->eval_source, o->source);
     if (o->kind == DATA_PROMPTS) return prompt_source_open(out, o, t);
     for (size_t i = 0; i < ARRAY_LENGTH(builtins); i++) {
         if (strcmp(o->source, builtins[i].name) != 0) continue;
@@ -79,7 +85,9 @@ static status open_source(source **out, const data_options *o, const tokenizer *
                        "data: found the tokenizer '%.200s' with %s, expected 'byte': built-in sources are bytes",
                        o->tokenizer, o->source);
         if (!(builtins[i].kinds >> o->kind & 1)) return wrong_builtin(o->kind);
-        return builtins[i].open ? builtins[i].open(out, o) : files_open(out, o, t);
+        data_options own = *o;
+        if (is_chosen) own.seq_len = SEQ_LEN_BUILTIN;
+        return builtins[i].open ? builtins[i].open(out, &own) : files_open(out, &own, t);
     }
     if (str_starts_with(o->source, "builtin:")) return unknown_builtin(o->source);
     return files_open(out, o, t);
@@ -167,5 +175,18 @@ bool dataset_file_report(const dataset *d, split s, size_t file, const char **pa
 }
 
 uint64_t dataset_fingerprint(const dataset *d) { return d->source->fingerprint; }
+
+void dataset_survey(const dataset *d, data_survey *out) {
+    data_report r[2];
+    *out = d->source->survey;
+    out->seq_len = d->source->seq_len;
+    for (split s = SPLIT_TRAIN; s <= SPLIT_EVAL; s++) {
+        dataset_report(d, s, &r[s]);
+        if (out->n == 0 || d->kind == DATA_PROMPTS) continue; /* prompts are left out only where that is asked for */
+        out->n_cut += r[s].n_cut_documents;
+        out->n_dropped += r[s].n_dropped_documents;
+    }
+    out->rows_per_epoch = d->kind == DATA_PROMPTS ? r[SPLIT_TRAIN].n_documents : r[SPLIT_TRAIN].rows_per_epoch;
+}
 
 int64_t dataset_seq_len(const dataset *d) { return d->source->seq_len; }

@@ -101,6 +101,18 @@ static void add_pair_sizes(const row_space *r, uint32_t n, uint64_t *sizes) {
         sizes[e] = document_number(r, 2 * (uint64_t)e).n + document_number(r, 2 * (uint64_t)e + 1).n;
 }
 
+void row_space_example_sizes(row_space *r, uint64_t *sizes) {
+    uint32_t n = (uint32_t)row_space_n_examples(r);
+    if (r->kind == DATA_PAIRS) {
+        add_pair_sizes(r, n, sizes);
+        return;
+    }
+    row_space any = *r; /* a row without an end: every example keeps the response of the next one */
+    any.T = INT64_MAX;
+    choose_mismatched(&any, n, sizes);
+    free(any.mismatched);
+}
+
 /* Trained tokens of an example; all of its answers, because something comes before each of them. */
 static uint64_t count_trained(const row_space *r, uint32_t e) {
     if (r->kind == DATA_PAIRS) return stored(r, 2 * (uint64_t)e)->n_trained + stored(r, 2 * (uint64_t)e + 1)->n_trained;

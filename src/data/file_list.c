@@ -91,3 +91,11 @@ status file_list_parse(const char *source, file_entry **out, size_t *n) {
                 source, (*out)[(*out)[0].weight > 0 ? 0 : i].path, (*out)[(*out)[0].weight > 0 ? i : 0].path);
     return OK;
 }
+
+status file_list_parse_eval(const char *source, file_entry **out, size_t *n) {
+    TRY(file_list_parse(source, out, n));
+    if ((*out)[0].weight > 0)
+        return ERR(ERR_INPUT, "data.eval_source '%.500s': found a weight for '%s', expected files without weights",
+                   source, (*out)[0].path);
+    return OK;
+}

@@ -15,6 +15,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <xxhash.h>
 
 enum { MIXTURE_BLOCK = 10000 };
@@ -32,10 +33,10 @@ typedef struct files_source {
     source base;
     file_entry *entries;
     token_store *stores;
-    data_report (*reports)[2]; /* per file and split */
-    size_t n_files;
-    bool is_builtin;    /* builtin:solutions: one store, and no file */
-    int64_t difficulty; /* ... of so many digits */
+    data_report (*reports)[2];     /* per file and split */
+    size_t n_files, n_train_files; /* those of data.eval_source come last */
+    bool is_builtin;               /* builtin:solutions: one store, and no file */
+    int64_t difficulty;            /* ... of so many digits */
     mixture_part *parts;
     size_t n_parts;
     mixture_slot *slots[2]; /* (MIXTURE_BLOCK) per split; NULL: one part */
@@ -91,7 +92,7 @@ static uint64_t files_n_examples(const source *base, split which) {
 
 static uint64_t rows_per_epoch(const files_source *s, split which) {
     uint64_t most = 0;
-    if (s->n_parts == 1) return s->parts[0].splits[which].n_rows;
+    if (!s->slots[which]) return s->parts[0].splits[which].n_rows;
     for (size_t i = 0; i < s->n_parts; i++) { /* until the last row of the slowest file came, in whole blocks */
         uint64_t n = s->parts[i].splits[which].n_rows, quota = s->parts[i].quota;
         most = MAX(most, (n + quota - 1) / quota * MIXTURE_BLOCK);
@@ -126,17 +127,18 @@ static void files_report(const source *base, split which, data_report *out) {
         out->chat = MAX(out->chat, r->chat);
     }
     out->rows_per_epoch = rows_per_epoch(s, which);
-    for (size_t i = 0; i < s->n_parts; i++)
+    if (!s->slots[which]) out->fill = fill_of(&s->parts[0].splits[which]);
+    for (size_t i = 0; s->slots[which] && i < s->n_parts; i++)
         out->fill += fill_of(&s->parts[i].splits[which]) * (double)s->parts[i].quota / MIXTURE_BLOCK;
 }
 
 static bool files_file_report(const source *base, split which, size_t file, const char **path, double *share,
                               data_report *out) {
     const files_source *s = (const files_source *)base;
-    if (file >= s->n_files) return false;
+    if (file >= s->n_train_files) return false;
     const mixture_part *p = &s->parts[s->n_parts > 1 ? file : 0];
     uint64_t n_placed = 0;
-    for (size_t i = 0; i < s->n_files; i++) n_placed += s->reports[i][which].n_tokens;
+    for (size_t i = 0; i < s->n_train_files; i++) n_placed += s->reports[i][which].n_tokens;
     *out = s->reports[file][which];
     out->rows_per_epoch = p->splits[which].n_rows;
     out->fill = fill_of(&p->splits[which]);
@@ -182,6 +184,18 @@ static uint64_t split_between_problems(const token_store *t, uint64_t n, uint64_
     return at < n ? at : n_train;
 }
 
+/* All of a file of data.eval_source. */
+static void add_eval_store(files_source *s, size_t file) {
+    const token_store *t = &s->stores[file];
+    row_space *r = &s->parts[0].splits[SPLIT_EVAL];
+    bool eos = t->is_text && r->eos >= 0;
+    row_space_add(r, (segment){.store = t,
+                               .report = &s->reports[file][SPLIT_EVAL],
+                               .n_documents = t->is_text ? 1 : t->n_documents,
+                               .n_tokens = t->n_tokens + eos,
+                               .adds_eos = eos});
+}
+
 /* Text is split between tokens, and each part ends with EOS. Records are split between records, and at least one of
  * several is kept where any is to be. */
 static void add_store(files_source *s, size_t file, mixture_part *p, double eval_fraction) {
@@ -224,7 +238,7 @@ static status check_sizes(const files_source *s, const data_options *o, size_t p
     const row_space *train = &s->parts[part].splits[SPLIT_TRAIN], *eval = &s->parts[part].splits[SPLIT_EVAL];
     const char *name = s->n_parts > 1 ? s->entries[part].path : o->source;
     uint64_t n_tokens[2] = {0}, n_dropped = 0;
-    for (size_t i = 0; i < s->n_files; i++) {
+    for (size_t i = 0; i < s->n_train_files; i++) {
         if (s->n_parts > 1 && i != part) continue;
         for (int k = 0; k < 2; k++) n_tokens[k] += s->reports[i][k].n_tokens;
         n_dropped += s->reports[i][SPLIT_TRAIN].n_dropped_documents;
@@ -281,6 +295,7 @@ static void begin_reports(files_source *s, size_t file, chat_format chat) {
                                             .n_replaced = store->n_replaced,
                                             .n_cached = store->from_cache,
                                             .chat = store->has_prompts ? chat : CHAT_AUTO};
+    if (file >= s->n_train_files) s->reports[file][SPLIT_TRAIN] = (data_report){.entropy_per_token = NAN};
 }
 
 static status read_files(files_source *s, const data_options *o, const tokenizer *t, const char *tokenizer_name) {
@@ -354,9 +369,37 @@ static void shuffle_block(files_source *s, split which, uint64_t key) {
     free(seen);
 }
 
+/* Lengths of all records, and from them the tokens of a row where they are not given. */
+static void survey(files_source *s, const data_options *o) {
+    static const char *const units[] = {
+        [DATA_TEXT] = "records", [DATA_PAIRS] = "pairs", [DATA_LABELLED] = "examples", [DATA_SOLUTIONS] = "pairs"};
+    data_survey *v = &s->base.survey;
+    uint64_t n = 0, n_text = 0;
+    for (size_t i = 0; i < s->n_parts; i++) {
+        n_text += s->parts[i].splits[SPLIT_TRAIN].n_text_tokens;
+        for (int k = 0; k < 2; k++) n += row_space_n_lengths(&s->parts[i].splits[k]);
+    }
+    uint64_t at = 0, *lengths = mem_alloc(MAX(n, 1) * sizeof *lengths);
+    for (size_t i = 0; i < s->n_parts; i++)
+        for (int k = 0; k < 2; k++) {
+            row_space_lengths(&s->parts[i].splits[k], lengths + at);
+            at += row_space_n_lengths(&s->parts[i].splits[k]);
+        }
+    v->unit = units[o->kind];
+    survey_lengths(v, lengths, n, o->kind == DATA_TEXT ? -1 : 0, o->positions);
+    free(lengths);
+    v->is_chosen = o->seq_len == 0;
+    int64_t T = o->seq_len;
+    if (!T && n_text > 0) T = survey_text_row(n > 0 ? UINT64_MAX : n_text, o->positions);
+    if (!o->seq_len && n > 0) T = MAX(T, v->seq_len);
+    s->base.seq_len = T;
+    for (size_t i = 0; i < s->n_parts; i++)
+        for (int k = 0; k < 2; k++) s->parts[i].splits[k].T = T;
+}
+
 static status lay_out(files_source *s, const data_options *o, const tokenizer *t) {
     static const char *const purposes[2] = {"data.text.train", "data.text.eval"};
-    s->n_parts = s->entries[0].weight > 0 ? s->n_files : 1;
+    s->n_parts = s->entries[0].weight > 0 ? s->n_train_files : 1;
     s->parts = mem_alloc(s->n_parts * sizeof *s->parts);
     for (size_t i = 0; i < s->n_parts; i++)
         for (int k = 0; k < 2; k++) {
@@ -364,11 +407,16 @@ static status lay_out(files_source *s, const data_options *o, const tokenizer *t
             row_space_init(&s->parts[i].splits[k], o->seq_len, o->pack, tokenizer_eos(t), i ? rng_u64(key, i) : key);
             s->parts[i].splits[k].kind = data_stored_kind(o->kind);
         }
-    for (size_t i = 0; i < s->n_files; i++) add_store(s, i, &s->parts[s->n_parts > 1 ? i : 0], o->eval_fraction);
+    for (size_t i = 0; i < s->n_train_files; i++) add_store(s, i, &s->parts[s->n_parts > 1 ? i : 0], data_held_out(o));
+    for (size_t i = s->n_train_files; i < s->n_files; i++) add_eval_store(s, i);
     TRY(share_out(s, o));
+    survey(s, o);
+    data_options laid_out = *o;
+    laid_out.seq_len = s->base.seq_len;
+    laid_out.eval_fraction = data_held_out(o);
     if (s->n_parts > 1) {
         shuffle_block(s, SPLIT_TRAIN, rng_key(o->seed, "data.mixture.train"));
-        shuffle_block(s, SPLIT_EVAL, rng_key(o->seed, "data.mixture.eval"));
+        if (!data_has_eval_source(o)) shuffle_block(s, SPLIT_EVAL, rng_key(o->seed, "data.mixture.eval"));
     }
     for (size_t i = 0; i < s->n_parts; i++) {
         for (int k = 0; k < 2; k++) {
@@ -378,8 +426,14 @@ static status lay_out(files_source *s, const data_options *o, const tokenizer *t
             TRY(row_space_lay_out(&s->parts[i].splits[k]));
             s->base.n_bytes += s->parts[i].splits[k].n_heap_bytes;
         }
-        TRY(check_sizes(s, o, i));
+        TRY(check_sizes(s, &laid_out, i));
     }
+    if (data_has_eval_source(o) && s->parts[0].splits[SPLIT_EVAL].n_rows == 0)
+        return ERR(
+            ERR_INPUT,
+            "data.eval_source %.500s: found no row of %lld tokens (data.seq_len) with a trained token, expected at "
+            "least one; give more text, or a larger data.seq_len",
+            o->eval_source, (long long)laid_out.seq_len);
     return OK;
 }
 
@@ -389,12 +443,31 @@ static uint64_t fingerprint_of(const files_source *s) {
     for (size_t i = 0; i < s->n_files; i++) {
         uint64_t facts[] = {s->stores[i].hash.low, s->stores[i].hash.high,
                             s->stores[i].is_text + 2 * (uint64_t)s->stores[i].kind, s->stores[i].has_prompts,
-                            s->n_parts > 1 ? s->parts[i].quota : 0};
+                            s->n_parts > 1 && i < s->n_train_files ? s->parts[i].quota : i >= s->n_train_files};
         ASSERT(XXH3_64bits_update(state, facts, sizeof facts) == XXH_OK);
     }
     uint64_t hash = XXH3_64bits_digest(state);
     XXH3_freeState(state);
     return hash;
+}
+
+/* Those of data.source, then those of data.eval_source. */
+static status find_files(files_source *s, const data_options *o) {
+    TRY(file_list_parse(o->source, &s->entries, &s->n_files));
+    s->n_train_files = s->n_files;
+    if (!data_has_eval_source(o)) return OK;
+    file_entry *more = NULL;
+    size_t n = 0, capacity = s->n_files;
+    status rc = file_list_parse_eval(o->eval_source, &more, &n);
+    if (rc == OK) {
+        s->entries = array_grow(s->entries, &capacity, s->n_files + n, sizeof *s->entries);
+        memcpy(s->entries + s->n_files, more, n * sizeof *more);
+        s->n_files += n;
+        free(more); /* the names are the source's now */
+        return OK;
+    }
+    file_list_free(more, n);
+    return rc;
 }
 
 status files_open(source **out, const data_options *o, const tokenizer *t) {
@@ -417,9 +490,9 @@ status files_open(source **out, const data_options *o, const tokenizer *t) {
     if (s->is_builtin) {
         s->entries = mem_alloc(sizeof *s->entries);
         s->entries[0].path = mem_string(o->source);
-        s->n_files = 1;
+        s->n_files = s->n_train_files = 1;
     } else {
-        TRY_GOTO(rc, file_list_parse(o->source, &s->entries, &s->n_files), fail);
+        TRY_GOTO(rc, find_files(s, o), fail);
         TRY_GOTO(rc, example_options_check(o), fail);
     }
     s->stores = mem_alloc(s->n_files * sizeof *s->stores);
@@ -467,11 +540,11 @@ bool data_source_has_records(const data_options *o) {
     return found;
 }
 
-uint64_t files_host_bytes_at_most(const data_options *o) {
+static uint64_t list_bytes_at_most(const data_options *o, const char *list) {
     uint64_t total = 0;
     file_entry *entries;
     size_t n;
-    if (file_list_parse(o->source, &entries, &n) == OK) {
+    if (file_list_parse(list, &entries, &n) == OK) {
         for (size_t i = 0; i < n; i++) {
             file_stamp stamp;
             if (file_stamp_get(entries[i].path, &stamp) == OK)
@@ -481,4 +554,8 @@ uint64_t files_host_bytes_at_most(const data_options *o) {
     error_clear(); /* files that cannot be read are reported when they are opened */
     file_list_free(entries, n);
     return total;
+}
+
+uint64_t files_host_bytes_at_most(const data_options *o) {
+    return list_bytes_at_most(o, o->source) + (data_has_eval_source(o) ? list_bytes_at_most(o, o->eval_source) : 0);
 }

@@ -8,15 +8,45 @@
 
 enum { LOOKED_AT = 16 }; /* records: they are all written alike */
 
-void data_list_missing(const data_options *o, strbuf *out) {
+static void list_missing(const char *source, strbuf *out) {
     file_entry *entries = NULL;
     size_t n = 0;
-    if (str_starts_with(o->source, "builtin:")) return;
-    if (file_list_parse(o->source, &entries, &n) != OK) error_clear(); /* whoever opens it says so */
+    if (file_list_parse(source, &entries, &n) != OK) error_clear(); /* whoever opens it says so */
     for (size_t i = 0; i < n; i++)
         if (entries[i].path && access(entries[i].path, F_OK) != 0)
             strbuf_printf(out, "%s%s", out->length ? ", " : "", entries[i].path);
     file_list_free(entries, n);
+}
+
+void data_list_missing(const data_options *o, strbuf *out) {
+    if (str_starts_with(o->source, "builtin:")) return;
+    list_missing(o->source, out);
+    if (data_has_eval_source(o)) list_missing(o->eval_source, out);
+}
+
+static void look_at_list(const char *source, data_look *look) {
+    file_entry *entries = NULL;
+    size_t n = 0;
+    if (file_list_parse(source, &entries, &n) != OK) error_clear(); /* whoever opens it says so */
+    for (size_t i = 0; i < n; i++) {
+        file_stamp stamp;
+        if (!entries[i].path || file_stamp_get(entries[i].path, &stamp) != OK) {
+            error_clear();
+            look->is_missing = true;
+            continue;
+        }
+        look->is_stream |= !stamp.is_regular;
+        look->n_bytes += stamp.n_bytes;
+    }
+    file_list_free(entries, n);
+}
+
+data_look data_source_look(const data_options *o) {
+    data_look look = {0};
+    if (str_starts_with(o->source, "builtin:")) return look;
+    look_at_list(o->source, &look);
+    if (data_has_eval_source(o)) look_at_list(o->eval_source, &look);
+    return look;
 }
 
 static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }

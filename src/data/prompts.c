@@ -167,14 +167,16 @@ static bool may_skip(const reading *s, status rc) {
     return rc == ERR_INPUT && !too_long && s->options->data->records.on_error == RECORDS_SKIP;
 }
 
-static status read_file(reading *s, const char *path) {
+static status read_file(reading *s, const char *path, bool only_eval) {
     record_options o = s->options->data->records;
     o.may_lack_response = o.ignores_response = true;
     records *file;
     TRY(records_open(&file, path, &o));
     record_skips skips = {records_skipped(file)};
-    uint64_t n = records_count(file), n_eval = (uint64_t)((double)n * s->options->data->eval_fraction);
-    if (s->options->data->eval_fraction > 0 && n > 1) n_eval = MAX(n_eval, 1);
+    double held_out = data_held_out(s->options->data);
+    uint64_t n = records_count(file), n_eval = (uint64_t)((double)n * held_out);
+    if (held_out > 0 && n > 1) n_eval = MAX(n_eval, 1);
+    if (only_eval) n_eval = n;
     status rc = OK;
     for (uint64_t i = 0; i < n && rc == OK; i++) {
         data_record r;
@@ -205,6 +207,17 @@ static status check_files(const data_options *o, const file_entry *entries, size
     return OK;
 }
 
+static status read_eval_files(reading *s) {
+    const data_options *d = s->options->data;
+    file_entry *entries = NULL;
+    size_t n = 0;
+    status rc = file_list_parse_eval(d->eval_source, &entries, &n);
+    if (rc == OK) rc = check_files(d, entries, n);
+    for (size_t i = 0; i < n && rc == OK; i++) rc = read_file(s, entries[i].path, true);
+    file_list_free(entries, n);
+    return rc;
+}
+
 static status read_files(prompt_set *set, const tokenizer *t, const char *tokenizer_name, const prompt_options *o) {
     const data_options *d = o->data;
     reading s = {.set = set, .options = o, .t = t};
@@ -217,7 +230,8 @@ static status read_files(prompt_set *set, const tokenizer *t, const char *tokeni
     TRY_GOTO(rc, chat_open(&c, t, tokenizer_name, &(chat_options){.format = d->chat, .kwargs = d->chat_kwargs}), done);
     s.chat = c;
     set->end = chat_end_of_turn(c);
-    for (size_t i = 0; i < n; i++) TRY_GOTO(rc, read_file(&s, entries[i].path), done);
+    for (size_t i = 0; i < n; i++) TRY_GOTO(rc, read_file(&s, entries[i].path, false), done);
+    if (data_has_eval_source(d)) TRY_GOTO(rc, read_eval_files(&s), done);
 done:
     chat_close(c);
     chat_tokens_free(&s.tokens);
@@ -249,7 +263,7 @@ static status check_options(const tokenizer *t, const prompt_options *o) {
 
 static status check_sizes(const prompt_set *s, const prompt_options *o) {
     const prompts_report *r = &s->report;
-    bool lacks_eval = o->data->eval_fraction > 0 && r->n[SPLIT_EVAL] == 0;
+    bool lacks_eval = data_evaluates(o->data) && r->n[SPLIT_EVAL] == 0;
     if (r->n[SPLIT_TRAIN] > 0 && !lacks_eval) return OK;
     return ERR(ERR_INPUT,
                "%.500s: found %llu prompts for training and %llu for evaluation (%llu have more than %lld tokens and "

@@ -141,6 +141,17 @@ static status lay_out_records(row_space *r) {
     return OK;
 }
 
+void row_space_lengths(row_space *r, uint64_t *lengths) {
+    uint64_t n = 0;
+    if (row_space_n_lengths(r) == 0) return;
+    if (r->kind != DATA_TEXT) {
+        row_space_example_sizes(r, lengths);
+        return;
+    }
+    for (size_t i = 0; i < r->n_records; i++)
+        for (uint64_t k = 0; k < r->records[i].n_documents; k++) lengths[n++] = document_of(&r->records[i], k).n;
+}
+
 status row_space_lay_out(row_space *r) {
     lay_out_texts(r);
     TRY(r->kind == DATA_TEXT ? lay_out_records(r) : row_space_lay_out_examples(r));

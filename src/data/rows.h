@@ -40,6 +40,8 @@ void row_space_init(row_space *r, int64_t T, bool pack, int32_t eos, uint64_t or
 void row_space_fini(row_space *r);
 void row_space_add(row_space *r, segment s); /* empty ones are skipped */
 status row_space_lay_out(row_space *r);      /* after the last segment; counts into their reports */
+/* Of its records or examples, as many as row_space_n_lengths: the tokens of each. Before it is laid out. */
+void row_space_lengths(row_space *r, uint64_t *lengths);
 /* Row `index`, counting on through shuffled epochs; returns the first place that holds no token. */
 int64_t row_space_fill(const row_space *r, uint64_t index, const data_row *out);
 uint64_t row_space_place(const row_space *r, uint64_t index); /* of a row that is not empty: below n_rows in every epoch */
@@ -70,7 +72,12 @@ static inline uint64_t documents_per_example(data_kind k) { return k == DATA_PAI
 static inline uint64_t row_space_n_examples(const row_space *r) {
     return r->kind == DATA_TEXT ? 0 : r->n_record_documents / documents_per_example(r->kind);
 }
+static inline uint64_t row_space_n_lengths(const row_space *r) {
+    return r->kind == DATA_TEXT ? r->n_record_documents : row_space_n_examples(r);
+}
 status row_space_lay_out_examples(row_space *r);
+/* Tokens that each example needs in a row, as far as that does not depend on the row. */
+void row_space_example_sizes(row_space *r, uint64_t *sizes);
 int64_t row_space_fill_examples(const row_space *r, uint64_t row, const data_row *out);
 /* The error for a split of which no example fits in a row. */
 status row_space_none_fits(const row_space *r, const char *name, split which);

@@ -29,7 +29,15 @@ struct source {
     int32_t pad;          /* what fills the rest of a row */
     uint64_t n_bytes;     /* of host memory held for the text */
     uint64_t fingerprint; /* of the tokens */
+    data_survey survey;   /* of the lengths alone: what rows do to them is in the reports */
 };
+
+/* ---- survey.c ---- */
+/* Lengths into the survey, which is zeroed but for `unit`, and the seq_len that holds them, at most `positions` (0: any).
+ * beside: tokens that a row needs beside one of them, -1 for records, whose last token is only a target. Sorts. */
+void survey_lengths(data_survey *s, uint64_t *lengths, size_t n, int64_t beside, int64_t positions);
+int64_t survey_row(int64_t n_tokens, int64_t positions); /* seq_len that holds them, at most `positions` (0: any) */
+int64_t survey_text_row(uint64_t n_tokens, int64_t positions); /* seq_len of plain text */
 
 status arithmetic_open(source **out, const data_options *o);
 status grammar_open(source **out, const data_options *o);
@@ -53,6 +61,7 @@ typedef struct file_entry {
 /* "a.jsonl:0.7, b.txt:0.3"; a backslash takes the character after it as it is. All have weights or none has. */
 bool data_is_record_file(const data_options *o, const char *path); /* does it hold JSON Lines? */
 status file_list_parse(const char *source, file_entry **out, size_t *n);
+status file_list_parse_eval(const char *source, file_entry **out, size_t *n); /* data.eval_source: no weights */
 void file_list_free(file_entry *entries, size_t n);
 
 int32_t chat_document_bos(const chat *c); /* what comes before a document; -1: nothing */

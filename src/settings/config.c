@@ -179,10 +179,8 @@ static const char *hint_for_other_program(const char *key) {
     static const struct {
         const char *names, *how;
     } rows[] = {
-        {"epochs num_epochs num_train_epochs max_epochs", "ralo counts steps: train.steps = epochs x rows per epoch / "
-                                                          "train.batch (rows of a step); the line `data` of a "
-                                                          "run has the rows per epoch, and how many steps they are"},
-        {"warmup_ratio", "train.warmup counts steps"},
+        {"epochs num_epochs num_train_epochs max_epochs", "use train.epochs, or train.steps for steps"},
+        {"warmup_ratio", "use train.warmup_ratio"},
         {"bf16 bfloat16", "use precision=bf16, or bf16_sr for no fp32 master copy"},
         {"fp16 float16", "use precision=fp16"},
         {"dtype torch_dtype param_dtype", "use precision=..."},
@@ -450,7 +448,8 @@ static status file_assign(file_reader *r, const setting *s, int element, const y
     if (n->kind == YAML_LIST && s->type == TYPE_PAIR && element == WHOLE) {
         if (!(text = list_text(n, r->memory))) return setting_refuse(s, where, key, "a list that is not two numbers");
     } else if (n->kind == YAML_LIST && takes_list(s)) {
-        if (!(text = names_text(n, r->memory))) return setting_refuse(s, where, key, "a list with something else than names");
+        if (!(text = names_text(n, r->memory)))
+            return setting_refuse(s, where, key, "a list with something else than names");
     } else if (n->kind == YAML_MAP && takes_pairs(s)) {
         if (!(text = map_text(n, r->memory)))
             return setting_refuse(s, where, key, "a map with something else than text");

@@ -35,7 +35,8 @@ typedef struct config {
         int base;            /* base_format */
         const char *adapter; /* "": new adapters; or a directory to begin from */
     } model;
-    data_options data; /* data.seed always equals train.seed */
+    data_options data;  /* data.seed always equals train.seed */
+    data_survey survey; /* no setting: what config_fit_data found; n 0: nothing */
     task_kind task;
     struct {
         int loss;          /* preference_kind less 1: none is no choice */
@@ -91,6 +92,8 @@ typedef struct config {
     const char *alias[256];    /* ... and the name it was given by, where that is another; NULL: its own */
 } config;
 
+enum { STEPS_USUAL = 600, WARMUP_USUAL = 50 }; /* train.steps and train.warmup at auto */
+
 void config_init(config *c); /* every default */
 void config_fini(config *c);
 void config_copy(config *out, const config *from);    /* with strings of its own; into storage that holds nothing */
@@ -110,6 +113,7 @@ status config_get(const config *c, const char *key, strbuf *out, const char *whe
 /* Checks what single ranges cannot: settings that must agree. Settings that were given but have no effect are named
  * in the log. */
 status config_check(const config *c);
+status config_check_schedule(const train_options *t); /* a part of it, once the steps of the run are known */
 void config_warn_no_effect_on_cpu(const config *c);         /* the same, where run.device: auto found no GPU */
 data_kind config_data_kind(const config *c);                /* what train.task and its loss read data as */
 const char *config_preset(const config *c);                 /* the preset that counts; NULL where model.path is given */

@@ -109,7 +109,7 @@ static void config_warn_no_effect(const config *c) {
     warn_if_given(c, "train.nonfinite", !fp16, "precision fp16 always skips such steps");
     bool has_problems = data_source_has_problems(c->data.source);
     bool asks = has_problems && c->task != TASK_PREFERENCE && c->task != TASK_RLOO && c->task != TASK_CRITIC;
-    bool keeps_back = builtin || c->data.eval_fraction > 0;
+    bool keeps_back = data_evaluates(&c->data);
     warn_if_given(c, "train.problems", asks || c->train.problems == 0,
                   has_problems ? "train.task preference and rloo ask no problems" : "data.source has no problems");
     warn_if_given(c, "train.eval_rows", keeps_back || c->train.eval_rows == 0, "data.eval_fraction is 0");
@@ -157,7 +157,7 @@ static void config_warn_no_effect(const config *c) {
     warn_if_given(c, "run.keep", c->run.save_last || c->train.save_every > 0, "no checkpoint is written");
     warn_if_given(c, "run.gpu", c->run.device != DEVICE_CPU, "run.device is cpu");
     warn_if_given(c, "run.tf32", c->run.device != DEVICE_CPU, "run.device is cpu");
-    bool warms = c->train.warmup > 0 || c->train.style == STYLE_DEEPSPEED;
+    bool warms = c->train.warmup != 0 || c->train.warmup_ratio > 0 || c->train.style == STYLE_DEEPSPEED;
     warn_if_given(c, "train.warmup_kind", warms, "train.warmup is 0");
     warn_if_given(c, "train.warmup_min_lr", warms, "train.warmup is 0");
     warn_if_given(c, "train.schedule_steps", c->train.schedule != SCHEDULE_CONSTANT, "train.schedule is constant");
@@ -191,6 +191,7 @@ static void config_warn_no_effect(const config *c) {
     for (size_t i = 0; i < ARRAY_LENGTH(of_records); i++)
         warn_if_given(c, of_records[i], has_records, "data.source is text, without records");
     warn_if_given(c, "data.eval_fraction", !builtin, "a built-in data.source makes its own held-out rows");
+    warn_if_given(c, "data.eval_fraction", builtin || !data_has_eval_source(&c->data), "data.eval_source is given");
 }
 
 void config_warn_no_effect_on_cpu(const config *c) {
@@ -250,10 +251,8 @@ static status check_mesh(const config *c) {
                RANKS_MOST);
 }
 
-status config_check(const config *c) {
-    const train_options *t = &c->train;
-    TRY(check_model(c));
-    TRY(check_mesh(c));
+/* The schedule of a run with this many steps. */
+status config_check_schedule(const train_options *t) {
     int64_t end = t->schedule_steps ? t->schedule_steps : t->steps;
     const char *end_key = t->schedule_steps ? "train.schedule_steps" : "train.steps";
     if (t->warmup > 0 && t->warmup >= end && t->schedule != SCHEDULE_CONSTANT)
@@ -264,6 +263,37 @@ status config_check(const config *c) {
     if (t->schedule == SCHEDULE_WSD && (double)t->warmup + t->decay_share * (double)end > (double)end)
         return ERR(ERR_INPUT, "train.warmup (%lld) and train.decay_share (%g of %lld steps) overlap; lower one of them",
                    (long long)t->warmup, t->decay_share, (long long)end);
+    return OK;
+}
+
+/* Epochs are counted in steps when the data is known. */
+static status check_epochs(const config *c) {
+    const train_options *t = &c->train;
+    if (t->epochs > 0 && t->steps > 0)
+        return ERR(
+            ERR_INPUT,
+            "train.epochs (%g, given by %s) and train.steps (%lld, given by %s) are both given; keep one of them, and "
+            "leave the other out (train.steps=auto, train.epochs=none)",
+            t->epochs, config_given_by(c, "train.epochs"), (long long)t->steps, config_given_by(c, "train.steps"));
+    if (t->warmup_ratio > 0 && t->warmup >= 0)
+        return ERR(ERR_INPUT, "train.warmup_ratio (%g) and train.warmup (%lld) are both given; keep one of them",
+                   t->warmup_ratio, (long long)t->warmup);
+    if (t->epochs > 0 && str_starts_with(c->data.source, "builtin:") &&
+        strcmp(c->data.source, "builtin:solutions") != 0 && c->task != TASK_RLOO)
+        return ERR(ERR_INPUT, "train.epochs: found %g with the endless %s, expected none; set train.steps", t->epochs,
+                   c->data.source);
+    return OK;
+}
+
+status config_check(const config *c) {
+    const train_options *t = &c->train;
+    TRY(check_model(c));
+    TRY(check_mesh(c));
+    TRY(check_epochs(c));
+    train_options usual =
+        *t; /* the steps of epochs, and of a warmup that follows from them, are checked with the request */
+    if (!t->steps) usual.steps = STEPS_USUAL;
+    if (t->epochs == 0 && t->warmup_ratio == 0 && t->warmup >= 0) TRY(config_check_schedule(&usual));
     if (t->schedule == SCHEDULE_WSD && t->style == STYLE_DEEPSPEED)
         return ERR(ERR_INPUT,
                    "train.schedule is wsd and train.schedule_style is deepspeed, which has no such schedule; "

@@ -176,7 +176,29 @@ static status check_no_earlier_run(const job *j, const char *dir) {
                dir, newest);
 }
 
+/* Is there a checkpoint to go on from? The same on all ranks, of which perhaps only the first sees it. */
+static status goes_on(const job *j, bool *out) {
+    comm *ranks = j->request.comm;
+    char found[4096] = "";
+    *out = j->request.resume && strcmp(j->request.resume, "auto") != 0;
+    if (!j->request.resume || *out) return OK;
+    if (!ranks || comm_rank(ranks) == 0) TRY(checkpoint_find_newest_quietly(j->asked_dir, found, sizeof found));
+    *out = found[0] != 0;
+    return ranks ? comm_broadcast(ranks, out, sizeof *out, 0) : OK;
+}
+
+/* A run that began with rows too short for its records goes on: its position counts them. */
+static status check_lengths(const job *j) {
+    data_survey s;
+    bool is_resumed;
+    TRY(goes_on(j, &is_resumed));
+    if (is_resumed || j->request.data.allow_cut) return OK;
+    dataset_survey(j->data, &s);
+    return data_survey_check(&s, j->request.data.source, j->request.plan.model.max_positions);
+}
+
 status job_check(const job *j) {
+    TRY(check_lengths(j)); /* first: other rows are another plan */
     TRY(plan_check_fit(&j->plan));
     if (*j->asked_dir) TRY(check_no_earlier_run(j, j->asked_dir)); /* before its other files: they follow from it */
     TRY(train_check(&j->request, &j->plan));

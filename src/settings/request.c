@@ -7,6 +7,7 @@
 #include "settings/place.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -22,25 +23,57 @@
  * nothing. */
 enum { POLICY_TOKENS = 1024, POLICY_ROWS = 16 };
 
+/* Files have theirs since config_fit_data. */
+static int64_t seq_len_of(const config *c) { return c->data.seq_len ? c->data.seq_len : SEQ_LEN_BUILTIN; }
+
 static void resolve_policy(config *c) {
     if (c->task != TASK_RLOO) return;
     if (!config_was_given(c, "train.lr")) c->train.lr = POLICY_LR;
     if (!config_was_given(c, "train.micro_batch"))
         c->train.micro_batch = c->train.rl.baseline
                                    ? c->train.rl.k
-                                   : MIN(MAX(POLICY_TOKENS / c->data.seq_len, (int64_t)1), (int64_t)POLICY_ROWS);
+                                   : MIN(MAX(POLICY_TOKENS / seq_len_of(c), (int64_t)1), (int64_t)POLICY_ROWS);
 }
 
 void config_resolve(config *c) {
     if (*c->model.path && c->model.init != INIT_RANDOM && !config_was_given(c, "train.lr"))
         c->train.lr = c->model.lora_rank || *c->model.adapter ? LORA_LR : PRETRAINED_LR;
     resolve_policy(c);
-    int64_t end = c->train.schedule_steps ? MIN(c->train.schedule_steps, c->train.steps) : c->train.steps;
-    if (!config_was_given(c, "train.warmup")) c->train.warmup = MIN(c->train.warmup, end / 10);
     const char *own = arena_format(&c->memory_of_strings, "%s/tokenizer.json", c->model.path);
     bool builtin = str_starts_with(c->data.source, "builtin:");
     if (*c->model.path && !builtin && !config_was_given(c, "data.tokenizer") && access(own, R_OK) == 0)
         c->data.tokenizer = c->model.path;
+}
+
+/* An epoch is every row once, or every prompt. Rounded up: 3 epochs are at least 3. */
+static status steps_of_epochs(const config *c, const plan_request *p, int64_t *out) {
+    enum { STEPS_MOST = 1000000000 };
+    const train_options *t = &c->train;
+    double rows = (double)c->survey.rows_per_epoch,
+           per_step = (double)(p->choice.micro_batch * p->choice.accumulation * mesh_size(&p->mesh, AXIS_DATA));
+    if (rows == 0)
+        return ERR(ERR_INPUT, "train.epochs: found %g, and data.source cannot be counted in rows; set train.steps",
+                   t->epochs);
+    if (c->task == TASK_RLOO) per_step = (double)t->rl.prompts;
+    double steps = ceil(t->epochs * rows / per_step * (1 - 1e-12)); /* 0.1 x 30 rows are 3, not 4 */
+    if (c->task == TASK_RLOO) steps *= (double)t->rl.updates;
+    if (steps > STEPS_MOST)
+        return ERR(ERR_INPUT, "train.epochs: found %g, which are %.3g steps, expected at most %d; lower it", t->epochs,
+                   steps, STEPS_MOST);
+    *out = MAX((int64_t)steps, 1);
+    return OK;
+}
+
+/* Steps and warmup of the run, once the rows of a step are known. */
+static status steps_from_config(const config *c, train_request *r) {
+    train_options *t = &r->train;
+    t->steps = c->train.steps ? c->train.steps : STEPS_USUAL;
+    if (t->epochs > 0) TRY(steps_of_epochs(c, &r->plan, &t->steps));
+    int64_t end = t->schedule_steps ? MIN(t->schedule_steps, t->steps) : t->steps;
+    t->warmup = c->train.warmup >= 0 ? c->train.warmup : MIN((int64_t)WARMUP_USUAL, end / 10);
+    if (t->warmup_ratio > 0) t->warmup = (int64_t)ceil(t->warmup_ratio * (double)end * (1 - 1e-12));
+    r->plan.run_steps = t->steps;
+    return config_check_schedule(t);
 }
 
 /* Rope works for any length; learned positions are a tensor of the file. */
@@ -206,7 +239,7 @@ static status baseline_from_config(const config *c, plan_request *p) {
                    "train.micro_batch: found %lld with rl.baseline_memory, expected the %lld of rl.k: a micro-batch is "
                    "all completions of a prompt; leave it out",
                    rows, k);
-    p->logits_chunk_bytes = k * c->data.seq_len * p->model.vocab * (int64_t)sizeof(float);
+    p->logits_chunk_bytes = k * seq_len_of(c) * p->model.vocab * (int64_t)sizeof(float);
     return OK;
 }
 
@@ -355,6 +388,7 @@ status request_from_config(const config *c, train_request *out) {
     const train_options *t = &c->train;
     *out = (train_request){.data = c->data,
                            .train = *t,
+                           .survey = c->survey,
                            .keep = c->run.keep,
                            .no_last_checkpoint = !c->run.save_last,
                            .timed = c->run.breakdown,
@@ -377,7 +411,8 @@ status request_from_config(const config *c, train_request *out) {
     out->data.vocab = p->model.vocab;
     p->choice = c->choice;
     TRY(batch_from_config(c, p));
-    p->seq_len = c->data.seq_len;
+    TRY(steps_from_config(c, out));
+    p->seq_len = out->data.seq_len = seq_len_of(c);
     p->open.precision = is_auto(c->choice.precision);
     p->choice.precision = until_chosen(c->choice.precision);
     p->optimizer = (optimizer_options){.beta1 = (float)t->beta1,
@@ -386,7 +421,7 @@ status request_from_config(const config *c, train_request *out) {
                                        .weight_decay = (float)t->weight_decay,
                                        .clip = (float)t->clip};
     /* Files without held-out text have no rows to evaluate. */
-    if (!str_starts_with(c->data.source, "builtin:") && c->data.eval_fraction == 0) out->train.eval_rows = 0;
+    if (!data_evaluates(&c->data)) out->train.eval_rows = 0;
     p->logits_chunk_bytes = c->memory.logits_chunk;
     TRY(baseline_from_config(c, p));
     TRY(recompute_parse(&p->choice.recompute, c->memory.recompute));
@@ -402,7 +437,6 @@ status request_from_config(const config *c, train_request *out) {
     p->target.comm_bytes = comm_work_bytes;
     if (kind != DEVICE_CPU) use_links(p, c->comm.transport == DEVICE_TRANSPORT_NCCL);
     p->state_copies = t->save_every > 0 ? 1 : 0;
-    p->run_steps = t->steps;
     out->preference = preference_from_config(c);
     out->reference = (reference_kind)c->preference.reference;
     out->reward = c->reward;
@@ -444,7 +478,8 @@ status request_for_plan(train_request *r, const config *c, const char *asked, in
     TRY(mesh_from_config(c, world, &p->mesh));
     if (asked || !r->backend) limits_of_hardware(r, c, machine);
     else TRY(limits_of_machine(r, c, (limits_ranks){ranks_here(r, world, machine), 1}, false));
-    return batch_from_config(c, p);
+    TRY(batch_from_config(c, p));
+    return steps_from_config(c, r);
 }
 
 /* Ranks with GPUs: which of them share one, how their messages travel, and how its memory is divided. Each rank has
@@ -463,6 +498,7 @@ status request_use_comm(train_request *r, const config *c, comm *ranks) {
     if (!ranks) return OK;
     p->mesh = *comm_mesh(ranks);
     TRY(batch_from_config(c, p));
+    TRY(steps_from_config(c, r));
     int here = comm_node_size(ranks), n_sharing = 1;
     if (!c->run.threads) r->n_threads = p->target.n_threads = r->data.n_threads = comm_cores(ranks);
     if (!config_was_given(c, "run.bind") && here > 1) r->bind = false; /* the launcher binds ranks, or nobody does */

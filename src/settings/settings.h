@@ -5,6 +5,7 @@
  *     config_init(&c);
  *     TRY(config_read_file(&c, "run.yaml"));
  *     config_resolve(&c);
+ *     TRY(config_fit_data(&c, false));
  *     job j;
  *     TRY(job_init(&j, &c, NULL));
  *     TRY(job_open(&j));
@@ -18,6 +19,9 @@
 
 /* Defaults that depend on other settings: a short run gets a short warmup, a model directory brings its tokenizer. */
 void config_resolve(config *c);
+/* Settings that follow from the data, which is read for them: data.seq_len. Before a request is made. is_plan: files may be
+ * missing, and the lengths of records are looked at also where nothing follows from them. (fit_data.c) */
+status config_fit_data(config *c, bool is_plan);
 status model_from_config(const config *c, model_config *out);
 status request_from_config(const config *c, train_request *out);
 /* The request of `ralo plan`: the first rank of parallel.* (or of `world` ranks; 0: not given), on the named machine

@@ -210,13 +210,14 @@ static void metrics_shown(const train_metrics *m, char out[METRICS_SHOWN][64], i
             snprintf(out[(*n)++], sizeof out[0], "%s %.4g", m->list[i].row->label, m->list[i].value);
 }
 
-enum { MAX_PARTS = 12 };
+enum { MAX_PARTS = 13 };
 static int line_parts(const track *t, const record *r, line_part parts[MAX_PARTS]) {
     const train_step_report *s = &r->step.report;
     char number[32], used[32];
     int n = 0;
     part_add(parts, &n, 0, "%3.0f %%", s->steps > 0 ? floor(100.0 * (double)s->step / (double)s->steps) : 0.0);
     part_add(parts, &n, 0, "step %lld/%lld", (long long)s->step, (long long)s->steps);
+    if (s->epoch > 0) part_add(parts, &n, 3, "epoch %.2f", s->epoch);
     part_add(parts, &n, 0, fabs(s->loss) < 1e5 ? "loss %.4f" : "loss %.4g", s->loss);
     if (s->skipped) part_add(parts, &n, 1, "skipped");
     char shown[METRICS_SHOWN][64];

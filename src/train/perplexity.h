@@ -4,6 +4,8 @@
  * The text is cut into windows of seq_len tokens; every token but the first of the text is predicted once, from the tokens
  * before it in its window. The program is the evaluation section of training and nothing else: parameters and one forward.
  *
+ * Of records the loss counts the responses alone, as training does: whole records stand in rows, each a document of its own.
+ *
  *     perplexity_report r;
  *     TRY(perplexity_measure(&(perplexity_options){.source = "models/qwen", .path = "text.txt", ...}, NULL, &r));
  */
@@ -13,9 +15,11 @@ typedef struct perplexity_options {
     const char *source;    /* as generator_options.source */
     const char *adapter;   /* likewise */
     const char *tokenizer; /* likewise */
-    const char *path;      /* of the text */
+    const char *path;      /* of the text, or of the records in messages */
+    const chat_tokens *records; /* borrowed; NULL: the text is read */
+    size_t n_records;
     double last;           /* share of its bytes that is taken, from the end; 1: all. A cut character is left out */
-    int64_t seq_len;       /* 0: 512, or the model's positions where they are fewer */
+    int64_t seq_len;       /* 0: 512, of records as many as the longest needs; at most the model's positions */
     int64_t batch;         /* windows at once; 0: 8 */
     precision precision;
     uint64_t device_limit; /* 0: what the machine has */
@@ -26,12 +30,13 @@ typedef struct perplexity_options {
 } perplexity_options;
 
 typedef struct perplexity_report {
-    uint64_t n_bytes, n_tokens; /* of the text that was taken */
-    uint64_t n_predicted;       /* tokens: all but the first */
+    uint64_t n_bytes, n_tokens; /* of the text that was taken; of records, bytes 0 */
+    uint64_t n_predicted;       /* tokens: all but the first; of records, those of responses */
+    uint64_t n_too_long;        /* records longer than the model's positions: they are not counted */
     int64_t seq_len;
     double loss;          /* nats per predicted token */
     double perplexity;    /* e^loss */
-    double bits_per_byte; /* the whole loss over the bytes of the text */
+    double bits_per_byte; /* the whole loss over the bytes of the text; NaN of records */
     double seconds;
     ledger memory;
 } perplexity_report;

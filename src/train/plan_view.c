@@ -5,7 +5,8 @@
 #include <stdlib.h>
 
 status plan_view_init(plan_view *v, const train_request *r, const plan *p) {
-    *v = (plan_view){.plan = p, .disk = train_disk_of(r, p), .frozen = r->frozen};
+    *v = (plan_view){.plan = p, .disk = train_disk_of(r, p), .frozen = r->frozen, .survey = r->survey};
+    if (p->request.policy.on) v->prompts_per_step = (double)r->train.rl.prompts / (double)r->train.rl.updates;
     if (r->frozen.dir) TRY(frozen_plan_bytes(r, p, v->frozen_planned));
     TRY(plan_rungs(p, v->rungs));
     if (mesh_size(&p->request.mesh, AXIS_PIPELINE) > 1) TRY(plan_stages(p, &v->stages));
@@ -33,8 +34,41 @@ static void print_frozen(const plan_view *v, FILE *out) {
         str_format_bytes(b, v->frozen_planned[TIER_HOST]));
 }
 
+/* How often the run sees its data: of rollouts prompts are counted, else rows. */
+static double epochs_of(const plan_view *v) {
+    const plan_request *r = &v->plan->request;
+    double rows = (double)plan_tokens_per_step(v->plan) / (double)r->seq_len;
+    if (v->prompts_per_step > 0) rows = v->prompts_per_step;
+    return (double)r->run_steps * rows / (double)v->survey.rows_per_epoch;
+}
+
+static void print_survey(const plan_view *v, FILE *out) {
+    const data_survey *s = &v->survey;
+    const char *indent = "data      ";
+    strbuf text;
+    strbuf_init(&text);
+    data_survey_describe(s, &text);
+    if (text.length) {
+        fprintf(out, "%s%s\n", indent, text.text);
+        indent = "          ";
+    }
+    strbuf_fini(&text);
+    if (s->rows_per_epoch)
+        fprintf(out, "%s%llu %s per epoch; %lld steps are %.4g epochs\n", indent, (unsigned long long)s->rows_per_epoch,
+                v->prompts_per_step > 0 ? "prompts" : "rows", (long long)v->plan->request.run_steps, epochs_of(v));
+}
+
+static json_t *survey_json(const data_survey *s) {
+    return json_pack("{s:s, s:I, s:I, s:b, s:{s:I, s:I, s:I, s:I, s:I}, s:I, s:I, s:I}", "unit", s->unit, "n",
+                     (json_int_t)s->n, "seq_len", (json_int_t)s->seq_len, "seq_len_auto", s->is_chosen, "tokens", "min",
+                     (json_int_t)s->min, "median", (json_int_t)s->median, "p95", (json_int_t)s->p95, "p99",
+                     (json_int_t)s->p99, "max", (json_int_t)s->max, "cut", (json_int_t)s->n_cut, "dropped",
+                     (json_int_t)s->n_dropped, "rows_per_epoch", (json_int_t)s->rows_per_epoch);
+}
+
 void plan_view_print(const plan_view *v, FILE *out) {
     plan_print(v->plan, out);
+    print_survey(v, out);
     print_frozen(v, out);
     train_disk_print(&v->disk, out);
     plan_print_rungs(v->plan, v->rungs, out);
@@ -49,6 +83,7 @@ json_t *plan_view_json(const plan_view *v) {
                             json_pack("{s:s, s:I, s:I}", "path", v->frozen.dir, "device",
                                       (json_int_t)v->frozen_planned[TIER_DEVICE], "host",
                                       (json_int_t)v->frozen_planned[TIER_HOST]));
+    if (v->survey.n) json_object_set_new(root, "data", survey_json(&v->survey));
     json_object_set_new(
         root, "fits",
         json_boolean(plan_fits(v->plan) && (!v->stages || plan_stage_without_room(v->plan, v->stages) < 0)));

@@ -32,7 +32,8 @@ struct trainer {
     best best;
     checkpoint_tensor *tensors;
     size_t n_tensors;
-    double eval_reported_s; /* when the evaluation, or what comes before the run, began or last reported progress */
+    uint64_t rows_per_epoch; /* 0: the data is endless */
+    double eval_reported_s;  /* when the evaluation, or what comes before the run, began or last reported progress */
     train_state state;
     lora_base base;            /* under adapters; all 0: there are none */
     char *description;         /* of the model, for export */
@@ -46,6 +47,7 @@ static status run_step(trainer *t, bool next_step_follows, train_step_report *re
     /* All ranks see this and may end here: they finish an earlier save together. */
     if (o.skipped && t->r->comm && t->checkpoints) TRY(checkpointer_wait(t->checkpoints));
     TRY(stepper_finish(&t->step, &o, report));
+    report->epoch = t->rows_per_epoch ? (double)t->state.data_row / (double)t->rows_per_epoch : 0;
     if (t->task->after) TRY(t->task->after(t->self, report));
     if (report->step == 1) t->state.first_loss = report->loss;
     if (isfinite(report->loss)) t->state.last_loss = report->loss;
@@ -250,6 +252,9 @@ static status open_parts(trainer *t) {
                        .nvme_path = r->nvme_path ? r->nvme_path : r->run_dir,
                        .comm = r->comm};
     t->eval_reported_s = clock_s();
+    data_survey survey;
+    dataset_survey(t->d, &survey);
+    t->rows_per_epoch = survey.rows_per_epoch;
     TRY(frozen_prepare(&(frozen_job){r, t->p, t->d, t->o, pause_numbers, t}));
     TRY(open_memory(t, &eo));
     if (exec_disk_method(t->e)) train_say(t->o, "nvme offload in %s: %s", eo.nvme_path, exec_disk_method(t->e));
@@ -390,14 +395,22 @@ static status evaluate_between(trainer *t, train_result *out) {
     return OK;
 }
 
+/* train.patience: an evaluation that a signal interrupted was not counted, and comes before the next step. */
+static status catch_up(trainer *t, train_result *out) {
+    const checkpoint_patience *p = &t->state.patience;
+    if (!*p->metric || p->evaluated == t->state.step || !evaluates_after(t, t->state.step)) return OK;
+    return evaluate_between(t, out);
+}
+
 static status loop(trainer *t, train_result *out) {
     const train_options *o = &t->r->train;
     int64_t saved_at = -1;
     bool stop = false, is_due = false;
+    TRY(catch_up(t, out));
     if (t->state.step >= o->steps)
         train_say(t->o, "nothing is left to train: step %lld was reached and train.steps is %lld; raise it to continue",
                   (long long)t->state.step, (long long)o->steps);
-    while (t->state.step < o->steps) {
+    while (t->state.step < o->steps && !best_gave_up(&t->best, &t->state)) {
         TRY(ask_for_stop(t, &stop));
         if (stop && may_save(t)) break;
         train_step_report report;
@@ -417,14 +430,23 @@ static status loop(trainer *t, train_result *out) {
     if (saved_at != t->state.step && wanted) TRY(trainer_save(t));
     TRY(trainer_wait(t));
     out->saved = t->checkpoints && (saved_at == t->state.step || wanted);
-    return t->state.step < o->steps ? interrupted(t, "after", t->r->run_dir) : OK;
+    if (t->state.step == o->steps || !best_gave_up(&t->best, &t->state))
+        return t->state.step < o->steps ? interrupted(t, "after", t->r->run_dir) : OK;
+    const checkpoint_patience *p = &t->state.patience;
+    train_say(t->o,
+              "stopped after step %lld of %lld: %s has not been better than %.6g, of step %lld, in %lld evaluations "
+              "(train.patience)",
+              (long long)t->state.step, (long long)o->steps, p->metric, p->value, (long long)p->step,
+              (long long)p->worse);
+    return OK;
 }
 
 /* The steps are done and saved as the request wants it. */
 static status finish(trainer *t, train_result *out) {
     const train_request *r = t->r;
+    bool is_known = out->eval.step == t->state.step && best_gave_up(&t->best, &t->state);
     if (evaluates(t)) {
-        TRY(trainer_evaluate(t, &out->eval));
+        if (!is_known) TRY(trainer_evaluate(t, &out->eval));
         if (t->task->examples) TRY(t->task->examples(t->self));
     }
     return r->export_dir ? export_model(t) : OK;

@@ -29,7 +29,7 @@ static bool has_file(const train_options *o) { return o->sample_prompts && *o->s
 
 status samples_check(const train_request *r) {
     const train_options *o = &r->train;
-    if (!o->sample_every || has_file(o) || str_starts_with(r->data.source, "builtin:") || r->data.eval_fraction > 0)
+    if (!o->sample_every || has_file(o) || str_starts_with(r->data.source, "builtin:") || data_evaluates(&r->data))
         return OK;
     return ERR(ERR_INPUT,
                "train.sample_prompts: found none with data.eval_fraction 0, expected a file: without it prompts are "

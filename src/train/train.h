@@ -81,12 +81,14 @@ typedef struct train_options {
     rl_options rl;
     critic_settings critic;
     int64_t steps, micro_batch, accumulation;
+    double epochs; /* what steps are made of in a request; 0: not given */
     int64_t batch; /* rows of a step: micro_batch * accumulation; 0: not given */
     double lr, min_lr_ratio;
     schedule_kind schedule;
     schedule_style style;
     int64_t schedule_steps; /* the schedule ends here; 0 = steps */
-    int64_t warmup;         /* steps */
+    int64_t warmup;         /* steps ... */
+    double warmup_ratio;    /* ... or in settings a share of them; 0: not given */
     warmup_kind warmup_kind;
     double warmup_min_lr;
     double decay_share; /* wsd: share of the steps spent decaying at the end */
@@ -98,6 +100,7 @@ typedef struct train_options {
     int64_t samples, sample_tokens;            /* prompts; most new tokens of each */
     const char *sample_prompts;                /* file of prompts; NULL or "": beginnings of held-out rows */
     nonfinite_policy nonfinite;
+    int64_t patience;      /* evaluations without a better one before the run ends; 0: it does not */
     const char *save_best; /* number of evaluations by which a best checkpoint is kept; NULL or "": none */
     weighting_kind weighting;
     int rho1_mode;              /* selection_kind less 1: none is no choice */
@@ -173,6 +176,7 @@ void train_metrics_add(train_metrics *m, const task_metric *row, double value);
 
 typedef struct train_step_report {
     int64_t step, steps;
+    double epoch; /* of the data seen so far: 1.5 is one and a half; 0 of an endless source */
     double loss, grad_norm, lr, tokens_per_second, step_ms, loss_scale;
     double flops_per_second;
     uint64_t tokens;
@@ -243,6 +247,7 @@ struct train_request {
     reward_options reward;         /* of tasks that score completions */
     plan_request plan;
     data_options data;
+    data_survey survey; /* of the data, where it was looked at before the request was made; n 0: not */
     train_options train;
     const task *task; /* as task_shape sets it; NULL: TASK_SFT */
     const char *run_dir;
@@ -348,6 +353,8 @@ void train_interrupt(void);
 typedef struct plan_view {
     const plan *plan;
     train_disk disk;
+    data_survey survey;
+    double prompts_per_step; /* of a rollout task; 0: rows are counted */
     frozen_model frozen;
     uint64_t frozen_planned[TIER_COUNT]; /* what its program takes, before that of the plan is opened */
     plan_rung rungs[PLAN_RUNGS];

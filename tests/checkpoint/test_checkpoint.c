@@ -387,6 +387,11 @@ static void every_number_of_the_state_has_a_range(void **state) {
         {"best", "metric", "1"},
         {"best", "value", "\"nan\""},
         {"best", "step", "-1"},
+        {"patience", "metric", "\"val loss\""},
+        {"patience", "value", "\"nan\""},
+        {"patience", "step", "-1"},
+        {"patience", "worse", "-1"},
+        {"patience", "evaluated", "1e3"},
     };
     world w;
     world_init(&w, 1);

@@ -50,8 +50,14 @@ check 0 "host" -- plan "${tiny[@]}" --set data.source=qa.jsonl
 
 # ---- rows too short for a good part of the records are said aloud, the odd one is not
 check 0 "!longer than a row" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=long-rows
+check 2 "qa.jsonl: 90 of 90 records are longer than a row of 24 tokens" "data.seq_len=64 keeps all" "data.allow_cut=true" -- \
+    train "${tiny[@]}" --set data.source=qa.jsonl --set data.seq_len=24 --set run.dir=never
+[ ! -e never ] || fail "a refused run left its directory"
 check 0 "warning: 86 of 86 records are longer than a row of 24 tokens: " "a larger data.seq_len" -- \
-    train "${tiny[@]}" --set data.source=qa.jsonl --set data.seq_len=24 --set run.dir=short-rows
+    train "${tiny[@]}" --set data.source=qa.jsonl --set data.seq_len=24 --set data.allow_cut=true --set run.dir=short-rows
+check 0 "records of " "data.seq_len 64 (auto) holds all of them" -- \
+    train "${tiny[@]}" --set data.source=qa.jsonl --set data.seq_len=auto --set train.steps=1 --set run.dir=auto-rows
+grep -q "seq_len: 64" auto-rows/config.yaml || fail "the length that was chosen is not in config.yaml"
 
 # ---- keys of another name, and turns without a format
 sed 's/question/input/; s/answer/output/' qa.jsonl >named.jsonl

@@ -36,8 +36,8 @@ became train.micro_batch=4 precision=fp16 -- "$ds/zero2-cpu-fp16.json" # the sam
 became memory.offload.params=nvme memory.offload.states=nvme memory.nvme_path=/local_nvme memory.bucket=200000000 \
     memory.prefetch=1 'memory.recompute={every: 4}' precision=bf16 train.accumulation=16 -- \
     --deepspeed "$ds/zero3-nvme-bf16.json" --preset llama2-7b
-became train.lr=0.003 train.steps=600 train.warmup=50 train.schedule=cosine precision=fp32 -- --deepspeed "$ds/auto.json"
-became train.lr=0.5 precision=bf16 train.micro_batch=3 train.steps=30 train.warmup=3 -- --deepspeed "$ds/auto.json" \
+became train.lr=0.003 train.steps=auto train.warmup=auto train.schedule=cosine precision=fp32 -- --deepspeed "$ds/auto.json"
+became train.lr=0.5 precision=bf16 train.micro_batch=3 train.steps=30 train.warmup=auto -- --deepspeed "$ds/auto.json" \
     --set train.lr=0.5 --set precision=bf16 --set train.micro_batch=3 --set train.steps=30
 became model.preset=qwen2.5-7b train.accumulation=2048 memory.offload.grads=host memory.offload.states=host \
     memory.recompute=full precision=bf16 -- "$old/treepo-7b.yaml"

@@ -25,6 +25,8 @@ collect plan plan --profile $few --limit 64M
 collect plan plan $few --set parallel.pipeline=2 --set parallel.sequence=2 --set train.accumulation=4
 collect plan plan $few --set train.sample_every=2
 collect plan plan $few --set train.task=rloo
+printf '{"prompt": "2+2=", "completion": "4"}\n{"prompt": "2+3=", "completion": "5"}\n' >sums.jsonl
+collect plan plan $few --set data.source=sums.jsonl --set data.seq_len=auto
 collect plan plan $few --set 'memory.place=embed=cpu:0, layers.0=cpu:1, layers.1=cpu:2, head=cpu:3'
 "$RALO" devices --hardware cpu-2 | grep -v '^disk' >machine.yaml # without a disk nothing is predicted for nvme
 collect plan plan $few --hardware machine.yaml --set memory.offload.states=nvme

@@ -82,7 +82,8 @@ train_state state_of(int64_t step) {
                          .first_loss = 0.1 + 0.2,
                          .last_loss = NAN,
                          .seed = 0xffffffffffffffffu,
-                         .best = {.metric = "val/reward", .value = -0.1, .step = step / 2}};
+                         .best = {.metric = "val/reward", .value = -0.1, .step = step / 2},
+                         .patience = {"val/loss", 0.3, step / 2, 3, step}};
 }
 
 checkpointer *open_or_die(world *w, int64_t keep) {
@@ -156,6 +157,9 @@ void expect_loads(world *w, int64_t step) {
     assert_true(s.first_loss == want.first_loss && isnan(s.last_loss));
     assert_string_equal(s.best.metric, want.best.metric);
     assert_true(s.best.value == want.best.value && s.best.step == want.best.step);
+    assert_string_equal(s.patience.metric, want.patience.metric);
+    assert_true(s.patience.value == want.patience.value && s.patience.step == want.patience.step);
+    assert_true(s.patience.worse == want.patience.worse && s.patience.evaluated == want.patience.evaluated);
     assert_true(s.scaler.scale == want.scaler.scale && s.scaler.clean_steps == 17 && s.scaler.hysteresis_left == 2);
 }
 

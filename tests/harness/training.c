@@ -66,6 +66,7 @@ static status set_all(config *c, const training *t) {
 status training_request(const training *t, config *c, train_request *out) {
     config_init(c);
     TRY(set_all(c, t));
+    TRY(config_fit_data(c, false));
     TRY(request_from_config(c, out));
     if (t->backend) out->backend = t->backend;
     if (t->task) TRY(task_shape(t->task, out));

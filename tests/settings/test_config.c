@@ -19,7 +19,7 @@ static void test_defaults(void **state) {
     assert_int_equal(c.model.layers, 0);
     assert_int_equal(c.model.tied, -1);
     assert_string_equal(c.data.source, "builtin:arithmetic");
-    assert_int_equal(c.data.seq_len, 128);
+    assert_int_equal(c.data.seq_len, 0); /* auto */
     assert_true(c.data.pack);
     assert_true(c.train.beta1 == 0.9 && c.train.beta2 == 0.95 && c.train.eps == 1e-8);
     assert_int_equal(c.train.schedule, SCHEDULE_COSINE);
@@ -231,7 +231,7 @@ static void test_words_and_null(void **state) {
     config_fini(&c);
     REFUSED("train: {lr: null}", "train.lr", "'null'", "(0, 10]");
     REFUSED("train: {lr: auto}", "train.lr");
-    REFUSED("train:\n  steps:\n", ":2", "train.steps");
+    REFUSED("train:\n  accumulation:\n", ":2", "train.accumulation");
 }
 
 /* A word, a map with one entry in a file, the same map or plain text on the command line. */
@@ -362,10 +362,10 @@ static void test_unknown_keys_name_the_nearest(void **state) {
         SAYS("unknown setting", "ralo help settings");
     }
     /* What others say in another way. */
-    REFUSED("train: {num_train_epochs: 3}\n", "train.num_train_epochs", "train.steps", "rows per epoch");
+    REFUSED("num_train_epochs: 3\n", "'num_train_epochs'", "train.epochs");
     REFUSED("bf16: true\n", "'bf16'", "precision=bf16");
     REFUSED("fsdp: full_shard\n", "'fsdp'", "parallel.zero=3");
-    REFUSED("warmup_ratio: 0.1\n", "'warmup_ratio'", "train.warmup");
+    REFUSED("warmup_ratio: 0.1\n", "'warmup_ratio'", "train.warmup_ratio");
     REFUSED("zzzzzz: {}\n", "'zzzzzz'", "ralo help settings");
     REFUSED("train: {quux_corge: 1}\n", "'train.quux_corge'", "ralo help settings");
     REFUSED("train: 3\n", ":1:", "'train'", "group", "expected a map");

@@ -256,7 +256,7 @@ static void test_auto_is_what_the_rest_says(void **state) {
                                "train.betas=[0.1, 0.2]"};
     memcpy(q.set, set, sizeof set);
     GIVES(q, "train.lr", "0.25", "precision", "bf16", "train.clip", "none", "train.steps", "77", "train.betas",
-          "[0.1, 0.2]", "train.weight_decay", "0.1", "train.warmup", "50", "train.warmup_kind", "linear",
+          "[0.1, 0.2]", "train.weight_decay", "0.1", "train.warmup", "auto", "train.warmup_kind", "linear",
           "train.schedule", "linear", "memory.recompute", "full");
     REPORTS(q, "optimizer.params.lr = auto", "-> train.lr = 0.25  (auto)", "-> precision = bf16  (auto)",
             "-> train.clip = none  (auto)", "-> train.steps = 77  (auto)");

@@ -1,0 +1,79 @@
+/* fit_data.c - settings that follow from the data: the tokens of a row, and the rows of an epoch.
+ *
+ * The data is read for this before there is a plan, through the token cache, so reading it again for training costs
+ * little. What was chosen stands in the settings from then on, and so in the config.yaml of the run: a resumed run does
+ * not choose again. A source that is not there (a plan made elsewhere) or cannot be read twice (a pipe) gets rows
+ * of plain text; training refuses those that are too short for it. */
+#include "settings/settings.h"
+
+#include <stdlib.h>
+
+enum { SURVEYED_MOST = 64 << 20, COMPLETION_USUAL = 512 };
+
+static bool is_builtin(const config *c) { return str_starts_with(c->data.source, "builtin:"); }
+
+static data_options options_of(const config *c, const model_config *m) {
+    data_options o = c->data;
+    o.positions = m->max_positions;
+    o.n_threads = c->run.threads;
+    o.kind = c->task == TASK_RLOO ? DATA_PROMPTS : config_data_kind(c);
+    o.completion = c->train.rl.max_completion ? c->train.rl.max_completion : COMPLETION_USUAL;
+    o.skip_long_prompts = c->train.rl.skip_long;
+    o.longest_prompt = INT32_MAX; /* what is too long is refused when the run is opened */
+    return o;
+}
+
+/* An evaluation without a row, or a prompt that is too long, is refused by the run itself, in its own words. */
+static status survey(config *c, const data_options *o) {
+    dataset *d;
+    TRY(dataset_open(&d, o));
+    dataset_survey(d, &c->survey);
+    dataset_close(d);
+    /* Completions have at most half of a row, unless they are given: here all of the usual ones. */
+    bool is_rl = c->task == TASK_RLOO && !c->train.rl.max_completion && c->survey.is_chosen;
+    if (is_rl) c->survey.seq_len = MIN(MAX(c->survey.seq_len, (int64_t)2 * COMPLETION_USUAL), o->positions);
+    return OK;
+}
+
+static void survey_or_warn(config *c, const data_options *o) {
+    if (survey(c, o) == OK) return;
+    log_warn("training would stop: %s", error_message());
+    error_clear();
+}
+
+/* What auto meant stands in the settings of the run: a run that is resumed with more steps has the warmup that it began with. */
+static void resolve_steps(config *c) {
+    train_options *t = &c->train;
+    if (!t->steps) t->steps = STEPS_USUAL;
+    int64_t end = t->schedule_steps ? MIN(t->schedule_steps, t->steps) : t->steps;
+    if (t->warmup < 0 && t->warmup_ratio == 0) t->warmup = MIN((int64_t)WARMUP_USUAL, end / 10);
+}
+
+status config_fit_data(config *c, bool is_plan) {
+    model_config m;
+    bool is_auto = c->data.seq_len == 0;
+    bool counts = c->train.epochs > 0;
+    if (!counts) resolve_steps(c);
+    if (!counts && (is_builtin(c) || (!is_plan && !is_auto))) return OK;
+    TRY(model_from_config(c, &m));
+    data_options o = options_of(c, &m);
+    data_look look = data_source_look(&o);
+    if (look.is_stream || (is_plan && look.is_missing)) {
+        if (counts)
+            return ERR(ERR_INPUT, "train.epochs: found %g, and data.source %s %s; set train.steps instead",
+                       c->train.epochs, c->data.source, look.is_missing ? "is not there" : "can be read only once");
+        if (is_auto) c->data.seq_len = data_text_row(o.positions);
+        if (is_auto)
+            log_warn("data.seq_len: found no lengths of records to choose it from, as data.source %s; took %lld",
+                     look.is_missing ? "is not there" : "can be read only once", (long long)c->data.seq_len);
+        return OK;
+    }
+    if (is_auto || counts) {
+        TRY(survey(c, &o));
+        c->data.seq_len = c->survey.seq_len;
+    } else if (look.n_bytes <= SURVEYED_MOST) {
+        survey_or_warn(c, &o);
+    }
+    config_resolve(c); /* defaults that follow from the length of a row */
+    return OK;
+}
