@@ -472,6 +472,7 @@ static status file_fsdp(file_reader *r, const yaml_node *n, const char *key, boo
     const char *where = arena_format(r->memory, "%s:%d", r->path, n->line);
     TRY(fsdp_translate(where, key, n->kind == YAML_SCALAR ? n->text : "a list", &t));
     *taken = t.is_fsdp;
+    fsdp_warn(where, key, &t);
     for (int i = 0; i < t.n; i++) {
         int element;
         yaml_node value = {.kind = YAML_SCALAR, .text = t.value, .line = n->line};
@@ -560,6 +561,7 @@ status config_set(config *c, const char *assignment, const char *where) {
     bool is_flow = s && ((takes_pairs(s) && *text == '{') || (takes_list(s) && *text == '['));
     fsdp_translation fsdp = {0};
     if (!s) TRY_GOTO(rc, fsdp_translate(where, key, text, &fsdp), done);
+    fsdp_warn(where, key, &fsdp);
     for (int i = 0; i < fsdp.n; i++)
         TRY_GOTO(rc,
                  setting_assign(c, setting_find(fsdp.settings[i], &element), WHOLE, fsdp.value, false, where, key,
@@ -617,6 +619,12 @@ done:
 bool config_knows(const char *key) {
     int element;
     return setting_find(key, &element) || group_exists(key);
+}
+
+bool config_has_key(const char *key, bool is_map) {
+    int element;
+    const setting *s = setting_find(key, &element);
+    return is_map ? group_exists(key) : s && strcmp(s->key, key) == 0;
 }
 
 const char *config_given_by(const config *c, const char *key) {
