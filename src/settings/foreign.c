@@ -165,6 +165,7 @@ status foreign_offer(foreign_reader *r, const foreign_item *i, const char *setti
     const char *where = i ? foreign_where(r, i) : r->file->path, *who = config_given_by(r->c, setting);
     const char *name = i ? i->key : setting;
     config_offer_result result;
+    if (r->f->n_files == 1 && strcmp(who, "another file") == 0) who = "another key";
     /* A number that was converted is refused with the number in the file beside it. */
     if (i && strcmp(i->text, value) != 0) name = foreign_format(r, "%s = %.100s", i->key, i->text);
     status rc = config_offer(r->c, setting, value, where, name, &result);

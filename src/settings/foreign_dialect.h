@@ -12,9 +12,10 @@ typedef enum foreign_kind {
     FOREIGN_WHOLE, /* a map or list that is not read, without effect here: `text` says why */
 } foreign_kind;
 
-typedef enum foreign_type { FT_BOOL, FT_INT, FT_REAL, FT_TEXT, FT_PAIR, FT_ANY } foreign_type;
+typedef enum foreign_type { FT_BOOL, FT_INT, FT_REAL, FT_TEXT, FT_PAIR, FT_ANY, FT_TREE } foreign_type;
 
-/* key: dotted; of maps in a list without their places. "a.{x y z}" is three keys with one row, "a.*" all of a map. */
+/* FT_ANY: a single value or a list. FT_TREE: a map too, whose text is "".
+ * key: dotted; of maps in a list without their places. "a.{x y z}" is three keys with one row, "a.*" all of a map. */
 typedef struct foreign_row {
     const char *key;
     foreign_kind kind;
@@ -46,7 +47,8 @@ struct foreign_dialect {
     bool has_auto;         /* "auto" means: as the rest of the configuration says */
     status (*translate)(foreign_reader *r); /* every FOREIGN_OWN item, and what the file implies */
 };
-extern const foreign_dialect foreign_deepspeed, foreign_ralo;
+extern const foreign_dialect foreign_deepspeed, foreign_ralo, foreign_trl, foreign_accelerate, foreign_axolotl,
+    foreign_llamafactory;
 
 /* The item of this key; NULL if it is absent or null. Types are checked before translate is called. */
 const foreign_item *foreign_find(const foreign_reader *r, const char *key);

@@ -76,8 +76,19 @@ static void unknown_key(foreign *f, const foreign_file *file, const char *key, i
 
 /* ---- from a tree to items ---------------------------------------------------------------------------------------- */
 
+/* 500_000 is a number of YAML 1.1. */
+static const char *number_text(const yaml_node *n, arena *memory) {
+    const char *text = n->text;
+    if (n->quoted || !strchr(text, '_') || *text == '_' || text[strspn(text, "0123456789_")]) return text;
+    char *out = arena_string(memory, text), *to = out;
+    for (; *text; text++)
+        if (*text != '_') *to++ = *text;
+    *to = 0;
+    return out;
+}
+
 static const char *node_text(const yaml_node *n, arena *memory) {
-    if (n->kind == YAML_SCALAR) return n->text;
+    if (n->kind == YAML_SCALAR) return number_text(n, memory);
     if (n->kind == YAML_MAP) return "";
     strbuf b;
     strbuf_init(&b);
@@ -106,14 +117,19 @@ static bool type_is_right(foreign_type type, const char *text, const yaml_node *
     case FT_TEXT: return is_scalar;
     case FT_PAIR: return n->kind == YAML_LIST; /* the setting's own reader looks at the two */
     case FT_ANY: return n->kind != YAML_MAP;
+    case FT_TREE: return true;
     }
     return false;
 }
 
 static bool type_check(foreign *f, const foreign_file *file, const foreign_item *i, const yaml_node *n) {
-    static const char *const expected[] = {
-        [FT_BOOL] = "true or false", [FT_INT] = "a whole number",         [FT_REAL] = "a number",
-        [FT_TEXT] = "text",          [FT_PAIR] = "a list of two numbers", [FT_ANY] = "a single value or a list"};
+    static const char *const expected[] = {[FT_BOOL] = "true or false",
+                                           [FT_INT] = "a whole number",
+                                           [FT_REAL] = "a number",
+                                           [FT_TEXT] = "text",
+                                           [FT_PAIR] = "a list of two numbers",
+                                           [FT_ANY] = "a single value or a list",
+                                           [FT_TREE] = ""};
     if (type_is_right(i->row->type, i->text, n)) return true;
     const char *found = n->kind == YAML_MAP ? "a map" : n->kind == YAML_LIST ? "a list" : i->text;
     const char *quote = n->kind == YAML_SCALAR ? "'" : "";
@@ -210,7 +226,8 @@ static bool is_ours(const yaml_node *n) { return config_has_key(n->key, n->kind 
 /* The dialect by shape. RALO has trainer.params. Else a word decides that one dialect alone has, or, where nothing at the top is a
  * setting of ours, the dialect that knows most of the keys, the first of equals. */
 static const foreign_dialect *dialect_of(const yaml_node *root, bool is_json) {
-    static const foreign_dialect *const all[] = {&foreign_deepspeed};
+    static const foreign_dialect *const all[] = {&foreign_deepspeed, &foreign_trl, &foreign_accelerate,
+                                                 &foreign_llamafactory, &foreign_axolotl};
     enum { KEYS_MOST = 1024 }; /* a file with more keys than that at the top is no configuration */
     if (child_of(child_of(root, "trainer"), "params")) return &foreign_ralo;
     if (root->kind != YAML_MAP) return NULL;
@@ -218,9 +235,10 @@ static const foreign_dialect *dialect_of(const yaml_node *root, bool is_json) {
     const foreign_dialect *best = NULL;
     for (const yaml_node *n = root->first_child; n; n = n->next)
         if (is_ours(n) || ++n_keys > KEYS_MOST) return NULL;
+    for (size_t i = ARRAY_LENGTH(all); i-- > 0;) /* the last first: their words are rarer */
+        if (has_signature(all[i], root)) return all[i];
     for (size_t i = 0; i < ARRAY_LENGTH(all); i++) {
         if (all[i]->is_json && !is_json) continue;
-        if (has_signature(all[i], root)) return all[i];
         int known = keys_known(all[i], root);
         if (known > most) most = known, best = all[i];
     }

@@ -170,7 +170,7 @@ static status offer_ratio(foreign_reader *r, const foreign_item *i, double ratio
 }
 
 status trainer_warmup(foreign_reader *r, const foreign_item *steps, const foreign_item *ratio, const char *otherwise) {
-    if (strcmp(foreign_value(r, "train.schedule"), "constant") == 0 && otherwise == NULL) {
+    if (!otherwise) {
         if (steps) foreign_report_no_effect(r, steps, "lr_scheduler_type constant has no warmup");
         if (ratio) foreign_report_no_effect(r, ratio, "lr_scheduler_type constant has no warmup");
         return foreign_offer(r, NULL, "train.warmup", "0", "constant has no warmup");
@@ -186,6 +186,11 @@ status trainer_warmup(foreign_reader *r, const foreign_item *steps, const foreig
 }
 
 status trainer_precision(foreign_reader *r, const foreign_item *bf16, const foreign_item *fp16, const char *otherwise) {
+    if (strcmp(config_given_by(r->c, "precision"), "another file") == 0) { /* by another key of this one */
+        if (bf16) foreign_report_set(r, bf16, "precision", NULL);
+        if (fp16) foreign_report_set(r, fp16, "precision", NULL);
+        return OK;
+    }
     bool is_bf16 = bf16 && (!foreign_is_off(bf16)), is_fp16 = fp16 && !foreign_is_off(fp16);
     if (is_bf16 && is_fp16 && strcmp(bf16->text, "auto") != 0) {
         foreign_refuse(r, fp16, "%s in line %d is on too; keep one", bf16->key, bf16->line);
@@ -195,7 +200,7 @@ status trainer_precision(foreign_reader *r, const foreign_item *bf16, const fore
     bool uses_fp16 = is_fp16;
     const foreign_item *said = uses_fp16 ? fp16 : bf16 ? bf16 : fp16;
     const char *value = uses_fp16 ? "fp16" : is_bf16 ? "bf16" : bf16 ? "fp32" : otherwise;
-    TRY(foreign_offer(r, said, "precision", value, NULL));
+    TRY(foreign_offer(r, said, "precision", value, said ? NULL : "its default"));
     if (bf16 && fp16) foreign_report_set(r, said == bf16 ? fp16 : bf16, "precision", NULL);
     return OK;
 }
@@ -315,11 +320,12 @@ status trainer_weights(foreign_reader *r, const foreign_item *four, const foreig
 }
 
 status trainer_every(foreign_reader *r, const trainer_rhythm *e) {
-    const char *word = e->strategy ? e->strategy->text : e->steps ? "steps" : "no";
+    const char *word = e->strategy ? e->strategy->text : e->otherwise;
     bool flag;
     if (bool_read(word, &flag) && !flag) word = "no"; /* YAML's no */
     if (strcmp(word, "steps") == 0) {
         const foreign_item *said = e->steps ? e->steps : e->strategy;
+        if (!said) return OK;
         if (e->steps && item_real(e->steps) > 0 && item_real(e->steps) < 1) {
             foreign_refuse(r, e->steps, "a share of the run is not counted here; give steps");
         } else {
@@ -333,7 +339,7 @@ status trainer_every(foreign_reader *r, const trainer_rhythm *e) {
         foreign_report_no_effect(r, e->strategy, foreign_format(r, "ralo counts steps: give %s", e->setting));
     else if (strcmp(word, "best") == 0) TRY(foreign_offer(r, e->strategy, "train.save_best", "loss", NULL));
     else if (e->strategy) foreign_refuse(r, e->strategy, "expected no, steps, epoch or best");
-    if (e->steps) foreign_report_no_effect(r, e->steps, foreign_format(r, "%s is not steps", e->strategy->key));
+    if (e->steps) foreign_report_no_effect(r, e->steps, "its strategy is not steps");
     return OK;
 }
 
@@ -386,4 +392,23 @@ status trainer_implied(foreign_reader *r, const char *const rows[][3], size_t n)
     for (size_t i = 0; i < n; i++)
         if (!config_was_given(r->c, rows[i][0])) TRY(foreign_offer(r, NULL, rows[i][0], rows[i][1], rows[i][2]));
     return OK;
+}
+
+bool trainer_word_in(const char *word, const char *words) {
+    size_t n = strlen(word);
+    for (const char *at = words; n && *at;) {
+        size_t length = strcspn(at, " ");
+        if (length == n && strncmp(at, word, n) == 0) return true;
+        at += length + (at[length] == ' ');
+    }
+    return false;
+}
+
+bool trainer_has_any(const foreign_reader *r, const char *prefix, const char *keys) {
+    for (const char *at = keys; *at;) {
+        size_t length = strcspn(at, " ");
+        if (foreign_find(r, foreign_format(r, "%s%.*s", prefix, (int)length, at))) return true;
+        at += length + (at[length] == ' ');
+    }
+    return false;
 }

@@ -25,7 +25,8 @@ typedef struct trainer_source {
 status trainer_model(foreign_reader *r, const foreign_item *i);
 status trainer_data(foreign_reader *r, const trainer_source *sources, size_t n);
 status trainer_length(foreign_reader *r, const foreign_item *epochs, const foreign_item *steps, const char *otherwise);
-/* ratio and steps may both be there; steps below 1 are a ratio, as in transformers 5. */
+/* ratio and steps may both be there; steps below 1 are a ratio, as in transformers 5. otherwise: where neither is; NULL: the schedule has no
+ * warmup. */
 status trainer_warmup(foreign_reader *r, const foreign_item *steps, const foreign_item *ratio, const char *otherwise);
 /* otherwise: where neither is on. */
 status trainer_precision(foreign_reader *r, const foreign_item *bf16, const foreign_item *fp16, const char *otherwise);
@@ -36,10 +37,11 @@ status trainer_report_to(foreign_reader *r, const foreign_item *i);
 status trainer_resume(foreign_reader *r, const foreign_item *i);
 status trainer_weights(foreign_reader *r, const foreign_item *four, const foreign_item *eight, bool has_adapter);
 
-/* How often to save or evaluate: strategy is no, steps, epoch or best. usual: steps where only the strategy is given. */
+/* How often to save or evaluate: strategy is no, steps, epoch or best. otherwise: where the file has none. usual: steps where only the strategy is
+ * given. */
 typedef struct trainer_rhythm {
     const foreign_item *strategy, *steps;
-    const char *setting, *usual;
+    const char *setting, *otherwise, *usual;
 } trainer_rhythm;
 status trainer_every(foreign_reader *r, const trainer_rhythm *e);
 
@@ -55,3 +57,5 @@ status trainer_lora(foreign_reader *r, const trainer_adapter *a);
 /* What the program does where the file says nothing: rows of setting, value, why. */
 status trainer_implied(foreign_reader *r, const char *const rows[][3], size_t n);
 const char *trainer_list(const foreign_reader *r, const foreign_item *i); /* "[a, b]" and "a, b" as "a,b" */
+bool trainer_word_in(const char *word, const char *words);                /* is it one of words separated by spaces */
+bool trainer_has_any(const foreign_reader *r, const char *prefix, const char *keys); /* of keys separated by spaces */
