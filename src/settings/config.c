@@ -5,6 +5,7 @@
  * Refused: unknown keys (with the nearest known one), a key given twice in one file in any spelling, numbers that
  * are not finite or out of range, text that is not UTF-8 (it could not be written back). */
 #include "settings/config.h"
+#include "settings/foreign_words.h"
 #include "settings/fsdp.h"
 #include "settings/setting.h"
 #include "settings/form.h"
@@ -114,11 +115,22 @@ static bool setting_in_range(const setting *s, double x) {
     return (open_low ? x > lo : x >= lo) && (open_high ? x < hi : x <= hi);
 }
 
+/* Other names of number formats, as PyTorch and others write them; NULL: it is none. */
+static const char *format_name(const char *name) {
+    static const char *const names[][2] = {
+        {"bfloat16", "bf16"}, {"float16", "fp16"}, {"half", "fp16"},  {"f16", "fp16"}, {"float32", "fp32"},
+        {"float", "fp32"},    {"f32", "fp32"},     {"float8", "fp8"}, {"4bit", "nf4"}, {"8bit", "int8"}};
+    if (str_starts_with(name, "torch.")) name += strlen("torch.");
+    for (size_t i = 0; i < ARRAY_LENGTH(names); i++)
+        if (strcmp(names[i][0], name) == 0) return names[i][1];
+    return NULL;
+}
+
 static int choice_find(const setting *s, const char *name) {
     char part[64];
-    const char *rest = s->range;
+    const char *rest = s->range, *other = format_name(name);
     for (int i = 0; (rest = part_next(rest, '|', part, sizeof part)); i++)
-        if (strcmp(part, name) == 0) return i;
+        if (strcmp(part, name) == 0 || (other && strcmp(part, other) == 0)) return i;
     return -1;
 }
 
@@ -174,34 +186,15 @@ static bool group_exists(const char *name) {
     return false;
 }
 
-/* Names that other programs use, and what ralo has instead; by the last part of a key. */
-static const char *hint_for_other_program(const char *key) {
-    static const struct {
-        const char *names, *how;
-    } rows[] = {
-        {"epochs num_epochs num_train_epochs max_epochs", "ralo counts steps: train.steps = epochs x rows per epoch / "
-                                                          "train.batch (rows of a step); the line `data` of a "
-                                                          "run has the rows per epoch, and how many steps they are"},
-        {"warmup_ratio", "train.warmup counts steps"},
-        {"bf16 bfloat16", "use precision=bf16, or bf16_sr for no fp32 master copy"},
-        {"fp16 float16", "use precision=fp16"},
-        {"dtype torch_dtype param_dtype", "use precision=..."},
-        {"optim optimizer", "ralo has AdamW only; memory.states is the format of m and v"},
-        {"deepspeed", "give the file as --deepspeed FILE"},
-        {"fsdp", "full sharding is parallel.zero=3; of gradients and states, parallel.zero=2"},
-        {"eval_strategy evaluation_strategy", "use train.eval_every, in steps"},
-        {"save_strategy", "use train.save_every, in steps"},
-    };
-    char name[64];
-    for (size_t i = 0; i < ARRAY_LENGTH(rows); i++)
-        for (const char *rest = rows[i].names; (rest = part_next(rest, ' ', name, sizeof name));)
-            if (strcmp(name, str_after_last_dot(key)) == 0) return rows[i].how;
-    return NULL;
-}
-
 status config_unknown(const char *where, const char *key) {
-    const char *how = hint_for_other_program(key);
-    if (how) return ERR(ERR_INPUT, "%s: unknown setting '%.100s'; %s", where, key, how);
+    strbuf how;
+    strbuf_init(&how);
+    if (foreign_word_explain(key, false, &how)) {
+        status rc = ERR(ERR_INPUT, "%s: unknown setting '%.100s'; %s", where, key, how.text);
+        strbuf_fini(&how);
+        return rc;
+    }
+    strbuf_fini(&how);
     char alias[64];
     str_nearest nearest = {.wanted = key, .has_groups = true};
     for (size_t i = 0; i < N_SETTINGS; i++) {
@@ -450,7 +443,8 @@ static status file_assign(file_reader *r, const setting *s, int element, const y
     if (n->kind == YAML_LIST && s->type == TYPE_PAIR && element == WHOLE) {
         if (!(text = list_text(n, r->memory))) return setting_refuse(s, where, key, "a list that is not two numbers");
     } else if (n->kind == YAML_LIST && takes_list(s)) {
-        if (!(text = names_text(n, r->memory))) return setting_refuse(s, where, key, "a list with something else than names");
+        if (!(text = names_text(n, r->memory)))
+            return setting_refuse(s, where, key, "a list with something else than names");
     } else if (n->kind == YAML_MAP && takes_pairs(s)) {
         if (!(text = map_text(n, r->memory)))
             return setting_refuse(s, where, key, "a map with something else than text");

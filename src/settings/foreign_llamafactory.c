@@ -167,8 +167,8 @@ static status translate_data(foreign_reader *r) {
     if (place) foreign_report_no_effect(r, place, "where dataset_info.json was looked for");
     TRY(trainer_data(r, sources, n));
     if (held)
-        TRY(foreign_offer_if_known(r, held, "data.eval_source", trainer_list(r, held), NULL,
-                                   "data.eval_fraction of each file is held out"));
+        foreign_report_no_effect(r, held,
+                                 "make JSON Lines of it as of the others, and give it as the file to evaluate on");
     if (share && item_real(share) > 1) foreign_refuse(r, share, "give the share of the records: data.eval_fraction");
     else TRY(foreign_offer(r, share, "data.eval_fraction", share ? share->text : "0", share ? NULL : "its default"));
     return OK;

@@ -240,6 +240,8 @@ static const foreign_dialect *dialect_of(const yaml_node *root, bool is_json) {
     for (size_t i = 0; i < ARRAY_LENGTH(all); i++) {
         if (all[i]->is_json && !is_json) continue;
         int known = keys_known(all[i], root);
+        if (!all[i]->is_json && (known < 2 || 2 * known < n_keys))
+            continue; /* `seed: 3` alone is a slip in one of ours */
         if (known > most) most = known, best = all[i];
     }
     return best;

@@ -145,8 +145,22 @@ status trainer_data(foreign_reader *r, const trainer_source *sources, size_t n) 
 
 /* ---- how long, how fast -------------------------------------------------------------------------------------------- */
 
+/* Where the command line says how long in the other way, that counts. */
+static bool length_is_given(foreign_reader *r, const foreign_item *i) {
+    bool by_epochs = config_knows("train.epochs") && config_was_given(r->c, "train.epochs");
+    const char *setting = by_epochs ? "train.epochs" : "train.steps";
+    if (!by_epochs && !config_was_given(r->c, "train.steps")) return false;
+    if (i) foreign_report_set(r, i, setting, foreign_format(r, "conflict: %s says so", config_given_by(r->c, setting)));
+    return true;
+}
+
 status trainer_length(foreign_reader *r, const foreign_item *epochs, const foreign_item *steps, const char *otherwise) {
     bool has_steps = steps && item_whole(steps) > 0;
+    if (length_is_given(r, has_steps ? steps : epochs)) {
+        if (epochs && has_steps) foreign_report_no_effect(r, epochs, "max_steps says how long");
+        if (steps && !has_steps) foreign_report_no_effect(r, steps, "epochs say how long");
+        return OK;
+    }
     if (has_steps) TRY(foreign_offer(r, steps, "train.steps", steps->text, NULL));
     else if (steps) foreign_report_no_effect(r, steps, "epochs say how long");
     if (epochs && has_steps) foreign_report_no_effect(r, epochs, "max_steps says how long");
@@ -162,6 +176,7 @@ static status offer_ratio(foreign_reader *r, const foreign_item *i, double ratio
         foreign_refuse(r, i, "expected a share of the run from 0 to 1");
         return OK;
     }
+    if (ratio == 0) return foreign_offer(r, i, "train.warmup", "0", NULL);
     if (config_knows("train.warmup_ratio"))
         return foreign_offer(r, i, "train.warmup_ratio", foreign_format(r, "%.17g", ratio), NULL);
     int64_t total = r->c->train.steps, steps = (int64_t)(ratio * (double)total + 0.999999);
