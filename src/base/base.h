@@ -66,7 +66,7 @@ int error_exit_code(status code);
 typedef struct error_record {
     status code;
     int n_trail;
-    char message[2048];
+    char message[4000]; /* a file of another program may be refused for many reasons at once */
     char trail[16][128];
 } error_record;
 void error_take(error_record *out);       /* copies this thread's error and clears it */

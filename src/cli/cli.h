@@ -4,7 +4,7 @@
  * Only this room prints to stdout and only main exits. A command returns a status; main turns it into the exit code. */
 #include "settings/settings.h"
 
-enum { MAX_ARGUMENTS = 4, MAX_FLAGS = 96 };
+enum { MAX_ARGUMENTS = 4, MAX_FLAGS = 128 };
 
 typedef struct command command;
 
@@ -16,9 +16,10 @@ typedef struct command_line {
     config config;                        /* defaults, then CONFIG, then --set and the flags short for it */
     const char *stage, *stages_dir;       /* of a CONFIG with stages */
     text_list stage_sets;                 /* pipeline: --set of every stage */
+    const char *config_path;              /* --config: CONFIG, where it is no argument */
     const char *deepspeed;                /* a file of DeepSpeed beside CONFIG */
     foreign foreign;                      /* what was translated from files of other programs, if any */
-    bool help, json, program, show_config, show_example, longest, profile;
+    bool help, json, program, show_config, show_example, longest, profile, dry_run, quiet;
     const char *trace, *timeline;
     const char *reference; /* help: where the reference pages go */
     int dtype;             /* into the row's list; -1: as trained */

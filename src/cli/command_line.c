@@ -27,11 +27,26 @@ static status refuse_flag(const command *c, const char *given) {
         if (flag_belongs(flag_at(i), c) && flag_at(i)->name[1]) str_nearest_try(&nearest, flag_at(i)->name);
     if (takes_settings(c) && config_knows(typed))
         return ERR(ERR_INPUT, "%s: unknown option '%.100s'; give a setting as --set %s=VALUE", c->name, given, typed);
+    strbuf how;
+    strbuf_init(&how);
+    if (takes_settings(c) && foreign_word_explain(typed, true, &how)) {
+        status rc = ERR(ERR_INPUT, "%s: unknown option '%.100s'; %s", c->name, given, how.text);
+        strbuf_fini(&how);
+        return rc;
+    }
+    strbuf_fini(&how);
     if (*nearest.name)
         return ERR(ERR_INPUT, "%s: unknown option '%.100s'; did you mean '--%s'? 'ralo %s --help' lists them", c->name,
                    given, nearest.name, c->name);
     return ERR(ERR_INPUT, "%s: unknown option '%.100s'; 'ralo %s --help' lists them%s", c->name, given, c->name,
                takes_settings(c) ? ", give settings as --set KEY=VALUE" : "");
+}
+
+/* --top_p is --top-p, as users of Python write it. */
+static bool is_same_name(const char *name, const char *typed, size_t length) {
+    for (size_t i = 0; i < length; i++)
+        if (name[i] != typed[i] && !(name[i] == '-' && typed[i] == '_')) return false;
+    return true;
 }
 
 /* The flag that argv[i] names; value: what stands after its '=', or NULL. */
@@ -42,7 +57,7 @@ static const flag *flag_of(const command *c, const char *given, const char **val
     for (size_t i = 0; flag_at(i); i++) {
         const flag *f = flag_at(i);
         bool dashes = given[1] == '-' || length == 1; /* one dash serves names of one letter */
-        if (dashes && flag_belongs(f, c) && strlen(f->name) == length && strncmp(f->name, name, length) == 0) return f;
+        if (dashes && flag_belongs(f, c) && strlen(f->name) == length && is_same_name(f->name, name, length)) return f;
     }
     return NULL;
 }
@@ -68,6 +83,9 @@ static status apply(command_line *l, const flag *f, const char *text) {
         return ERR(ERR_INPUT, "%s: found a second --adapter, '%.300s', expected one: the model is run with one adapter",
                    l->command->name, text);
     l->given[f - flag_at(0)] = true;
+    const char *otherwise = strchr(f->value, '=');
+    if (!text && f->key && *f->value == '[' && otherwise) /* [VALUE=16], and none stands there */
+        text = arena_format(&l->memory, "%.*s", (int)strcspn(otherwise + 1, "]"), otherwise + 1);
     if (!text && *f->value) return OK; /* [VALUE], and none stands there */
     snprintf(key, sizeof key, "%s%s", flag_dashes(f), f->name);
     if (f->key) {
@@ -164,8 +182,7 @@ static status read_config(command_line *l, const char *path) {
     struct stat st;
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
         const char *how = "";
-        if (model_dir_is(path))
-            how = arena_format(&l->memory, "; a model is given with --set model.path=%s", path);
+        if (model_dir_is(path)) how = arena_format(&l->memory, "; a model is given with --set model.path=%s", path);
         else if (access(arena_format(&l->memory, "%s/config.yaml", path), F_OK) == 0)
             how = arena_format(&l->memory, ", such as %s/config.yaml", path);
         return ERR(ERR_INPUT, "%s: found the directory '%s', expected a file of settings%s", l->command->name, path,
@@ -175,6 +192,16 @@ static status read_config(command_line *l, const char *path) {
         return ERR(ERR_INPUT, "CONFIG %s: no such file; expected a file of settings in YAML or JSON", path);
     l->foreign.stage = l->stage, l->foreign.stages_dir = l->stages_dir;
     return foreign_read_config(&l->foreign, &l->config, path);
+}
+
+/* --config FILE is CONFIG. */
+static status use_config_flag(command_line *l) {
+    if (!l->config_path) return OK;
+    if (l->arguments[0])
+        return ERR(ERR_INPUT, "%s: found CONFIG '%.100s' and --config %.100s, expected one of them", l->command->name,
+                   l->arguments[0], l->config_path);
+    l->arguments[0] = l->config_path;
+    return OK;
 }
 
 status command_line_parse(command_line *l, const command *c, int argc, char **argv) {
@@ -206,11 +233,13 @@ status command_line_parse(command_line *l, const command *c, int argc, char **ar
             TRY(find_value(l, f, &i, &text));
             bool takes_value = *f->value != 0;
             bool reads_config =
-                f->row.storage == STORE_TEXT && (strcmp(f->name, "stage") == 0 || strcmp(f->name, "dir") == 0);
+                f->row.storage == STORE_TEXT && !f->key &&
+                (strcmp(f->name, "stage") == 0 || strcmp(f->name, "dir") == 0 || strcmp(f->name, "config") == 0);
             if (pass == 1 || !takes_value || reads_config) TRY(apply(l, f, text));
         }
         if (l->help) return OK;
         if (pass == 1) break;
+        if (is_config) TRY(use_config_flag(l));
         TRY(check_arguments(l, n_given, surplus));
         if (is_config && l->arguments[0]) TRY(read_config(l, l->arguments[0]));
     }
@@ -226,7 +255,7 @@ status command_line_parse(command_line *l, const command *c, int argc, char **ar
     TRY(foreign_apply(&l->foreign, &l->config));
     config_resolve(&l->config);
     bool launches = l->ranks > 1 && !is_rank; /* then the first rank prints it */
-    if (rank == 0 && !launches) foreign_print(&l->foreign, &l->config, stderr);
+    if (rank == 0 && !launches && !l->quiet) foreign_print(&l->foreign, &l->config, stderr);
     if (c->run == command_reward) return OK; /* it makes no run, whose settings would have to agree */
     return config_check(&l->config);
 }

@@ -202,7 +202,7 @@ static status run(command_line *l, job *j, const char *run_dir) {
         track_options to = {.run_dir = run_dir,
                             .samples = r->train.sample_every > 0,
                             .completions = p->request.policy.on && r->train.rl.log_prompts > 0,
-                            .out = stderr,
+                            .out = l->quiet ? NULL : stderr,
                             .peak_flops = peak,
                             .memory_planned = p->planned[TIER_DEVICE],
                             .log_every = r->train.log_every,
@@ -236,7 +236,7 @@ static status run(command_line *l, job *j, const char *run_dir) {
     }
     if (rc == OK) rc = train_report_gather(r->comm, p, &result, &all);
     if (rc == OK && speaks) {
-        train_report_summary(p, j->data, &result, run_dir);
+        if (!l->quiet) train_report_summary(p, j->data, &result, run_dir);
         if (c->run.breakdown) train_report_breakdown(p, &result);
         if (l->json) train_report_json(l, p, r, &result, run_dir, all);
     }
@@ -269,15 +269,16 @@ static status train(command_line *l, comm **mesh) {
         TRY_GOTO(rc, ranks_use_mesh(mesh, l, &j.plan.request.mesh), done);
         r->comm = ranks = *mesh;
     }
-    if (!ranks || comm_rank(ranks) == 0) {
+    bool shows = !l->quiet && (!ranks || comm_rank(ranks) == 0);
+    if (shows) {
         plan_print(&j.plan, stderr);
         train_disk disk = train_disk_of(r, &j.plan);
         train_disk_print(&disk, stderr);
     }
     TRY_GOTO(rc, job_check(&j), done);
     if (ranks) TRY_GOTO(rc, agree_on_program(ranks, &j.plan), done);
-    if (!ranks || comm_rank(ranks) == 0) train_report_data(j.data, r, &j.plan);
-    if (l->show_example && (!ranks || comm_rank(ranks) == 0)) TRY_GOTO(rc, record_text_print_first(j.data, r), done);
+    if (shows) train_report_data(j.data, r, &j.plan);
+    if (l->show_example && shows) TRY_GOTO(rc, record_text_print_first(j.data, r), done);
     TRY_GOTO(rc, agree_on_dir(ranks, c, r, run_dir, sizeof run_dir), done);
     TRY_GOTO(rc, job_use_dir(&j, run_dir), done);
     if (ranks) ranks_use_dir(run_dir);
@@ -295,6 +296,12 @@ status command_train(command_line *l) {
         config_write_yaml(c, stdout, true);
         return OK;
     }
+    if (l->dry_run) {
+        l->world = l->ranks > 1 ? l->ranks : 0;
+        TRY(command_plan(l));
+        return foreign_check_train(&l->foreign);
+    }
+    if (l->quiet) log_set_level(LOG_WARN);
     TRY(foreign_check_train(&l->foreign));
     live_options live = live_options_of(l, NULL);
     if (command_line_given(l, "live")) TRY(live_check(&live));

@@ -5,6 +5,7 @@
  * Refused: unknown keys (with the nearest known one), a key given twice in one file in any spelling, numbers that
  * are not finite or out of range, text that is not UTF-8 (it could not be written back). */
 #include "settings/config.h"
+#include "settings/foreign_words.h"
 #include "settings/fsdp.h"
 #include "settings/setting.h"
 #include "settings/form.h"
@@ -114,11 +115,22 @@ static bool setting_in_range(const setting *s, double x) {
     return (open_low ? x > lo : x >= lo) && (open_high ? x < hi : x <= hi);
 }
 
+/* Other names of number formats, as PyTorch and others write them; NULL: it is none. */
+static const char *format_name(const char *name) {
+    static const char *const names[][2] = {
+        {"bfloat16", "bf16"}, {"float16", "fp16"}, {"half", "fp16"},  {"f16", "fp16"}, {"float32", "fp32"},
+        {"float", "fp32"},    {"f32", "fp32"},     {"float8", "fp8"}, {"4bit", "nf4"}, {"8bit", "int8"}};
+    if (str_starts_with(name, "torch.")) name += strlen("torch.");
+    for (size_t i = 0; i < ARRAY_LENGTH(names); i++)
+        if (strcmp(names[i][0], name) == 0) return names[i][1];
+    return NULL;
+}
+
 static int choice_find(const setting *s, const char *name) {
     char part[64];
-    const char *rest = s->range;
+    const char *rest = s->range, *other = format_name(name);
     for (int i = 0; (rest = part_next(rest, '|', part, sizeof part)); i++)
-        if (strcmp(part, name) == 0) return i;
+        if (strcmp(part, name) == 0 || (other && strcmp(part, other) == 0)) return i;
     return -1;
 }
 
@@ -174,32 +186,15 @@ static bool group_exists(const char *name) {
     return false;
 }
 
-/* Names that other programs use, and what ralo has instead; by the last part of a key. */
-static const char *hint_for_other_program(const char *key) {
-    static const struct {
-        const char *names, *how;
-    } rows[] = {
-        {"epochs num_epochs num_train_epochs max_epochs", "use train.epochs, or train.steps for steps"},
-        {"warmup_ratio", "use train.warmup_ratio"},
-        {"bf16 bfloat16", "use precision=bf16, or bf16_sr for no fp32 master copy"},
-        {"fp16 float16", "use precision=fp16"},
-        {"dtype torch_dtype param_dtype", "use precision=..."},
-        {"optim optimizer", "ralo has AdamW only; memory.states is the format of m and v"},
-        {"deepspeed", "give the file as --deepspeed FILE"},
-        {"fsdp", "full sharding is parallel.zero=3; of gradients and states, parallel.zero=2"},
-        {"eval_strategy evaluation_strategy", "use train.eval_every, in steps"},
-        {"save_strategy", "use train.save_every, in steps"},
-    };
-    char name[64];
-    for (size_t i = 0; i < ARRAY_LENGTH(rows); i++)
-        for (const char *rest = rows[i].names; (rest = part_next(rest, ' ', name, sizeof name));)
-            if (strcmp(name, str_after_last_dot(key)) == 0) return rows[i].how;
-    return NULL;
-}
-
 status config_unknown(const char *where, const char *key) {
-    const char *how = hint_for_other_program(key);
-    if (how) return ERR(ERR_INPUT, "%s: unknown setting '%.100s'; %s", where, key, how);
+    strbuf how;
+    strbuf_init(&how);
+    if (foreign_word_explain(key, false, &how)) {
+        status rc = ERR(ERR_INPUT, "%s: unknown setting '%.100s'; %s", where, key, how.text);
+        strbuf_fini(&how);
+        return rc;
+    }
+    strbuf_fini(&how);
     char alias[64];
     str_nearest nearest = {.wanted = key, .has_groups = true};
     for (size_t i = 0; i < N_SETTINGS; i++) {
@@ -471,6 +466,7 @@ static status file_fsdp(file_reader *r, const yaml_node *n, const char *key, boo
     const char *where = arena_format(r->memory, "%s:%d", r->path, n->line);
     TRY(fsdp_translate(where, key, n->kind == YAML_SCALAR ? n->text : "a list", &t));
     *taken = t.is_fsdp;
+    fsdp_warn(where, key, &t);
     for (int i = 0; i < t.n; i++) {
         int element;
         yaml_node value = {.kind = YAML_SCALAR, .text = t.value, .line = n->line};
@@ -559,6 +555,7 @@ status config_set(config *c, const char *assignment, const char *where) {
     bool is_flow = s && ((takes_pairs(s) && *text == '{') || (takes_list(s) && *text == '['));
     fsdp_translation fsdp = {0};
     if (!s) TRY_GOTO(rc, fsdp_translate(where, key, text, &fsdp), done);
+    fsdp_warn(where, key, &fsdp);
     for (int i = 0; i < fsdp.n; i++)
         TRY_GOTO(rc,
                  setting_assign(c, setting_find(fsdp.settings[i], &element), WHOLE, fsdp.value, false, where, key,
@@ -616,6 +613,12 @@ done:
 bool config_knows(const char *key) {
     int element;
     return setting_find(key, &element) || group_exists(key);
+}
+
+bool config_has_key(const char *key, bool is_map) {
+    int element;
+    const setting *s = setting_find(key, &element);
+    return is_map ? group_exists(key) : s && strcmp(s->key, key) == 0;
 }
 
 const char *config_given_by(const config *c, const char *key) {

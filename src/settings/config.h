@@ -107,6 +107,7 @@ typedef enum config_offer_result { OFFER_TAKEN, OFFER_SAME, OFFER_REFUSED } conf
 status config_offer(config *c, const char *key, const char *text, const char *where, const char *name,
                     config_offer_result *out);
 bool config_knows(const char *key);                            /* is it a setting or a group of them */
+bool config_has_key(const char *key, bool is_map);             /* by its own name, no alias; is_map: a group of them */
 const char *config_given_by(const config *c, const char *key); /* "the command line", "the default" ... */
 /* Appends the value as config_set takes it; unknown keys are refused as there. */
 status config_get(const config *c, const char *key, strbuf *out, const char *where);

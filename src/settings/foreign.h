@@ -7,7 +7,8 @@
  *
  * Promises
  *   - Every key of the file appears in the report: as a setting with its value, or as "no effect here" with the reason.
- *   - A key that no row knows is an error with the nearest known key; so is a value that cannot hold here.
+ *   - A key that no row knows is an error with the nearest known key; so is a value that cannot hold here. All errors of the files are
+ *     reported at once, by foreign_apply.
  *   - What the command line or a CONFIG of ralo says wins; where it differs, the report shows both.
  *
  *     foreign f;
@@ -48,8 +49,10 @@ typedef struct foreign {
     foreign_entry *entries;
     size_t n_entries, capacity;
     const char *stage, *stages_dir; /* --stage and --dir: of a CONFIG with stages (stages.h); NULL: not given */
-    int n_ranks;         /* that run, or are planned for; 0: one */
-    const char *refusal; /* why `train` must not run with this, though `plan` may; NULL: it may */
+    int n_ranks;                    /* that run, or are planned for; 0: one */
+    const char *refusal;            /* why `train` must not run with this, though `plan` may; NULL: it may */
+    const char **problems;          /* why the files cannot be translated; foreign_apply refuses with all of them */
+    size_t n_problems, problems_capacity;
     arena memory;
 } foreign;
 

@@ -454,5 +454,9 @@ static status translate(foreign_reader *r) {
     return deepspeed_translate_memory(r);
 }
 
-const foreign_dialect foreign_deepspeed = {
-    .name = "DeepSpeed", .rows = rows, .n_rows = ARRAY_LENGTH(rows), .has_auto = true, .translate = translate};
+const foreign_dialect foreign_deepspeed = {.name = "DeepSpeed",
+                                           .rows = rows,
+                                           .n_rows = ARRAY_LENGTH(rows),
+                                           .is_json = true,
+                                           .has_auto = true,
+                                           .translate = translate};

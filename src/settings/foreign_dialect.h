@@ -3,16 +3,19 @@
 #include "settings/foreign.h"
 
 typedef enum foreign_kind {
-    FOREIGN_SET,   /* the value goes to `setting` as it stands */
-    FOREIGN_OWN,   /* the dialect's translate function reads it */
-    FOREIGN_IDLE,  /* known, without effect here: `text` says why */
-    FOREIGN_OFF,   /* off is fine, on is refused: `text` says what to do */
+    FOREIGN_SET,  /* the value goes to `setting` as it stands */
+    FOREIGN_OWN,  /* the dialect's translate function reads it */
+    FOREIGN_IDLE, /* known, without effect here: `text` says why */
+    FOREIGN_OFF,  /* off (false, 0, none, empty) is fine, on is refused: `text` says what to do */
+    FOREIGN_WORD, /* `text` says which value of `setting` each word is: "adamw=fp32|adamw_8bit=int8"; "word=" has no effect */
+    FOREIGN_FSDP,  /* a key of PyTorch's FSDP (fsdp.h) */
     FOREIGN_WHOLE, /* a map or list that is not read, without effect here: `text` says why */
 } foreign_kind;
 
-typedef enum foreign_type { FT_BOOL, FT_INT, FT_REAL, FT_TEXT, FT_PAIR, FT_ANY } foreign_type;
+typedef enum foreign_type { FT_BOOL, FT_INT, FT_REAL, FT_TEXT, FT_PAIR, FT_ANY, FT_TREE } foreign_type;
 
-/* key: dotted. "a.{x y z}" is three keys with one row. */
+/* FT_ANY: a single value or a list. FT_TREE: a map too, whose text is "".
+ * key: dotted; of maps in a list without their places. "a.{x y z}" is three keys with one row, "a.*" all of a map. */
 typedef struct foreign_row {
     const char *key;
     foreign_kind kind;
@@ -25,7 +28,7 @@ struct foreign_item {
     const char *key;
     const char *text; /* scalars as they stand; lists as "[a, b]"; "" for maps */
     int line;
-    bool is_auto, is_null;
+    bool is_auto, is_null, is_refused;
     const foreign_row *row;
 };
 
@@ -39,10 +42,13 @@ struct foreign_dialect {
     const char *name; /* "DeepSpeed" */
     const foreign_row *rows;
     size_t n_rows;
-    bool has_auto;                       /* "auto" means: as the rest of the configuration says */
+    const char *signature; /* keys that only this dialect has at the top, separated by spaces; NULL: none */
+    bool is_json;          /* its files are JSON, never YAML */
+    bool has_auto;         /* "auto" means: as the rest of the configuration says */
     status (*translate)(foreign_reader *r); /* every FOREIGN_OWN item, and what the file implies */
 };
-extern const foreign_dialect foreign_deepspeed, foreign_ralo;
+extern const foreign_dialect foreign_deepspeed, foreign_ralo, foreign_trl, foreign_accelerate, foreign_axolotl,
+    foreign_llamafactory;
 
 /* The item of this key; NULL if it is absent or null. Types are checked before translate is called. */
 const foreign_item *foreign_find(const foreign_reader *r, const char *key);
@@ -52,12 +58,21 @@ bool item_is_true(const foreign_item *i);   /* absent and "auto" are not */
 int64_t item_whole(const foreign_item *i);
 double item_real(const foreign_item *i);
 const char *foreign_where(const foreign_reader *r, const foreign_item *i); /* "ds.json:12" */
+bool foreign_is_off(const foreign_item *i);                                /* absent, null, false, 0, none or empty */
+/* What cannot be translated. All of it is refused at once, when everything was looked at. */
+void foreign_problem(foreign *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void foreign_refuse(foreign_reader *r, const foreign_item *i, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+void foreign_refuse_train(foreign_reader *r, const char *text); /* `plan` may go on with this, `train` may not */
 /* Report lines. note may be NULL. */
 void foreign_report_no_effect(foreign_reader *r, const foreign_item *i, const char *note);
 void foreign_report_set(foreign_reader *r, const foreign_item *i, const char *setting, const char *note);
 /* Offers a value and reports the result. i NULL: implied by the program that wrote the file. */
 status foreign_offer(foreign_reader *r, const foreign_item *i, const char *setting, const char *value,
                      const char *note);
+/* The same for a setting that this build may not have: without it the key is reported as without effect, `otherwise` says why. */
+status foreign_offer_if_known(foreign_reader *r, const foreign_item *i, const char *setting, const char *value,
+                              const char *note, const char *otherwise);
 /* Data and sequence ranks: all ranks that are neither tensor nor pipeline ranks of each other. */
 int64_t foreign_row_ranks(const foreign_reader *r);
 const char *foreign_value(const foreign_reader *r, const char *setting); /* as it stands now */

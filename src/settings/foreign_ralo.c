@@ -5,13 +5,10 @@
  * counterpart here and are reported as such.
  * One optimizer step of RALO waits for update_steps uploads of accum_steps micro-batches each, so on one rank
  * accumulation is their product. grad_offload sends gradients to the host, where RALO's AdamW has its states.
- * gradient_checkpointing_ratio r recomputes the last int(r x layers) layers; selective_checkpointing keeps the
- * results of attention and recomputes the MLP, unless the ratio names fewer layers than all. */
-#include "settings/foreign_dialect.h"
-
-#include <ctype.h>
-#include <string.h>
-#include <sys/stat.h>
+ * gradient_checkpointing_ratio r recomputes int(r x layers) layers; selective_checkpointing, on if the file does not say otherwise,
+ * keeps the results of attention in those layers and recomputes norms and MLP. */
+#include "settings/foreign_trainer.h"
+#include "settings/settings.h"
 
 #define ROLLOUTS "it belongs to rollouts, which ralo does not make from this file"
 #define SERVICE "it belongs to RALO's orchestrator; ranks here speak to each other"
@@ -57,38 +54,6 @@ static const foreign_row rows[] = {
 };
 /* clang-format on */
 
-/* A directory is a model. A name of the Hugging Face hub must be downloaded first. If it is a preset its shapes are
- * known, so `plan` works, but training from other weights would be a different run. */
-static status translate_model(foreign_reader *r) {
-    const foreign_item *path = foreign_find(r, "model_path");
-    struct stat st;
-    if (!path) return OK;
-    if (config_was_given(r->c, "model.preset") || config_was_given(r->c, "model.path")) {
-        bool preset = config_was_given(r->c, "model.preset");
-        foreign_report_set(
-            r, path, preset ? "model.preset" : "model.path",
-            foreign_format(r, "conflict: %s says so", config_given_by(r->c, preset ? "model.preset" : "model.path")));
-        return OK;
-    }
-    if (stat(path->text, &st) == 0) return foreign_offer(r, path, "model.path", path->text, NULL);
-    char name[64];
-    const char *slash = strrchr(path->text, '/');
-    snprintf(name, sizeof name, "%.60s", slash ? slash + 1 : path->text);
-    for (char *c = name; *c; c++) *c = (char)tolower((unsigned char)*c);
-    if (!model_preset_find(name))
-        return ERR(
-            ERR_INPUT,
-            "%s: model_path: there is no directory '%.200s', and no preset '%s' either; download the model and set "
-            "model.path, or choose a preset ('ralo help presets')",
-            foreign_where(r, path), path->text, name);
-    r->f->refusal =
-        foreign_format(r,
-                       "%s: model_path: there is no directory '%.200s'. Download it and set model.path to its "
-                       "directory, or say --preset %s to train that shape from random weights",
-                       foreign_where(r, path), path->text, name);
-    return foreign_offer(r, path, "model.preset", name, "the shape only: there is no such directory");
-}
-
 static status translate_step(foreign_reader *r) {
     const foreign_item *accum = foreign_find(r, PARAMS "accum_steps"), *uploads = foreign_find(r, "update_steps"),
                        *lr = foreign_find(r, "lr"), *trainer_lr = foreign_find(r, PARAMS "lr");
@@ -109,10 +74,51 @@ static status translate_step(foreign_reader *r) {
     return OK;
 }
 
-static status translate_memory(foreign_reader *r) {
+/* Both keys together. Selective recompute of some layers is a mix, whose first layers recompute and not the last: as many layers, the
+ * same bits, and a lower peak. */
+static status recompute_of(foreign_reader *r, double share, bool keeps_attention, const char **policy,
+                           const char **note) {
+    *note = NULL;
+    if (share == 0 || share == 1) {
+        *policy = share == 0 ? "none" : keeps_attention ? "selective" : "full";
+        return OK;
+    }
+    if (!keeps_attention) {
+        *policy = foreign_format(r, "ratio:%.17g", share);
+        return OK;
+    }
+    model_config m;
+    TRY(model_from_config(r->c, &m));
+    int64_t n = (int64_t)(share * (double)m.n_layers);
+    *policy = foreign_format(r, "mix:selective,%lld,none", (long long)n);
+    *note = foreign_format(r, "selective_checkpointing in %lld of %lld layers", (long long)n, (long long)m.n_layers);
+    return OK;
+}
+
+static status translate_recompute(foreign_reader *r, bool manual) {
     const foreign_item *ratio = foreign_find(r, PARAMS "gradient_checkpointing_ratio"),
-                       *selective = foreign_find(r, PARAMS "selective_checkpointing"),
-                       *offload = foreign_find(r, PARAMS "grad_offload"),
+                       *selective = foreign_find(r, PARAMS "selective_checkpointing");
+    const char *policy = NULL, *note = NULL;
+    if (ratio && (item_real(ratio) < 0 || item_real(ratio) > 1))
+        return ERR(ERR_INPUT, "%s: %s: found %s, expected a number in [0, 1]", foreign_where(r, ratio), ratio->key,
+                   ratio->text);
+    double share = ratio ? item_real(ratio) : 1;
+    bool keeps_attention = !selective || item_is_true(selective);
+    TRY(recompute_of(r, share, keeps_attention, &policy, &note));
+    if (!note && !selective && share == 1) note = "its selective_checkpointing is true";
+    if (ratio) TRY(foreign_offer(r, ratio, "memory.recompute", policy, note));
+    else if (manual && !selective) TRY(foreign_offer(r, NULL, "memory.recompute", policy, note));
+    else if (selective && (manual || keeps_attention))
+        TRY(foreign_offer(r, selective, "memory.recompute", policy, "its gradient_checkpointing_ratio is 1"));
+    if (selective && ratio && share > 0) foreign_report_set(r, selective, "memory.recompute", NULL);
+    else if (selective && ratio) foreign_report_no_effect(r, selective, "gradient_checkpointing_ratio is 0");
+    else if (selective && !manual && !keeps_attention)
+        foreign_report_no_effect(r, selective, "off, and the strategy chooses (memory.recompute)");
+    return OK;
+}
+
+static status translate_memory(foreign_reader *r) {
+    const foreign_item *offload = foreign_find(r, PARAMS "grad_offload"),
                        *strategy = foreign_find(r, PARAMS "auto_memory_strategy");
     bool manual = strategy && !item_is_true(strategy);
     if (strategy) TRY(foreign_offer(r, strategy, "memory.strategy", manual ? "manual" : "auto", NULL));
@@ -122,24 +128,7 @@ static status translate_memory(foreign_reader *r) {
         if (item_is_true(offload))
             TRY(foreign_offer(r, offload, "memory.offload.states", tier, "AdamW runs where the gradients go"));
     }
-    if (ratio && (item_real(ratio) < 0 || item_real(ratio) > 1))
-        return ERR(ERR_INPUT, "%s: %s: found %s, expected a number in [0, 1]", foreign_where(r, ratio), ratio->key,
-                   ratio->text);
-    double share = ratio ? item_real(ratio) : 1;
-    bool keeps_attention = item_is_true(selective) && share == 1;
-    const char *policy = keeps_attention ? "selective"
-                         : share == 1    ? "full"
-                         : share == 0    ? "none"
-                                         : foreign_format(r, "ratio:%s", ratio->text);
-    if (ratio)
-        TRY(foreign_offer(r, ratio, "memory.recompute", policy, keeps_attention ? "selective_checkpointing" : NULL));
-    else if (keeps_attention) TRY(foreign_offer(r, selective, "memory.recompute", policy, NULL));
-    else if (manual) TRY(foreign_offer(r, NULL, "memory.recompute", policy, "its gradient_checkpointing_ratio is 1"));
-    if (selective && keeps_attention && ratio) foreign_report_set(r, selective, "memory.recompute", NULL);
-    else if (selective && !keeps_attention)
-        foreign_report_no_effect(r, selective,
-                                 item_is_true(selective) ? "gradient_checkpointing_ratio names the layers" : "off");
-    return OK;
+    return translate_recompute(r, manual);
 }
 
 /* RALO's behaviour that has no key. */
@@ -155,11 +144,12 @@ static status translate_implied(foreign_reader *r) {
     return OK;
 }
 
-/* Sharded gradients are ZeRO stage 2. Sequences are split over all ranks, as RALO does; what its strategy chooses by
- * itself stays auto if the file does not set it. */
+/* Sharded gradients are ZeRO stage 2, on if the file does not say otherwise. Sequences are split over all ranks, as RALO does. A file
+ * with auto_memory_strategy: true and sequence_parallelism: false, as RALO writes it, leaves the choice to the strategy. */
 static status translate_ranks(foreign_reader *r) {
     const foreign_item *sharding = foreign_find(r, PARAMS "zero2_gradient_sharding"),
-                       *sequence = foreign_find(r, PARAMS "sequence_parallelism");
+                       *sequence = foreign_find(r, PARAMS "sequence_parallelism"),
+                       *strategy = foreign_find(r, PARAMS "auto_memory_strategy");
     int64_t ranks = foreign_row_ranks(r);
     const char *alone = ranks > 1 ? NULL : "on one rank it is the same";
     if (sharding)
@@ -167,6 +157,12 @@ static status translate_ranks(foreign_reader *r) {
                           alone                    ? alone
                           : item_is_true(sharding) ? NULL
                                                    : "gradients are whole on every rank"));
+    else if (strategy && !item_is_true(strategy) && ranks > 1)
+        TRY(foreign_offer(r, NULL, "parallel.zero", "2", "its zero2_gradient_sharding is true"));
+    if (sequence && !item_is_true(sequence) && item_is_true(strategy)) {
+        foreign_report_set(r, sequence, "parallel.sequence", "auto_memory_strategy chooses");
+        return OK;
+    }
     if (sequence)
         return foreign_offer(r, sequence, "parallel.sequence",
                              item_is_true(sequence) ? foreign_format(r, "%lld", (long long)ranks) : "1",
@@ -178,7 +174,7 @@ static status translate_ranks(foreign_reader *r) {
 
 static status translate(foreign_reader *r) {
     const foreign_item *algorithm = foreign_find(r, "trainer.algorithm");
-    TRY(translate_model(r));
+    TRY(trainer_model(r, foreign_find(r, "model_path")));
     TRY(translate_step(r));
     TRY(translate_memory(r));
     TRY(translate_ranks(r));

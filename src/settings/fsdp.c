@@ -40,6 +40,9 @@ static const row rows[] = {
     {"sharding_strategy", "HYBRID_SHARD", NULL, NOTHING, HYBRID},
     {"sharding_strategy", "HYBRID_SHARD_ZERO2", NULL, NOTHING, HYBRID},
     {"sharding_strategy", "_HYBRID_SHARD_ZERO2", NULL, NOTHING, HYBRID},
+    {"reshard_after_forward", "FULL_SHARD", "3", ZERO, NULL},
+    {"reshard_after_forward", "SHARD_GRAD_OP", "2", ZERO, NULL},
+    {"reshard_after_forward", "NO_SHARD", "0", ZERO, NULL},
     {"reshard_after_forward", "true", "3", ZERO, NULL},
     {"reshard_after_forward", "false", "2", ZERO, NULL},
     {"activation_checkpointing", "true", "full", RECOMPUTE, NULL},
@@ -68,6 +71,9 @@ static const row rows[] = {
     {"sync_module_states", "*", "", NOTHING, "all ranks always begin with the same parameters"},
     {"cpu_ram_efficient_loading", "*", "", NOTHING, "every rank reads its own part of the files"},
     {"state_dict_type", "*", "", NOTHING, "a checkpoint goes to any number of ranks"},
+    {"final_state_dict_type", "*", "", NOTHING, "a checkpoint goes to any number of ranks"},
+    {"cpu_offload_pin_memory", "*", "", NOTHING, "the backend decides how host memory is allocated"},
+    {"mixed_precision_policy", "*", "", NOTHING, "precision says it"},
     {"version", "*", "", NOTHING, "it is a matter of PyTorch"},
     {"ignored_modules", "*", NULL, NOTHING, "every module is sharded; leave it out"},
 };
@@ -113,11 +119,15 @@ status fsdp_translate(const char *where, const char *key, const char *text, fsdp
         const row *r = &rows[i];
         if (strcmp(r->key, own) != 0 || (strcmp(r->word, "*") != 0 && strcasecmp(r->word, text) != 0)) continue;
         if (!r->value) return ERR(ERR_INPUT, "%s: %s: found %.100s; %s", where, key, text, r->why);
-        if (r->why) log_warn("%s: %s has no effect: %s", where, key, r->why);
+        out->why = r->why;
         out->value = r->value;
         while (out->n < FSDP_SETTINGS_MOST && r->settings[out->n])
             out->settings[out->n] = r->settings[out->n], out->n++;
         return OK;
     }
     return refuse(where, key, own, text);
+}
+
+void fsdp_warn(const char *where, const char *key, const fsdp_translation *t) {
+    if (t->why) log_warn("%s: %s has no effect: %s", where, key, t->why);
 }

@@ -12,6 +12,7 @@
  *     TRY(job_check(&j)); */
 #include "settings/config.h"
 #include "settings/foreign.h"
+#include "settings/foreign_words.h"
 #include "settings/setting.h"
 #include "settings/stages.h"
 

@@ -222,7 +222,7 @@ check 2 "unknown option '--jsn'" -- plan --jsn
 check 2 "unknown option '--program'" -- train --program
 check 2 "'--train.lr=1'" "--set train.lr=VALUE" -- plan --train.lr=1
 check 2 "'--precision'" "--set precision=VALUE" -- train --precision bf16
-check 2 "unknown option '--learning_rate'" "--set KEY=VALUE" -- train --learning_rate 1e-4
+check 2 "unknown option '--learning_rate'" "--set train.lr=VALUE" -- train --learning_rate 1e-4
 check 2 "'train.lr=1'" "expected a file" "--set train.lr=1" -- plan train.lr=1
 check 2 "--set needs a value" -- plan --set
 check 2 "key=value" -- plan --set train.lr

@@ -40,7 +40,7 @@ became train.lr=0.003 train.steps=auto train.warmup=auto train.schedule=cosine p
 became train.lr=0.5 precision=bf16 train.micro_batch=3 train.steps=30 train.warmup=auto -- --deepspeed "$ds/auto.json" \
     --set train.lr=0.5 --set precision=bf16 --set train.micro_batch=3 --set train.steps=30
 became model.preset=qwen2.5-7b train.accumulation=2048 memory.offload.grads=host memory.offload.states=host \
-    memory.recompute=full precision=bf16 -- "$old/treepo-7b.yaml"
+    memory.recompute=selective precision=bf16 -- "$old/treepo-7b.yaml"
 became memory.recompute=selective memory.strategy=auto memory.offload.grads=host train.accumulation=8 -- \
     "$old/memory-upgrade.yaml"
 became 'memory.recompute={ratio: 0.5}' memory.strategy=manual memory.offload.grads=none -- "$old/half-recompute.yaml"
@@ -130,9 +130,11 @@ sed 's/"stage": 2/"stage": 3/' ds.json >persist.json
 check 0 "warning: persist.json:8" "defeats stage 3" "6.7B of 6.7B parameters (100 %" -- \
     plan --deepspeed persist.json --preset llama2-7b --device-memory 1P --set memory.host=1P
 check 0 "from" -- plan --deepspeed persist.json "${tiny[@]}" --set data.seq_len=32
-sed 's/"stage": 2/"stage": 2, \/\/ two/' ds.json >comment.json
-check 2 comment.json:8 comment -- plan --deepspeed comment.json
-check 2 comment.json:8 comment -- plan comment.json
+sed 's/"stage": 2,/"stage": 2, \/\/ two\n/; s/2e8}/2e8,}/' ds.json >comment.json
+check 0 "-> parallel.zero = 2" -- plan --deepspeed comment.json "${tiny[@]}"
+check 0 "-> parallel.zero = 2" -- plan comment.json "${tiny[@]}"
+sed 's/"stage": 2/"stage": 2,,/; s/2e8}/2e8,}/' ds.json >commas.json
+check 2 commas.json:8 -- plan --deepspeed commas.json
 check 2 missing.json -- plan --deepspeed missing.json
 check 2 "needs a value" -- plan --deepspeed
 check 2 ds.json typo.json -- plan ds.json --deepspeed typo.json

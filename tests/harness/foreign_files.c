@@ -14,6 +14,11 @@ void translate(outcome *o, const request *q) {
     config_init(&o->c);
     foreign_init(&o->f);
     o->rc = OK;
+    if (q->fixture) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/foreign/%s", TEST_FIXTURES, q->fixture);
+        o->rc = foreign_read_config(&o->f, &o->c, path);
+    }
     if (q->config_text) {
         write_text(q->config_name, q->config_text);
         o->rc = foreign_read_config(&o->f, &o->c, q->config_name);
@@ -64,7 +69,8 @@ void gives(const request *q, const char *const *expected) {
 void refused(const request *q, const char *const *parts) {
     outcome o;
     translate(&o, q);
-    if (o.rc != ERR_INPUT) fail_msg("not refused: %s", q->deepspeed_text ? q->deepspeed_text : q->config_text);
+    const char *text = q->fixture ? q->fixture : q->deepspeed_text ? q->deepspeed_text : q->config_text;
+    if (o.rc != ERR_INPUT) fail_msg("not refused: %s", text);
     for (; *parts; parts++) assert_in(error_message(), *parts);
     outcome_fini(&o);
 }

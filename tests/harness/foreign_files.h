@@ -8,6 +8,7 @@
 /* One translation: a CONFIG (or NULL), a --deepspeed file (or NULL), then --set, then apply. */
 typedef struct request {
     const char *config_name, *config_text, *deepspeed_text;
+    const char *fixture; /* of tests/fixtures/foreign, as CONFIG; NULL: none */
     const char *set[6];
     int n_ranks;
 } request;
@@ -30,5 +31,6 @@ void reports(const request *q, const char *const *parts);  /* of the printed rep
 #define GIVES(q, ...) gives(&(q), (const char *const[]){__VA_ARGS__, NULL})
 #define REFUSED(q, ...) refused(&(q), (const char *const[]){__VA_ARGS__, NULL})
 #define REPORTS(q, ...) reports(&(q), (const char *const[]){__VA_ARGS__, NULL})
+#define FIXTURE(name) ((request){.fixture = (name)})
 #define DS(text) ((request){.deepspeed_text = (text)})
 #define RALO(text) ((request){.config_name = "old.yaml", .config_text = (text), .set = {"model.preset=test-llama"}})

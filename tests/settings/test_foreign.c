@@ -197,24 +197,70 @@ static void test_keys_that_are_wrong(void **state) {
     REFUSED(DS("[1]"), "expected an object");
 }
 
+/* DeepSpeed's reader takes comments and trailing commas. */
+static void test_comments_and_trailing_commas(void **state) {
+    GIVES(DS("// first\n{\n  // the batch\n  \"train_batch_size\": 8, # rows\n  /* two\n lines */ \"fp16\": "
+             "{\"enabled\": true,},\n}\n"
+             "# last\n"),
+          "train.micro_batch", "8", "precision", "fp16");
+    GIVES(DS("{\"optimizer\": {\"params\": {\"betas\": [0.9, 0.99 /* late */, ],},},}"), "train.betas", "[0.9, 0.99]");
+    GIVES(DS("\t{\"train_batch_size\":8,\r\n\t\"fp16\":{\"enabled\":true}}\n"), "train.micro_batch", "8", "precision",
+          "fp16");
+    /* In a string they are text, and a line stays a line. */
+    GIVES(DS("{\"zero_optimization\": {\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/a//b#c/*d,]\"}}}"),
+          "memory.nvme_path", "/a//b#c/*d,]");
+    REFUSED(DS("/* one\ntwo */ {\n\"train_batch_sise\": 8, // typo\n}"), "ds.json:3", "train_batch_size");
+    /* The same file as CONFIG: by its name, or by its shape whatever its name is; RALO's keys as JSON too. */
+    request named = {.config_name = "a.json", .config_text = "// why\n{\n // here\n\"train_batch_size\": 8,}"};
+    GIVES(named, "train.micro_batch", "8");
+    request shaped = {.config_name = "a.conf", .config_text = "{\n\"train_batch_size\": 8, # too\n}"};
+    GIVES(shaped, "train.micro_batch", "8");
+    request ralo = {.config_name = "old.json",
+                    .config_text = "{ // RALO\n\"trainer\": {\"params\": {\"accum_steps\": 3, /* x */},},\n}",
+                    .set = {"model.preset=test-llama"}};
+    GIVES(ralo, "train.accumulation", "3");
+    request ours = {.config_name = "c.json", .config_text = "{\"train\": {\"micro_batch\": 3,}, // ours\n}"};
+    GIVES(ours, "train.micro_batch", "3");
+}
+
 static void test_text_that_is_not_json(void **state) {
-    REFUSED(DS("{\n  // the stage\n  \"zero_optimization\": {}\n}"), "ds.json:2", "comment", "remove it");
-    REFUSED(DS("{\n  \"train_batch_size\": 8 # rows\n}"), "ds.json:2", "comment");
-    REFUSED(DS("{\n  \"train_batch_size\": 8 /* rows */\n}"), "ds.json:2", "comment");
-    REFUSED(DS("{\n  \"train_batch_size\": 8,\n\n}"), "ds.json:2", "trailing commas");
-    REFUSED(DS("{\"optimizer\": {\"params\": {\n\"betas\": [0.9, 0.99,\n]}}}"), "ds.json:2", "trailing commas");
     REFUSED(DS("{\n\"train_batch_size\": 8,\n\"train_batch_size\": 9}"), "ds.json:3", "duplicate");
     REFUSED(DS("{\"train_batch_size\": 8"), "ds.json:1");
     REFUSED(DS("{\"train_batch_size\": NaN}"), "ds.json:1");
     REFUSED(DS(""), "ds.json:1");
     REFUSED(DS("{\"train_batch_size\": 1e999}"), "ds.json:1");
-    /* The same file as CONFIG: by its name, or by its shape whatever its name is. */
-    request named = {.config_name = "a.json", .config_text = "{\n // no\n\"train_batch_size\": 8}"};
-    REFUSED(named, "a.json:2", "comment");
-    request shaped = {.config_name = "a.conf", .config_text = "{\n\"train_batch_size\": 8,\n}"};
-    REFUSED(shaped, "a.conf:2", "trailing commas");
-    GIVES(DS("\t{\"train_batch_size\":8,\r\n\t\"fp16\":{\"enabled\":true}}\n"), "train.micro_batch", "8", "precision",
-          "fp16");
+    REFUSED(DS("{\n/* no end\n\"train_batch_size\": 8}"), "ds.json:2", "close the comment");
+    REFUSED(DS("{\"train_batch_size\": 8,,}"), "ds.json:1");
+    REFUSED(DS("{,}"), "ds.json:1");
+    REFUSED(DS("{\"optimizer\": {\"params\": {\"betas\": [,]}}}"), "ds.json:1");
+    REFUSED(DS("{\"train_batch_size\":,}"), "ds.json:1");
+    /* hjson takes the comment as part of such a text, so it stays an error here. */
+    REFUSED(DS("{\n\"zero_optimization\": {\"offload_param\": {\"device\": cpu # it\n}}}"), "ds.json:2");
+}
+
+/* One look is enough: every reason that a file has is in one message. */
+static void test_all_reasons_at_once(void **state) {
+    REFUSED(
+        DS("{\"train_batch_sise\": 8,\n\"gradient_clipping\": -1,\n\"optimizer\": {\"type\": \"Lamb\"},\n\"zero\": 3,\n"
+           "\"steps_per_print\": \"often\", \"sparse_gradients\": true}"),
+        "6 things cannot be translated", "ds.json:1: unknown DeepSpeed key 'train_batch_sise'",
+        "ds.json:2: gradient_clipping: found '-1'", "ds.json:3: optimizer.type: found 'Lamb'",
+        "ds.json:4: unknown DeepSpeed key 'zero'", "ds.json:5: steps_per_print: found 'often'", "sparse_gradients");
+}
+
+/* The blocks of the documents, with their keys, values and places of comments. */
+static void test_blocks_of_the_documents(void **state) {
+    GIVES(FIXTURE("documents/accumulation.json"), "train.micro_batch", "16", "train.accumulation", "4");
+    GIVES(FIXTURE("documents/mixed-precision.json"), "precision", "fp16", "train.fp16.loss_scale", "dynamic",
+          "train.fp16.initial_scale_power", "16");
+    request q = FIXTURE("documents/recompute.json");
+    q.set[0] = "model.preset=llama2-7b"; /* 4 checkpoints over 32 layers */
+    GIVES(q, "memory.recompute", "{every: 8}", "memory.offload.activations", "none", "memory.strategy", "manual");
+    q.fixture = "documents/zero3.json";
+    GIVES(q, "parallel.zero", "3", "memory.offload.states", "host", "memory.offload.params", "host",
+          "memory.offload.grads", "host", "parallel.overlap", "true", "parallel.reduce_bucket", "781250K",
+          "parallel.prefetch", "1", "memory.prefetch", "1", "parallel.persist_below", "200000001");
+    REPORTS(q, "6.7B of 6.7B parameters (100 %) whole on every rank");
 }
 
 static void test_a_config_is_known_by_its_shape(void **state) {
@@ -528,7 +574,10 @@ int main(void) {
         cmocka_unit_test(test_ranks_that_share),
         cmocka_unit_test(test_the_batch_triangle),
         cmocka_unit_test(test_keys_that_are_wrong),
+        cmocka_unit_test(test_comments_and_trailing_commas),
         cmocka_unit_test(test_text_that_is_not_json),
+        cmocka_unit_test(test_all_reasons_at_once),
+        cmocka_unit_test(test_blocks_of_the_documents),
         cmocka_unit_test(test_a_config_is_known_by_its_shape),
         cmocka_unit_test(test_auto_is_what_the_rest_says),
         cmocka_unit_test(test_what_was_said_wins_and_is_shown),

@@ -11,16 +11,22 @@ static void test_old_ralo_files_keep_their_meaning(void **state) {
     GIVES(RALO("lr: 1.0e-6\nupdate_steps: 16\ntrainer:\n  algorithm: treepo\n  params:\n    train_batch_size: 2\n"
                "    accum_steps: 64\n    lr: 5.0e-6\n    grad_offload: true\n    gradient_checkpointing_ratio: 1.0\n"),
           "train.micro_batch", "2", "train.accumulation", "1024", "train.lr", "1e-06", "memory.offload.grads", "host",
-          "memory.offload.states", "host", "memory.recompute", "full", "memory.strategy", "auto", "precision", "bf16",
-          "train.betas", "[0.9, 0.999]", "train.weight_decay", "0", "train.schedule", "constant", "train.warmup", "0");
+          "memory.offload.states", "host", "memory.recompute", "selective", "memory.strategy", "auto", "precision",
+          "bf16", "train.betas", "[0.9, 0.999]", "train.weight_decay", "0", "train.schedule", "constant",
+          "train.warmup", "0");
     GIVES(RALO("trainer: {params: {accum_steps: 8, lr: 2e-6, grad_offload: false, gradient_checkpointing_ratio: 0.5}}"),
           "train.accumulation", "8", "train.lr", "2e-06", "memory.offload.grads", "none", "memory.offload.states",
-          "auto", "memory.recompute", "{ratio: 0.5}");
+          "auto", "memory.recompute", "{mix: [selective, 1, none]}"); /* of 2 layers */
+    GIVES(RALO("trainer: {params: {selective_checkpointing: false, gradient_checkpointing_ratio: 0.5}}"),
+          "memory.recompute", "{ratio: 0.5}");
     GIVES(RALO("trainer: {params: {gradient_checkpointing_ratio: 0}}"), "memory.recompute", "none");
     GIVES(RALO("trainer: {params: {}}"), "memory.recompute", "auto", "memory.strategy", "auto", "memory.offload.grads",
           "auto");
     GIVES(RALO("trainer: {params: {auto_memory_strategy: false}}"), "memory.strategy", "manual", "memory.recompute",
+          "selective"); /* its default */
+    GIVES(RALO("trainer: {params: {auto_memory_strategy: false, selective_checkpointing: false}}"), "memory.recompute",
           "full");
+    GIVES(RALO("trainer: {params: {selective_checkpointing: false}}"), "memory.recompute", "auto");
     GIVES(RALO("trainer: {params: {auto_memory_strategy: true}}"), "memory.strategy", "auto", "memory.recompute",
           "auto");
     GIVES(RALO("trainer: {params: {selective_checkpointing: true}}"), "memory.recompute", "selective");
@@ -32,11 +38,11 @@ static void test_old_ralo_files_keep_their_meaning(void **state) {
                  "zero2_gradient_sharding: true, sequence_parallelism: false, rollout_num: 8}}\norchestrator: "
                  "{queue_size: 3}\n"
                  "sampler: {algorithm: treepo, params: {anything: [1, 2]}}\ndataset: {name: x, own_key: 3}\n"),
-            "-> memory.recompute = {ratio: 0.5}", "trainer.params.selective_checkpointing = true",
-            "no effect here: gradient_checkpointing_ratio names the layers",
-            "trainer.params.zero2_gradient_sharding = true", "-> parallel.zero = 2  (on one rank it is the same)",
-            "trainer.params.rollout_num", "orchestrator.queue_size", "sampler.{algorithm, params}",
-            "data.source says what is trained on", "(RALO itself)");
+            "-> memory.recompute = {mix: [selective, 1, none]}  (selective_checkpointing in 1 of 2 layers)",
+            "trainer.params.selective_checkpointing = true", "trainer.params.zero2_gradient_sharding = true",
+            "-> parallel.zero = 2  (on one rank it is the same)", "trainer.params.rollout_num",
+            "orchestrator.queue_size", "sampler.{algorithm, params}", "data.source says what is trained on",
+            "(RALO itself)");
 }
 
 static void test_ralo_on_many_ranks(void **state) {
@@ -54,6 +60,22 @@ static void test_ralo_on_many_ranks(void **state) {
     q = RALO("trainer: {params: {auto_memory_strategy: true}}");
     q.n_ranks = 4;
     GIVES(q, "parallel.zero", "auto", "parallel.sequence", "auto");
+    q = RALO(
+        "trainer: {params: {auto_memory_strategy: true, sequence_parallelism: false}}"); /* the choice stays open */
+    q.n_ranks = 4;
+    GIVES(q, "parallel.sequence", "auto");
+    REPORTS(q, "-> parallel.sequence = auto  (auto_memory_strategy chooses)");
+    q = RALO("trainer: {params: {auto_memory_strategy: false, sequence_parallelism: false}}");
+    q.n_ranks = 4;
+    GIVES(q, "parallel.sequence", "1", "parallel.zero", "2");
+}
+
+static void test_block_of_the_document(void **state) {
+    request q = FIXTURE("documents/ralo.yaml");
+    q.set[0] = "model.preset=test-llama";
+    q.n_ranks = 4;
+    GIVES(q, "memory.offload.grads", "host", "memory.offload.states", "host", "memory.recompute", "selective",
+          "parallel.zero", "2", "parallel.sequence", "auto", "memory.strategy", "auto");
 }
 
 static void test_wrong_ralo_files(void **state) {
@@ -93,7 +115,7 @@ static void test_ralo_models(void **state) {
     request here = {.config_name = "old.yaml", .config_text = "model_path: .\ntrainer: {params: {}}\n"};
     GIVES(here, "model.path", ".");
     request nowhere = {.config_name = "old.yaml", .config_text = "model_path: Org/No-Such\ntrainer: {params: {}}\n"};
-    REFUSED(nowhere, "old.yaml:1", "Org/No-Such", "'no-such'", "model.path");
+    GIVES(nowhere, "model.path", "Org/No-Such"); /* which `train` and `plan` do not find */
 }
 
 /* Both at once: the CONFIG wins over --deepspeed. */
@@ -107,6 +129,7 @@ static void test_ralo_and_deepspeed_together(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ralo_on_many_ranks),
+        cmocka_unit_test(test_block_of_the_document),
         cmocka_unit_test(test_old_ralo_files_keep_their_meaning),
         cmocka_unit_test(test_wrong_ralo_files),
         cmocka_unit_test(test_ralo_models),

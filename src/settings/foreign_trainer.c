@@ -1,0 +1,429 @@
+/* foreign_trainer.c - see foreign_trainer.h.
+ *
+ * A model or dataset that is named and not here is no error of translation: the settings are right, but `train` ends with the exact
+ * commands that fetch what is missing. Nothing is downloaded by ralo itself. */
+#include "settings/foreign_trainer.h"
+#include "settings/form.h"
+#include "settings/settings.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+static bool path_is(const char *path, mode_t kind) {
+    struct stat st;
+    return stat(path, &st) == 0 && (st.st_mode & S_IFMT) == kind;
+}
+
+static const char *last_part(const char *name) {
+    const char *slash = strrchr(name, '/');
+    return slash && slash[1] ? slash + 1 : name;
+}
+
+/* May the text stand in a command that a user copies into a shell? */
+static bool is_plain(const char *name) {
+    return *name && *name != '-' &&
+           !name[strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._/-[]:%+")];
+}
+
+static bool is_given(foreign_reader *r, const foreign_item *i, const char *setting) {
+    if (!config_was_given(r->c, setting)) return false;
+    foreign_report_set(r, i, setting, foreign_format(r, "conflict: %s says so", config_given_by(r->c, setting)));
+    return true;
+}
+
+status trainer_model(foreign_reader *r, const foreign_item *i) {
+    if (!i || is_given(r, i, "model.path") || is_given(r, i, "model.preset")) return OK;
+    if (path_is(i->text, S_IFDIR)) return foreign_offer(r, i, "model.path", i->text, NULL);
+    char name[64];
+    const char *last = last_part(i->text), *where = foreign_where(r, i);
+    snprintf(name, sizeof name, "%.60s", last);
+    for (char *c = name; *c; c++) *c = (char)tolower((unsigned char)*c);
+    bool is_preset = model_preset_find(name) != NULL;
+    const char *shape =
+        is_preset ? foreign_format(r, ", or say --preset %s to train that shape from random weights", name) : "";
+    if (is_plain(i->text))
+        foreign_refuse_train(r, foreign_format(r,
+                                               "%s: %s: there is no directory '%.200s'; download it with\n"
+                                               "        hf download %s --local-dir %s\n"
+                                               "    and give --model %s%s",
+                                               where, i->key, i->text, i->text, last, last, shape));
+    else
+        foreign_refuse_train(
+            r, foreign_format(r, "%s: %s: there is no directory '%.200s'; download the model and give --model DIR%s",
+                              where, i->key, i->text, shape));
+    if (is_preset) return foreign_offer(r, i, "model.preset", name, "the shape only: there is no such directory");
+    return foreign_offer(r, i, "model.path", i->text, "there is no such directory yet");
+}
+
+/* ---- data -------------------------------------------------------------------------------------------------------- */
+
+/* The name of the .jsonl that a dataset becomes here. */
+static const char *converted_name(const foreign_reader *r, const char *name) {
+    char base[128];
+    snprintf(base, sizeof base, "%.100s", last_part(name));
+    for (int k = 0; k < 2; k++) {
+        char *dot = strrchr(base, '.');
+        if (dot && dot != base && (strcmp(dot, ".json") == 0 || strcmp(dot, ".jsonl") == 0 || strcmp(dot, ".gz") == 0))
+            *dot = 0;
+    }
+    return foreign_format(r, "%s.jsonl", base);
+}
+
+static const char *hub_command(const foreign_reader *r, const trainer_source *s, const char *name) {
+    const char *config = s->config ? s->config->text : "", *split = s->split ? s->split->text : "train";
+    const char *files = s->files ? s->files->text : "";
+    if (!is_plain(name) || (*config && !is_plain(config)) || !is_plain(split) || (*files && !is_plain(files)))
+        return NULL;
+    return foreign_format(
+        r, "python3 -c \"from datasets import load_dataset; load_dataset('%s'%s%s%s%s%s%s, split='%s').to_json('%s')\"",
+        name, *config ? ", '" : "", config, *config ? "'" : "", *files ? ", data_files='" : "", files,
+        *files ? "'" : "", split, converted_name(r, name));
+}
+
+/* The file of a source, if it is here. */
+static const char *source_file(const trainer_source *s, const char *name) {
+    if (s->convert) return NULL;
+    if (path_is(name, S_IFREG)) return name;
+    return s->files && path_is(s->files->text, S_IFREG) ? s->files->text : NULL;
+}
+
+/* A colon would begin a weight. */
+static void source_add(strbuf *out, const char *path) {
+    if (out->length) strbuf_add(out, ", ");
+    for (const char *c = path; *c; c++) strbuf_printf(out, *c == ':' || *c == '\\' ? "\\%c" : "%c", *c);
+}
+
+static void report_missing(foreign_reader *r, const trainer_source *s, const char *name) {
+    const char *command = s->convert ? s->convert : hub_command(r, s, name), *where = foreign_where(r, s->path);
+    if (!command) {
+        foreign_report_no_effect(r, s->path, "it is no file here; make JSON Lines of it and give --data FILE");
+        foreign_refuse_train(r, foreign_format(r,
+                                               "%s: %s: there is no file '%.200s'; make JSON Lines of it (one object "
+                                               "per line) and give --data FILE",
+                                               where, s->path->key, name));
+        return;
+    }
+    foreign_report_no_effect(r, s->path, "it is no file of JSON Lines here; `train` says how to make one");
+    foreign_refuse_train(r,
+                         foreign_format(r, "%s: %s: '%.200s' is no file of JSON Lines here; make one with\n        %s",
+                                        where, s->path->key, name, command));
+}
+
+status trainer_data(foreign_reader *r, const trainer_source *sources, size_t n) {
+    strbuf files, later;
+    size_t n_here = 0;
+    status rc = OK;
+    strbuf_init(&files);
+    strbuf_init(&later);
+    for (size_t i = 0; i < n; i++) {
+        const char *name = sources[i].name ? sources[i].name : sources[i].path->text,
+                   *file = source_file(&sources[i], name);
+        n_here += file != NULL;
+        source_add(&files, file ? file : name);
+        source_add(&later, file ? file : converted_name(r, name));
+    }
+    for (size_t i = 0; i < n && rc == OK; i++) {
+        const trainer_source *s = &sources[i];
+        if (i && s->path == sources[i - 1].path && (n_here == n || config_was_given(r->c, "data.source"))) continue;
+        if (i == 0 && n_here == n && !config_was_given(r->c, "data.source"))
+            rc = foreign_offer(r, s->path, "data.source", files.text, NULL);
+        else if (n_here == n && i) foreign_report_set(r, s->path, "data.source", NULL);
+        else if (is_given(r, s->path, "data.source")) continue;
+        else if (source_file(s, s->name ? s->name : s->path->text))
+            foreign_report_no_effect(r, s->path, "give it with the others, as --data");
+        else report_missing(r, s, s->name ? s->name : s->path->text);
+    }
+    if (n && n_here < n && !config_was_given(r->c, "data.source"))
+        foreign_refuse_train(r, foreign_format(r, "then give --data \"%s\"", later.text));
+    strbuf_fini(&files);
+    strbuf_fini(&later);
+    return rc;
+}
+
+/* ---- how long, how fast -------------------------------------------------------------------------------------------- */
+
+/* Where the command line says how long in the other way, that counts. */
+static bool length_is_given(foreign_reader *r, const foreign_item *i) {
+    bool by_epochs = config_knows("train.epochs") && config_was_given(r->c, "train.epochs");
+    const char *setting = by_epochs ? "train.epochs" : "train.steps";
+    if (!by_epochs && !config_was_given(r->c, "train.steps")) return false;
+    if (i) foreign_report_set(r, i, setting, foreign_format(r, "conflict: %s says so", config_given_by(r->c, setting)));
+    return true;
+}
+
+status trainer_length(foreign_reader *r, const foreign_item *epochs, const foreign_item *steps, const char *otherwise) {
+    bool has_steps = steps && item_whole(steps) > 0;
+    if (length_is_given(r, has_steps ? steps : epochs)) {
+        if (epochs && has_steps) foreign_report_no_effect(r, epochs, "max_steps says how long");
+        if (steps && !has_steps) foreign_report_no_effect(r, steps, "epochs say how long");
+        return OK;
+    }
+    if (has_steps) TRY(foreign_offer(r, steps, "train.steps", steps->text, NULL));
+    else if (steps) foreign_report_no_effect(r, steps, "epochs say how long");
+    if (epochs && has_steps) foreign_report_no_effect(r, epochs, "max_steps says how long");
+    else if (epochs && foreign_is_off(epochs)) foreign_refuse(r, epochs, "a run has to train for some steps");
+    else if (!has_steps)
+        return foreign_offer_if_known(r, epochs, "train.epochs", epochs ? epochs->text : otherwise, NULL,
+                                      "train.steps sets the length of a run");
+    return OK;
+}
+
+static status offer_ratio(foreign_reader *r, const foreign_item *i, double ratio) {
+    if (ratio < 0 || ratio > 1) {
+        foreign_refuse(r, i, "expected a share of the run from 0 to 1");
+        return OK;
+    }
+    if (ratio == 0) return foreign_offer(r, i, "train.warmup", "0", NULL);
+    if (config_knows("train.warmup_ratio"))
+        return foreign_offer(r, i, "train.warmup_ratio", foreign_format(r, "%.17g", ratio), NULL);
+    int64_t total = r->c->train.steps, steps = (int64_t)(ratio * (double)total + 0.999999);
+    return foreign_offer(r, i, "train.warmup", foreign_format(r, "%lld", (long long)steps),
+                         foreign_format(r, "%.4g of %lld steps", ratio, (long long)total));
+}
+
+status trainer_warmup(foreign_reader *r, const foreign_item *steps, const foreign_item *ratio, const char *otherwise) {
+    if (!otherwise) {
+        if (steps) foreign_report_no_effect(r, steps, "lr_scheduler_type constant has no warmup");
+        if (ratio) foreign_report_no_effect(r, ratio, "lr_scheduler_type constant has no warmup");
+        return foreign_offer(r, NULL, "train.warmup", "0", "constant has no warmup");
+    }
+    bool has_steps = steps && item_real(steps) > 0;
+    if (ratio && has_steps) foreign_report_no_effect(r, ratio, "warmup_steps says it");
+    else if (ratio) TRY(offer_ratio(r, ratio, item_real(ratio)));
+    if (has_steps && item_real(steps) < 1) return offer_ratio(r, steps, item_real(steps));
+    if (steps && (has_steps || !ratio)) return foreign_offer(r, steps, "train.warmup", steps->text, NULL);
+    if (steps) foreign_report_no_effect(r, steps, "warmup_ratio says it");
+    if (!ratio && !steps) return foreign_offer(r, NULL, "train.warmup", otherwise ? otherwise : "0", "no warmup");
+    return OK;
+}
+
+status trainer_precision(foreign_reader *r, const foreign_item *bf16, const foreign_item *fp16, const char *otherwise) {
+    if (strcmp(config_given_by(r->c, "precision"), "another file") == 0) { /* by another key of this one */
+        if (bf16) foreign_report_set(r, bf16, "precision", NULL);
+        if (fp16) foreign_report_set(r, fp16, "precision", NULL);
+        return OK;
+    }
+    bool is_bf16 = bf16 && (!foreign_is_off(bf16)), is_fp16 = fp16 && !foreign_is_off(fp16);
+    if (is_bf16 && is_fp16 && strcmp(bf16->text, "auto") != 0) {
+        foreign_refuse(r, fp16, "%s in line %d is on too; keep one", bf16->key, bf16->line);
+        foreign_report_no_effect(r, bf16, "see above");
+        return OK;
+    }
+    bool uses_fp16 = is_fp16;
+    const foreign_item *said = uses_fp16 ? fp16 : bf16 ? bf16 : fp16;
+    const char *value = uses_fp16 ? "fp16" : is_bf16 ? "bf16" : bf16 ? "fp32" : otherwise;
+    TRY(foreign_offer(r, said, "precision", value, said ? NULL : "its default"));
+    if (bf16 && fp16) foreign_report_set(r, said == bf16 ? fp16 : bf16, "precision", NULL);
+    return OK;
+}
+
+status trainer_optimizer(foreign_reader *r, const foreign_item *i) {
+    static const struct {
+        const char *word, *states, *note;
+    } rows[] = {
+        {"adamw_torch", NULL, "AdamW"},
+        {"adamw_torch_fused", NULL, "AdamW"},
+        {"adamw_torch_npu_fused", NULL, "AdamW"},
+        {"adamw_apex_fused", NULL, "AdamW"},
+        {"adamw_hf", NULL, "AdamW"},
+        {"adamw", NULL, "AdamW"},
+        {"paged_adamw_32bit", "fp32", "the strategy moves states to the host if they do not fit"},
+        {"paged_adamw", "fp32", "the strategy moves states to the host if they do not fit"},
+        {"adamw_bnb_8bit", "int8", NULL},
+        {"adamw_8bit", "int8", NULL},
+        {"adamw_torch_8bit", "int8", NULL},
+        {"ao_adamw_8bit", "int8", NULL},
+        {"paged_adamw_8bit", "int8", "the strategy moves states to the host if they do not fit"},
+        {"adamw_torch_4bit", "int8", "8 bits are the fewest here"},
+        {"ao_adamw_4bit", "int8", "8 bits are the fewest here"},
+        {"adamw_torch_fp8", "int8", "8 bits, in blocks with a scale each"},
+        {"ao_adamw_fp8", "int8", "8 bits, in blocks with a scale each"},
+    };
+    for (size_t k = 0; i && k < ARRAY_LENGTH(rows); k++) {
+        if (strcasecmp(rows[k].word, i->text) != 0) continue;
+        if (rows[k].states) return foreign_offer(r, i, "memory.states", rows[k].states, rows[k].note);
+        foreign_report_set(r, i, "memory.states", rows[k].note);
+        return OK;
+    }
+    if (i) foreign_refuse(r, i, ONLY_ADAMW);
+    return OK;
+}
+
+/* ---- where things lie --------------------------------------------------------------------------------------------- */
+
+status trainer_deepspeed(foreign_reader *r, const foreign_item *i) {
+    if (!i) return OK;
+    if (foreign_is_off(i)) {
+        foreign_report_no_effect(r, i, "off");
+        return OK;
+    }
+    for (size_t k = 0; k < r->f->n_files; k++)
+        if (r->f->files[k].dialect == &foreign_deepspeed) {
+            foreign_report_no_effect(r, i, foreign_format(r, "--deepspeed gives %s", r->f->files[k].path));
+            return OK;
+        }
+    if (!path_is(i->text, S_IFREG)) {
+        foreign_refuse(r, i, "there is no such file here; give it with --deepspeed FILE, or remove the key");
+        return OK;
+    }
+    foreign_report_no_effect(r, i, "translated below");
+    return foreign_read_deepspeed(r->f, i->text);
+}
+
+status trainer_fsdp(foreign_reader *r, const foreign_item *i) {
+    char word[64];
+    if (!i) return OK;
+    if (foreign_is_off(i)) {
+        foreign_report_no_effect(r, i, "off");
+        return OK;
+    }
+    for (const char *at = i->text; *(at += strspn(at, "[], "));) {
+        size_t length = strcspn(at, "[], ");
+        snprintf(word, sizeof word, "%.*s", (int)MIN(length, sizeof word - 1), at);
+        at += length;
+        if (strcmp(word, "true") == 0 || strcmp(word, "full_shard") == 0)
+            TRY(foreign_offer(r, i, "parallel.zero", "3", NULL));
+        else if (strcmp(word, "shard_grad_op") == 0) TRY(foreign_offer(r, i, "parallel.zero", "2", NULL));
+        else if (strcmp(word, "no_shard") == 0) TRY(foreign_offer(r, i, "parallel.zero", "0", NULL));
+        else if (strcmp(word, "offload") == 0) {
+            static const char *const moved[] = {"memory.offload.params", "memory.offload.grads",
+                                                "memory.offload.states"};
+            for (size_t k = 0; k < ARRAY_LENGTH(moved); k++) TRY(foreign_offer(r, i, moved[k], "host", NULL));
+        } else if (strcmp(word, "auto_wrap") != 0)
+            foreign_refuse(r, i, "'%s' is not here; ralo has full_shard, shard_grad_op, no_shard and offload", word);
+    }
+    if (strcmp(trainer_list(r, i), "auto_wrap") == 0)
+        foreign_report_no_effect(r, i, "layers are the units of sharding");
+    return OK;
+}
+
+/* ---- the rest ------------------------------------------------------------------------------------------------------ */
+
+status trainer_report_to(foreign_reader *r, const foreign_item *i) {
+    static const char *const here[] = {"none", "all", "mlflow", "tensorboard", "trackio"};
+    if (!i) return OK;
+    const char *list = trainer_list(r, i);
+    for (size_t k = 0; k < ARRAY_LENGTH(here); k++)
+        if (strcmp(list, here[k]) == 0) return foreign_offer_if_known(r, i, "track.to", list, NULL, NUMBERS);
+    foreign_report_no_effect(r, i, NUMBERS);
+    return OK;
+}
+
+status trainer_resume(foreign_reader *r, const foreign_item *i) {
+    bool flag;
+    if (!i) return OK;
+    bool is_flag = bool_read(i->text, &flag);
+    return foreign_offer(r, i, "run.resume", !is_flag ? i->text : flag ? "auto" : "none", NULL);
+}
+
+status trainer_weights(foreign_reader *r, const foreign_item *four, const foreign_item *eight, bool has_adapter) {
+    bool is_four = item_is_true(four), is_eight = item_is_true(eight);
+    if (is_four && is_eight) {
+        foreign_refuse(r, four, "%s in line %d is on too; keep one", eight->key, eight->line);
+        foreign_report_no_effect(r, eight, "see above");
+        return OK;
+    }
+    const foreign_item *on = is_four ? four : is_eight ? eight : NULL;
+    if (on && !has_adapter) foreign_refuse(r, on, "weights of so few bits are frozen, so it needs LoRA beside them");
+    else if (on) TRY(foreign_offer(r, on, "model.base", is_four ? "nf4" : "int8", NULL));
+    if (four && four != on) foreign_report_no_effect(r, four, "off");
+    if (eight && eight != on) foreign_report_no_effect(r, eight, "off");
+    return OK;
+}
+
+status trainer_every(foreign_reader *r, const trainer_rhythm *e) {
+    const char *word = e->strategy ? e->strategy->text : e->otherwise;
+    bool flag;
+    if (bool_read(word, &flag) && !flag) word = "no"; /* YAML's no */
+    if (strcmp(word, "steps") == 0) {
+        const foreign_item *said = e->steps ? e->steps : e->strategy;
+        if (!said) return OK;
+        if (e->steps && item_real(e->steps) > 0 && item_real(e->steps) < 1) {
+            foreign_refuse(r, e->steps, "a share of the run is not counted here; give steps");
+        } else {
+            TRY(foreign_offer(r, said, e->setting, e->steps ? e->steps->text : e->usual, NULL));
+        }
+        if (e->strategy && said != e->strategy) foreign_report_set(r, e->strategy, e->setting, NULL);
+        return OK;
+    }
+    if (strcmp(word, "no") == 0 && e->strategy) foreign_report_set(r, e->strategy, e->setting, "only at the end");
+    else if (strcmp(word, "epoch") == 0)
+        foreign_report_no_effect(r, e->strategy, foreign_format(r, "ralo counts steps: give %s", e->setting));
+    else if (strcmp(word, "best") == 0) TRY(foreign_offer(r, e->strategy, "train.save_best", "loss", NULL));
+    else if (e->strategy) foreign_refuse(r, e->strategy, "expected no, steps, epoch or best");
+    if (e->steps) foreign_report_no_effect(r, e->steps, "its strategy is not steps");
+    return OK;
+}
+
+const char *trainer_list(const foreign_reader *r, const foreign_item *i) {
+    strbuf out;
+    strbuf_init(&out);
+    for (const char *at = i->text; *(at += strspn(at, "[], "));) {
+        size_t length = strcspn(at, "[], ");
+        strbuf_printf(&out, "%s%.*s", out.length ? "," : "", (int)length, at);
+        at += length;
+    }
+    const char *text = foreign_format(r, "%s", out.text ? out.text : "");
+    strbuf_fini(&out);
+    return text;
+}
+
+static status offer_targets(foreign_reader *r, const foreign_item *i) {
+    if (strpbrk(i->text, "\\(*|?")) {
+        foreign_refuse(r, i, "a pattern; list the layers: q, k, v, o, gate, up, down, or all-linear");
+        return OK;
+    }
+    const char *list = trainer_list(r, i);
+    return foreign_offer(r, i, "model.lora.targets", strcmp(list, "all") == 0 ? "all-linear" : list, NULL);
+}
+
+status trainer_lora(foreign_reader *r, const trainer_adapter *a) {
+    const struct {
+        const foreign_item *item;
+        const char *setting, *usual;
+    } rows[] = {{a->rank, "model.lora.rank", a->usual_rank},
+                {a->alpha, "model.lora.alpha", a->usual_alpha},
+                {a->dropout, "model.lora.dropout", a->usual_dropout},
+                {a->targets, "model.lora.targets", a->usual_targets}};
+    for (size_t i = 0; i < ARRAY_LENGTH(rows); i++) {
+        const foreign_item *item = rows[i].item;
+        if (!a->is_on) {
+            if (item) foreign_report_no_effect(r, item, a->why_off);
+        } else if (item && item == a->targets) {
+            TRY(offer_targets(r, item));
+        } else if (item) {
+            TRY(foreign_offer(r, item, rows[i].setting, item->text, NULL));
+        } else if (rows[i].usual) {
+            TRY(foreign_offer(r, NULL, rows[i].setting, rows[i].usual, "its default"));
+        }
+    }
+    return OK;
+}
+
+status trainer_implied(foreign_reader *r, const char *const rows[][3], size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (!config_was_given(r->c, rows[i][0])) TRY(foreign_offer(r, NULL, rows[i][0], rows[i][1], rows[i][2]));
+    return OK;
+}
+
+bool trainer_word_in(const char *word, const char *words) {
+    size_t n = strlen(word);
+    for (const char *at = words; n && *at;) {
+        size_t length = strcspn(at, " ");
+        if (length == n && strncmp(at, word, n) == 0) return true;
+        at += length + (at[length] == ' ');
+    }
+    return false;
+}
+
+bool trainer_has_any(const foreign_reader *r, const char *prefix, const char *keys) {
+    for (const char *at = keys; *at;) {
+        size_t length = strcspn(at, " ");
+        if (foreign_find(r, foreign_format(r, "%s%.*s", prefix, (int)length, at))) return true;
+        at += length + (at[length] == ' ');
+    }
+    return false;
+}

@@ -1,0 +1,61 @@
+#pragma once
+/* foreign_trainer.h - private to foreign_*.c: what the files of trainers of the Hugging Face family say in the same way: model and data by name, epochs,
+ * schedules, optimizers by name, adapters, how often to save. Items may be NULL: the key is not there. */
+#include "settings/foreign_dialect.h"
+
+#define ONE_STEP "the step is one compiled program with its own kernels"
+#define LOADER "ralo reads and tokenizes data by itself, without worker processes to set up"
+#define NUMBERS "metrics.jsonl of the run has every number"
+#define NO_HUB "ralo uploads nothing; `hf upload` takes the directory that `ralo export` writes"
+#define NO_CODE "ralo runs no code of a model's directory"
+#define RANKS_HERE "ranks are started by --ranks, mpirun or srun, and talk by comm.*"
+#define NO_IMAGES "ralo trains models of text, without images, video and sound"
+#define ONLY_ADAMW "ralo has AdamW only; memory.states is the format of its m and v"
+
+enum { TRAINER_SOURCES_MOST = 64 };
+/* One dataset of the file. */
+typedef struct trainer_source {
+    const foreign_item *path;           /* a file, or a name of the Hugging Face hub */
+    const foreign_item *config, *split; /* of the hub */
+    const foreign_item *files;          /* which of its files */
+    const char *name;                   /* instead of path's own text; NULL: that */
+    const char *convert;                /* the command that makes a .jsonl of it; NULL: trainer_data finds one */
+} trainer_source;
+
+status trainer_model(foreign_reader *r, const foreign_item *i);
+status trainer_data(foreign_reader *r, const trainer_source *sources, size_t n);
+status trainer_length(foreign_reader *r, const foreign_item *epochs, const foreign_item *steps, const char *otherwise);
+/* ratio and steps may both be there; steps below 1 are a ratio, as in transformers 5. otherwise: where neither is; NULL: the schedule has no
+ * warmup. */
+status trainer_warmup(foreign_reader *r, const foreign_item *steps, const foreign_item *ratio, const char *otherwise);
+/* otherwise: where neither is on. */
+status trainer_precision(foreign_reader *r, const foreign_item *bf16, const foreign_item *fp16, const char *otherwise);
+status trainer_optimizer(foreign_reader *r, const foreign_item *i);
+status trainer_deepspeed(foreign_reader *r, const foreign_item *i); /* reads that file too */
+status trainer_fsdp(foreign_reader *r, const foreign_item *i);      /* "full_shard auto_wrap" */
+status trainer_report_to(foreign_reader *r, const foreign_item *i);
+status trainer_resume(foreign_reader *r, const foreign_item *i);
+status trainer_weights(foreign_reader *r, const foreign_item *four, const foreign_item *eight, bool has_adapter);
+
+/* How often to save or evaluate: strategy is no, steps, epoch or best. otherwise: where the file has none. usual: steps where only the strategy is
+ * given. */
+typedef struct trainer_rhythm {
+    const foreign_item *strategy, *steps;
+    const char *setting, *otherwise, *usual;
+} trainer_rhythm;
+status trainer_every(foreign_reader *r, const trainer_rhythm *e);
+
+/* Adapters: on says whether the file asks for them; items that are there without have no effect. */
+typedef struct trainer_adapter {
+    bool is_on;
+    const char *why_off; /* for the report */
+    const foreign_item *rank, *alpha, *dropout, *targets;
+    const char *usual_rank, *usual_alpha, *usual_dropout, *usual_targets; /* NULL: as ralo has it */
+} trainer_adapter;
+status trainer_lora(foreign_reader *r, const trainer_adapter *a);
+
+/* What the program does where the file says nothing: rows of setting, value, why. */
+status trainer_implied(foreign_reader *r, const char *const rows[][3], size_t n);
+const char *trainer_list(const foreign_reader *r, const foreign_item *i); /* "[a, b]" and "a, b" as "a,b" */
+bool trainer_word_in(const char *word, const char *words);                /* is it one of words separated by spaces */
+bool trainer_has_any(const foreign_reader *r, const char *prefix, const char *keys); /* of keys separated by spaces */

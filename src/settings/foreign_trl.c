@@ -1,0 +1,245 @@
+/* foreign_trl.c - YAML of TRL's commands (trl sft, dpo, kto, grpo, rloo ... --config FILE) and flat files of transformers' TrainingArguments.
+ *
+ * The command says the method and the file does not, so the method is what the keys belong to: num_generations and rewards to GRPO or RLOO, weights of
+ * labels to KTO, beta or a loss of preferences to DPO and its relatives, nothing of that to SFT. --set train.task=... says otherwise.
+ * Batches of GRPO and RLOO count completions; here a rollout counts prompts (rl.prompts) with rl.k completions each.
+ * Refused: losses, divergences and rewards that ralo does not have; Python functions as rewards run as reward.program. */
+#include "settings/foreign_rollout.h"
+#include "settings/foreign_transformers.h"
+#include "settings/form.h"
+
+#include <string.h>
+#include <strings.h>
+
+/* clang-format off */
+static const foreign_row rows[] = {
+#include "settings/foreign_transformers.inc"
+    {"model_name_or_path",       FOREIGN_OWN, FT_TEXT, NULL, NULL},
+    {"{model_revision trust_remote_code}", FOREIGN_IDLE, FT_ANY, NULL, NO_CODE},
+    {"{attn_implementation bnb_4bit_quant_storage use_bnb_nested_quant ddp}", FOREIGN_IDLE, FT_ANY, NULL, ONE_STEP},
+    {"{dtype torch_dtype}",      FOREIGN_WORD, FT_TEXT, "model.init", "auto=|float32=|bfloat16=|float16=|fp32=|bf16=|fp16="},
+    {"model_init_kwargs",        FOREIGN_WHOLE, FT_ANY, NULL, ONE_STEP},
+    {"bnb_4bit_quant_type",      FOREIGN_WORD, FT_TEXT, "model.base", "nf4="},
+    {"load_in_8bit",             FOREIGN_OWN, FT_BOOL, NULL, NULL},
+    {"load_in_4bit",             FOREIGN_OWN, FT_BOOL, NULL, NULL},
+    {"use_peft",                 FOREIGN_OWN, FT_BOOL, NULL, NULL},
+    {"lora_r",                   FOREIGN_OWN, FT_INT, NULL, NULL},
+    {"lora_alpha",               FOREIGN_OWN, FT_REAL, NULL, NULL},
+    {"lora_dropout",             FOREIGN_OWN, FT_REAL, NULL, NULL},
+    {"lora_target_modules",      FOREIGN_OWN, FT_ANY, NULL, NULL},
+    {"{lora_target_parameters lora_modules_to_save}", FOREIGN_OFF, FT_ANY, NULL, "LoRA trains adapters of linear layers and nothing else; remove it"},
+    {"lora_task_type",           FOREIGN_WORD, FT_TEXT, "model.init", "CAUSAL_LM="},
+    {"use_rslora",               FOREIGN_SET, FT_BOOL, "model.lora.rslora", NULL},
+    {"use_dora",                 FOREIGN_OFF, FT_BOOL, NULL, "ralo has LoRA (also rank-stabilised and PiSSA), not DoRA"},
+    {"dataset_name",             FOREIGN_OWN, FT_TEXT, NULL, NULL},
+    {"dataset_config",           FOREIGN_OWN, FT_TEXT, NULL, NULL},
+    {"dataset_train_split",      FOREIGN_OWN, FT_TEXT, NULL, NULL},
+    {"dataset_test_split",       FOREIGN_IDLE, FT_TEXT, NULL, "data.eval_fraction of each file is held out"},
+    {"datasets.path",            FOREIGN_OWN, FT_TEXT, NULL, NULL},
+    {"datasets.name",            FOREIGN_OWN, FT_TEXT, NULL, NULL},
+    {"datasets.split",           FOREIGN_OWN, FT_TEXT, NULL, NULL},
+    {"datasets.data_files",      FOREIGN_OWN, FT_ANY, NULL, NULL},
+    {"datasets.{data_dir columns fraction}", FOREIGN_OFF, FT_ANY, NULL, "choose these while converting, or weigh files in data.source"},
+    {"{dataset_streaming streaming dataset_num_proc shuffle_dataset}", FOREIGN_IDLE, FT_ANY, NULL, LOADER},
+    {"test_split_size",          FOREIGN_SET, FT_REAL, "data.eval_fraction", NULL},
+    {"dataset_kwargs",           FOREIGN_WHOLE, FT_ANY, NULL, LOADER},
+    {"ignore_bias_buffers",      FOREIGN_IDLE, FT_BOOL, NULL, RANKS_HERE},
+    {"dataset_text_field",       FOREIGN_WORD, FT_TEXT, "data.prompt_column", "text="},
+    {"{max_length max_seq_length max_seq_len}", FOREIGN_OWN, FT_INT, NULL, NULL},
+    {"truncation_mode",          FOREIGN_WORD, FT_TEXT, "data.pack", "keep_start="},
+    {"packing",                  FOREIGN_SET, FT_BOOL, "data.pack", NULL},
+    {"{packing_strategy padding_free pad_to_multiple_of eval_packing pad_token disable_dropout cast_lm_head_to_fp32 "
+     "ds3_gather_for_generation router_aux_loss_coef}", FOREIGN_IDLE, FT_ANY, NULL, ONE_STEP},
+    {"eos_token",                FOREIGN_SET, FT_TEXT, "data.eos_token", NULL},
+    {"chat_template_path",       FOREIGN_OFF, FT_TEXT, NULL, "put it into the model's directory as chat_template.jinja"},
+    {"completion_only_loss",     FOREIGN_WORD, FT_TEXT, "data.train_on", "true=response|false=all"},
+    {"assistant_only_loss",      FOREIGN_WORD, FT_TEXT, "data.train_on", "true=response|false="},
+    {"activation_offloading",    FOREIGN_WORD, FT_TEXT, "memory.offload.activations", "true=host|false=none"},
+
+    {"label_smoothing",          FOREIGN_OWN, FT_REAL, NULL, NULL},
+    {"desirable_weight",         FOREIGN_OWN, FT_REAL, NULL, NULL},
+    {"undesirable_weight",       FOREIGN_OWN, FT_REAL, NULL, NULL},
+    {"simpo_gamma",              FOREIGN_OWN, FT_REAL, NULL, NULL},
+    {"cpo_alpha",                FOREIGN_OFF, FT_REAL, NULL, "SimPO here has no term of the chosen answer's loss; set it to 0, or use preference.loss=orpo"},
+    {"precompute_ref_log_probs", FOREIGN_OWN, FT_BOOL, NULL, NULL},
+    {"{precompute_ref_batch_size ref_model_mixup_alpha ref_model_sync_steps ref_model_init_kwargs}", FOREIGN_IDLE, FT_ANY, NULL,
+     "preference.reference says how the reference is kept"},
+    {"{sync_ref_model reference_free force_use_ref_model}", FOREIGN_OFF, FT_BOOL, NULL, "the reference is the model as it begins"},
+    {"{rpo_alpha ld_alpha loss_weights use_weighting}", FOREIGN_OFF, FT_ANY, NULL, "ralo has no such term in its loss"},
+    {"{f_alpha_divergence_coef discopop_tau}", FOREIGN_IDLE, FT_REAL, NULL, "it belongs to a loss that is off"},
+    {"f_divergence_type",        FOREIGN_WORD, FT_TEXT, "preference.loss", "reverse_kl="},
+    {"max_prompt_length",        FOREIGN_OWN, FT_INT, NULL, NULL},
+
+#define ROLLOUT ""
+#include "settings/foreign_rollout.inc"
+};
+/* clang-format on */
+
+typedef enum method { SFT, PREFERENCE, KTO, RL } method;
+
+static bool loss_is(const foreign_reader *r, const char *words) {
+    const foreign_item *loss = foreign_find(r, "loss_type");
+    return loss && trainer_word_in(trainer_list(r, loss), words);
+}
+
+static method method_of(const foreign_reader *r) {
+    if (config_was_given(r->c, "train.task")) {
+        const char *task = foreign_value(r, "train.task");
+        bool is_kto = strcmp(foreign_value(r, "preference.loss"), "kto") == 0;
+        return strcmp(task, "rloo") == 0 ? RL : strcmp(task, "preference") != 0 ? SFT : is_kto ? KTO : PREFERENCE;
+    }
+    if (trainer_has_any(
+            r, "",
+            "num_generations rloo_k max_completion_length reward_funcs reward_weights num_iterations epsilon "
+            "epsilon_high "
+            "generation_batch_size steps_per_generation scale_rewards importance_sampling_level normalize_advantages "
+            "reward_clip_range use_vllm vllm_mode kl_coef") ||
+        loss_is(r, "grpo dr_grpo dapo bnpo"))
+        return RL;
+    if (trainer_has_any(r, "", "desirable_weight undesirable_weight") || loss_is(r, "kto")) return KTO;
+    if (trainer_has_any(
+            r, "",
+            "beta label_smoothing precompute_ref_log_probs simpo_gamma max_prompt_length sync_ref_model rpo_alpha") ||
+        (foreign_find(r, "loss_type") && !loss_is(r, "nll dft chunked_nll")))
+        return PREFERENCE;
+    return SFT;
+}
+
+/* ---- preferences -------------------------------------------------------------------------------------------------- */
+
+static status translate_preference(foreign_reader *r, method m) {
+    static const char *const losses[][2] = {{"sigmoid", "dpo"}, {"dpo", "dpo"},   {"ipo", "ipo"},
+                                            {"simpo", "simpo"}, {"orpo", "orpo"}, {"kto", "kto"}};
+    const foreign_item *loss = foreign_find(r, "loss_type"), *beta = foreign_find(r, "beta"),
+                       *smooth = foreign_find(r, "label_smoothing"), *good = foreign_find(r, "desirable_weight"),
+                       *bad = foreign_find(r, "undesirable_weight"), *gamma = foreign_find(r, "simpo_gamma"),
+                       *disk = foreign_find(r, "precompute_ref_log_probs");
+    const char *kind = m == KTO ? "kto" : gamma && !loss ? "simpo" : "dpo", *name = loss ? trainer_list(r, loss) : NULL;
+    bool is_known = !loss;
+    for (size_t i = 0; name && i < ARRAY_LENGTH(losses); i++)
+        if (strcmp(name, losses[i][0]) == 0) kind = losses[i][1], is_known = true;
+    TRY(foreign_offer(r, NULL, "train.task", "preference", "its keys are of preferences"));
+    if (!is_known) foreign_refuse(r, loss, "ralo has sigmoid (DPO), ipo, simpo, orpo and kto");
+    else TRY(foreign_offer(r, loss, "preference.loss", kind, NULL));
+    bool is_orpo = strcmp(kind, "orpo") == 0;
+    if (beta) TRY(foreign_offer(r, beta, is_orpo ? "preference.lambda" : "preference.beta", beta->text, NULL));
+    if (smooth) TRY(foreign_offer(r, smooth, "preference.label_smoothing", smooth->text, NULL));
+    if (good) TRY(foreign_offer(r, good, "preference.desirable_weight", good->text, NULL));
+    if (bad) TRY(foreign_offer(r, bad, "preference.undesirable_weight", bad->text, NULL));
+    if (gamma) TRY(foreign_offer(r, gamma, "preference.gamma", gamma->text, NULL));
+    if (disk) TRY(foreign_offer(r, disk, "preference.reference", item_is_true(disk) ? "disk" : "auto", NULL));
+    return OK;
+}
+
+/* ---- all of them --------------------------------------------------------------------------------------------------- */
+
+static status translate_row_length(foreign_reader *r, method m) {
+    static const char *const names[] = {"max_length", "max_seq_length", "max_seq_len"};
+    const foreign_item *said = NULL, *prompt = foreign_find(r, "max_prompt_length"),
+                       *completion = foreign_find(r, "max_completion_length");
+    for (size_t i = 0; i < ARRAY_LENGTH(names); i++) {
+        const foreign_item *one = foreign_find(r, names[i]);
+        if (one && said) foreign_refuse(r, one, "%s in line %d says it too; keep one", said->key, said->line);
+        else if (one) said = one;
+    }
+    if (said) TRY(foreign_offer(r, said, "data.seq_len", said->text, NULL));
+    else if (m != RL) TRY(foreign_offer(r, NULL, "data.seq_len", "1024", "its max_length"));
+    else if (prompt && item_whole(prompt) < INT32_MAX && (completion ? item_whole(completion) : 512) < INT32_MAX)
+        return foreign_offer(
+            r, prompt, "data.seq_len",
+            foreign_format(r, "%lld", (long long)(item_whole(prompt) + (completion ? item_whole(completion) : 512))),
+            "prompt and completion");
+    if (prompt) foreign_report_no_effect(r, prompt, "prompt and answer share data.seq_len");
+    return OK;
+}
+
+static status translate_data(foreign_reader *r) {
+    trainer_source sources[TRAINER_SOURCES_MOST];
+    size_t n = 0;
+    const foreign_item *name = foreign_find(r, "dataset_name");
+    for (int i = 0; i < TRAINER_SOURCES_MOST - 1; i++) {
+        const foreign_item *path = foreign_find(r, foreign_format(r, "datasets[%d].path", i));
+        if (path)
+            sources[n++] = (trainer_source){.path = path,
+                                            .config = foreign_find(r, foreign_format(r, "datasets[%d].name", i)),
+                                            .split = foreign_find(r, foreign_format(r, "datasets[%d].split", i)),
+                                            .files = foreign_find(r, foreign_format(r, "datasets[%d].data_files", i))};
+    }
+    if (name)
+        sources[n++] = (trainer_source){
+            .path = name, .config = foreign_find(r, "dataset_config"), .split = foreign_find(r, "dataset_train_split")};
+    for (size_t i = 0; i < n; i++) {
+        const foreign_item *parts[] = {sources[i].config, sources[i].split, sources[i].files};
+        for (size_t k = 0; k < ARRAY_LENGTH(parts); k++)
+            if (parts[k]) foreign_report_no_effect(r, parts[k], "part of the dataset's name");
+    }
+    return trainer_data(r, sources, n);
+}
+
+/* Keys of a method that this file does not use. */
+static void report_others(foreign_reader *r, method m) {
+    static const char *const of_rl[] = {"num_generations",      "rloo_k",         "generation_batch_size",
+                                        "steps_per_generation", "num_iterations", "importance_sampling_level",
+                                        "scale_rewards",        "reward_funcs",   "reward_weights",
+                                        "max_completion_length"};
+    static const char *const of_preference[] = {"label_smoothing", "desirable_weight", "undesirable_weight",
+                                                "simpo_gamma", "precompute_ref_log_probs"};
+    const char *note = foreign_format(r, "train.task is %s", foreign_value(r, "train.task"));
+    for (size_t i = 0; m != RL && i < ARRAY_LENGTH(of_rl); i++)
+        if (foreign_find(r, of_rl[i])) foreign_report_no_effect(r, foreign_find(r, of_rl[i]), note);
+    for (size_t i = 0; m != PREFERENCE && m != KTO && i < ARRAY_LENGTH(of_preference); i++)
+        if (foreign_find(r, of_preference[i])) foreign_report_no_effect(r, foreign_find(r, of_preference[i]), note);
+    if (m != SFT) return;
+    if (foreign_find(r, "beta")) foreign_report_no_effect(r, foreign_find(r, "beta"), note);
+    const foreign_item *loss = foreign_find(r, "loss_type");
+    if (loss && !loss_is(r, "nll chunked_nll"))
+        foreign_refuse(r, loss, "the loss of sft is nll; train.weighting weighs tokens");
+    else if (loss) foreign_report_no_effect(r, loss, "the loss of sft");
+}
+
+static status translate(foreign_reader *r) {
+    method m = method_of(r);
+    const foreign_item *peft = foreign_find(r, "use_peft"), *four = foreign_find(r, "load_in_4bit"),
+                       *eight = foreign_find(r, "load_in_8bit");
+    TRY(trainer_model(r, foreign_find(r, "model_name_or_path")));
+    TRY(translate_data(r));
+    if (m == RL)
+        TRY(rollout_translate(r, &(rollout_keys){.prefix = "",
+                                                 .rows = foreign_find(r, "per_device_train_batch_size"),
+                                                 .accumulation = foreign_find(r, "gradient_accumulation_steps"),
+                                                 .usual_rows = 8}));
+    else if (m != SFT) TRY(translate_preference(r, m));
+    else
+        TRY(foreign_offer(
+            r, NULL, "train.task", "sft",
+            "no key of another method is there; TRL's command says it: --set train.task=preference or rloo"));
+    report_others(r, m);
+    TRY(translate_row_length(r, m));
+    trainer_adapter adapter = {.is_on = item_is_true(peft),
+                               .why_off = "use_peft is off",
+                               .rank = foreign_find(r, "lora_r"),
+                               .alpha = foreign_find(r, "lora_alpha"),
+                               .dropout = foreign_find(r, "lora_dropout"),
+                               .targets = foreign_find(r, "lora_target_modules"),
+                               .usual_rank = "16",
+                               .usual_alpha = "32",
+                               .usual_dropout = "0.05",
+                               .usual_targets = "q,v"};
+    TRY(trainer_lora(r, &adapter));
+    if (peft && adapter.is_on) foreign_report_set(r, peft, "model.lora.rank", NULL);
+    else if (peft) foreign_report_no_effect(r, peft, "off");
+    TRY(trainer_weights(r, four, eight, adapter.is_on));
+    if (!foreign_find(r, "packing") && m == SFT) TRY(foreign_offer(r, NULL, "data.pack", "false", "its default"));
+    if (!foreign_find(r, "test_split_size"))
+        TRY(foreign_offer(r, NULL, "data.eval_fraction", "0", "it holds nothing out"));
+    return transformers_translate(r, &(transformers_defaults){.lr = m == SFT ? "2e-5" : "1e-6",
+                                                              .precision = "bf16",
+                                                              .micro_batch = "8",
+                                                              .counts_completions = m == RL});
+}
+
+const foreign_dialect foreign_trl = {.name = "TRL",
+                                     .rows = rows,
+                                     .n_rows = ARRAY_LENGTH(rows),
+                                     .signature = "model_name_or_path",
+                                     .translate = translate};
