@@ -2,7 +2,7 @@
 """Makes the PyTorch reference numbers of the family tests: tests/fixtures/<name>.safetensors, one file per model.
 
     pip install torch transformers safetensors     # made with torch 2.15.0, transformers 5.22.2, safetensors 0.8.0
-    python tools/make_family_fixtures.py tests/fixtures
+    python tools/make_family_fixtures.py tests/fixtures [NAME...]     # all models, or those named
 
 Only needed to make the files anew; the tests read the committed ones. Every number comes from the model classes of
 transformers with eager attention on the CPU, nothing is computed by a second implementation of the models.
@@ -31,7 +31,8 @@ A file holds, with (B, T) = rows and positions:
 __metadata__ has one entry, "config": a JSON object with the sizes of the model, rope_scaling (type default or llama3),
 "versions", and "error": the largest absolute difference between these fp32 numbers and the same model in fp64, for
 logits, losses, gradients (relative to the largest element of their tensor), loss_steps and w20; and of losses_bf16
-from losses, largest and mean. A test's tolerance is a multiple of these.
+from losses, largest and mean. A test's tolerance is a multiple of these. The families of CONFIGS have their config.json
+under "hf" instead of the sizes, and neither losses_bf16 nor w20.
 """
 import copy
 import json
@@ -42,8 +43,8 @@ import safetensors
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM,
-                          Qwen3Config, Qwen3ForCausalLM)
+from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
+                          MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 
 B, T, STEPS = 3, 24, 20
 DOCUMENTS = [[5, 1, 10, 8], [9, 15], [24]]  # lengths in each row
@@ -69,6 +70,35 @@ MODELS = {
     "qwen3_untied": dict(family="qwen3", vocab=100, hidden=40, layers=2, heads=4, kv_heads=4, head_dim=8, ffn=44,
                          max_positions=128, norm_eps=1e-6, tied=False, rope_theta=10000.0),
 }
+SMALL = dict(vocab_size=50, hidden_size=24, intermediate_size=36, num_hidden_layers=3, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=128)
+# Families with a config.json in their fixture: class of the configuration, of the model, and what differs from SMALL.
+# Windows of 6 and 7 are shorter than the rows and most documents.
+CONFIGS = {
+    "mistral_window": (MistralConfig, MistralForCausalLM, dict(head_dim=10, sliding_window=6)),
+    "qwen2_window": (Qwen2Config, Qwen2ForCausalLM, dict(use_sliding_window=True, sliding_window=7, max_window_layers=1)),
+}
+ROW_SEED = {name: 1000 + i for i, name in enumerate([*MODELS, *CONFIGS])}
+
+
+def randomize(model):
+    for name, p in model.named_parameters():
+        with torch.no_grad():
+            if p.dim() >= 2:
+                p.normal_(0.0, 0.2)
+            elif name.endswith("bias"):
+                p.normal_(0.0, 0.1)
+            else:
+                p.normal_(1.0, 0.2)
+
+
+def build_from_config(name):
+    kind, make, differs = CONFIGS[name]
+    config = kind(**{**SMALL, **differs})
+    config._attn_implementation = "eager"
+    model = make(config).float().train()
+    randomize(model)
+    return model
 
 
 def build(c):
@@ -96,14 +126,7 @@ def build(c):
                       attention_dropout=0.0, **extra)
     config._attn_implementation = "eager"
     model = make(config).float().train()
-    for name, p in model.named_parameters():
-        with torch.no_grad():
-            if p.dim() >= 2:
-                p.normal_(0.0, 0.2)
-            elif name.endswith("bias"):
-                p.normal_(0.0, 0.1)
-            else:
-                p.normal_(1.0, 0.2)
+    randomize(model)
     names = [n for n, _ in model.named_parameters()]
     assert ("lm_head.weight" in names) == (not c["tied"])
     return model
@@ -129,7 +152,13 @@ def forward(model, tokens, doc):
     dtype = next(model.parameters()).dtype
     at = torch.arange(T)
     seen = (at[None, None, :] <= at[None, :, None]) & (doc[:, :, None] == doc[:, None, :])  # (B, query, key)
-    mask = torch.zeros((B, 1, T, T), dtype=dtype).masked_fill(~seen[:, None], torch.finfo(dtype).min)
+    near = seen & (at[None, None, :] > at[None, :, None] - (getattr(model.config, "sliding_window", None) or T))
+    mask, near = (torch.zeros((B, 1, T, T), dtype=dtype).masked_fill(~m[:, None], torch.finfo(dtype).min)
+                  for m in (seen, near))
+    if getattr(model.config, "layer_types", None):
+        mask = {"full_attention": mask, "sliding_attention": near}
+    elif getattr(model.config, "sliding_window", None):
+        mask = near
     return model(input_ids=tokens, position_ids=at[None] - doc, attention_mask=mask, use_cache=False).logits
 
 
@@ -210,14 +239,15 @@ def errors(single, double):
             "loss_steps": largest("loss_steps"), "w20": largest("w20/")}
 
 
-def main(folder):
+def main(folder, wanted):
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     versions = {"torch": torch.__version__, "transformers": transformers.__version__,
                 "safetensors": safetensors.__version__}
-    for index, (name, c) in enumerate(MODELS.items()):
-        torch.manual_seed(1000 + index)
-        model = build(c)
+    for name in wanted or ROW_SEED:
+        torch.manual_seed(ROW_SEED[name])
+        model = build_from_config(name) if name in CONFIGS else build(MODELS[name])
+        c = MODELS.get(name) or dict(vocab=SMALL["vocab_size"], hf=model.config.to_dict())
         tokens, targets, doc = batch(c)
         content = {"w/" + n: p.detach().clone() for n, p in model.named_parameters()}
         content["tokens"], content["targets"], content["doc"] = tokens.int(), targets.int(), doc.int()
@@ -228,15 +258,19 @@ def main(folder):
         noise = [n for n, x in single.items() if n.startswith("w20/") and (x - double[n]).abs().max() > 1e-5]
         for n in noise:
             del single[n]
+        if name in CONFIGS:
+            single = {n: x for n, x in single.items() if not n.startswith("w20/")}
+            del content["losses_bf16"]
         error = errors(single, double)
-        bf16 = (content["losses_bf16"] - single["losses"]).abs()[targets >= 0]
-        error["losses_bf16"], error["losses_bf16_mean"] = bf16.max().item(), bf16.mean().item()
+        if "losses_bf16" in content:
+            bf16 = (content["losses_bf16"] - single["losses"]).abs()[targets >= 0]
+            error["losses_bf16"], error["losses_bf16_mean"] = bf16.max().item(), bf16.mean().item()
         content.update({n: x.float() if x.is_floating_point() else x for n, x in single.items()})
         rope = dict(rope_theta=c.get("rope_theta", 0.0), rope_scaling=c.get("rope_scaling", dict(type="default")))
         config = {**c, **rope, "versions": versions, "error": error}
         path = Path(folder) / f"{name}.safetensors"
         # One entry only: safetensors writes several in a random order, and the same run should give the same file.
-        save_file({n: x.contiguous() for n, x in content.items()}, path, metadata={"config": json.dumps(config)})
+        save_file({n: x.contiguous() for n, x in content.items()}, path, metadata={"config": json.dumps(config, default=str)})
         path.chmod(0o644)
         loss, norm = single["loss_steps"], single["norm_steps"]
         print(f"{path}: {path.stat().st_size} bytes, loss {loss[0]:.4f} -> {loss[-1]:.4f}, norm {norm[0]:.3f} -> "
@@ -245,6 +279,6 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) < 2:
         sys.exit(__doc__)
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2:])

@@ -145,15 +145,21 @@ static value_id write_add(builder *b, const char *name, value_id x, value_id y) 
     return s;
 }
 
+static op *emit_attention(builder *b, op_kind k) {
+    op *o = builder_emit(b, k);
+    o->attr.scale = 1.0f / __builtin_sqrtf((float)b->c->head_dim);
+    o->attr.window = model_layer_window(b->c, b->p->current_layer);
+    return o;
+}
+
 /* Keys and values of all tokens are stored before attention reads them: a token also attends to tokens of its own run. */
-static void write_paged_attention(builder *b, value_id qkv, value_id y, float scale) {
+static void write_paged_attention(builder *b, value_id qkv, value_id y) {
     value_id cache = b->caches[b->p->current_layer];
     op *o = builder_emit(b, OP_KV_STORE);
     op_in(o, KV_STORE_QKV, qkv), op_in(o, KV_STORE_SLOTS, b->paged->slots);
     op_in(o, KV_STORE_TABLE, b->m->page_table), op_in(o, KV_STORE_DOC_START, b->doc_start);
     op_out(o, KV_STORE_CACHE, cache);
-    o = builder_emit(b, OP_ATTENTION_PAGED);
-    o->attr.scale = scale;
+    o = emit_attention(b, OP_ATTENTION_PAGED);
     op_in(o, ATTENTION_PAGED_QKV, qkv), op_in(o, ATTENTION_PAGED_CACHE, cache);
     op_in(o, ATTENTION_PAGED_SLOTS, b->paged->slots), op_in(o, ATTENTION_PAGED_TABLE, b->m->page_table);
     op_in(o, ATTENTION_PAGED_DOC_START, b->doc_start);
@@ -188,8 +194,6 @@ static value_id exchange_heads(builder *b, const char *name, value_id x, int64_t
     return x;
 }
 
-static float attention_scale(const model_config *c) { return 1.0f / __builtin_sqrtf((float)c->head_dim); }
-
 /* Attention to the keys and values of every rank, one after the other, this rank's own first. The next ones are in flight
  * meanwhile. */
 static value_id write_ring(builder *b, value_id qkv) {
@@ -216,8 +220,7 @@ static value_id write_ring(builder *b, value_id qkv) {
         y = builder_value(b, name, last ? b->o->compute : DTYPE_F32, SHAPE(N, b->heads * D));
         snprintf(name, sizeof name, last ? "attn.lse" : "attn.lse.%d", step);
         lse = builder_value(b, name, DTYPE_F32, SHAPE(b->batch, b->heads, b->seq_len));
-        o = builder_emit(b, OP_ATTENTION_RING);
-        o->attr.scale = attention_scale(b->c);
+        o = emit_attention(b, OP_ATTENTION_RING);
         o->attr.group_size = S, o->attr.index = index, o->attr.peer = (index - step + S) % S;
         op_in(o, ATTENTION_RING_QKV, qkv), op_in(o, ATTENTION_RING_KV, kv),
             op_in(o, ATTENTION_RING_DOC_START, b->doc_start);
@@ -251,13 +254,11 @@ static value_id write_attention(builder *b, value_id x, const block_params *w) {
     if (S > 1 && b->o->ring) return write_linear(b, "attn.out", write_ring(b, qkv), w->out);
     if (S > 1) qkv = exchange_heads(b, "attn.heads", qkv, b->kv_heads, false);
     value_id y = builder_value(b, "attn.y", b->o->compute, SHAPE(N * S, HD / S));
-    float scale = attention_scale(c);
     if (b->paged) {
-        write_paged_attention(b, qkv, y, scale);
+        write_paged_attention(b, qkv, y);
     } else {
         value_id lse = builder_value(b, "attn.lse", DTYPE_F32, SHAPE(b->batch, b->heads / S, b->seq_len * S));
-        op *o = builder_emit(b, OP_ATTENTION);
-        o->attr.scale = scale;
+        op *o = emit_attention(b, OP_ATTENTION);
         o->attr.seq_len *= S;
         o->attr.n_heads /= S;
         o->attr.n_kv_heads /= S;

@@ -5,7 +5,7 @@
  * has for that family; sizes have no default here, because a model of guessed size is never what was meant.
  *
  * Anything that would change what the model computes and that ralo does not compute is refused by name: other model
- * types, rope types, activations, sliding windows, attention both ways, biases, experts, quantization, partial rotary
+ * types, rope types, activations, windows without a rule, attention both ways, biases, experts, quantization, partial rotary
  * embeddings.
  * Taken without effect, because the result is the same: reorder_and_upcast_attn (attention scores are fp32 here always),
  * pretraining_tp, use_cache. Dropout of any kind is not applied: ralo trains without it.
@@ -226,29 +226,59 @@ static status read_rope(const reading *r, model_config *c) {
     return read_size_or(get(r->root, key) ? r : &inner, key, 1 << 24, c->max_positions, &o->original_max_positions);
 }
 
-/* ---- Llama, Qwen2, Qwen3 --------------------------------------------------------------------------------------- */
+/* ---- windows ----------------------------------------------------------------------------------------------------- */
 
-static status check_windows(const reading *r, int64_t n_layers) {
-    const json_t *types = get(r->root, "layer_types"), *type;
-    size_t i;
-    bool use = false;
-    if (types && !json_is_array(types)) return refuse(r->path, "layer_types", types, "a list with a word per layer");
-    json_array_foreach(
-        (json_t *)types, i,
-        type) if (!json_is_string(type) ||
-                  strcmp(json_string_value(type), "full_attention") !=
-                      0) return refuse(r->path, "layer_types", type,
-                                       "\"full_attention\" in every layer; sliding windows are not supported");
-    TRY(read_bool(r, "use_sliding_window", false, &use));
-    if (!use || types) return OK; /* layer_types, where given, decides */
-    const json_t *from = get(r->root, "max_window_layers");
-    if (from && !json_is_integer(from)) return refuse(r->path, "max_window_layers", from, "a whole number");
-    /* An absent window is 4096 tokens wide, null is none. */
-    if ((from ? json_integer_value(from) : 28) < n_layers && !json_is_null(json_object_get(r->root, "sliding_window")))
-        return refuse(r->path, "use_sliding_window", get(r->root, "use_sliding_window"),
-                      "false: sliding windows are not supported");
+/* A word per layer; which layers have a window must follow the rule of model_config. */
+static status read_layer_types(const reading *r, const json_t *types, model_config *c) {
+    static const char sliding[] = "sliding_attention", full[] = "full_attention";
+    if (!json_is_array(types) || (int64_t)json_array_size(types) < c->n_layers)
+        return refuse(r->path, "layer_types", types, "a list with a word per layer");
+    int64_t window = c->window;
+    c->window_from = c->n_layers, c->full_every = 0;
+    for (int64_t l = 0; l < c->n_layers; l++) {
+        const json_t *type = json_array_get(types, (size_t)l);
+        const char *word = json_string_value(type);
+        bool is_sliding = word && strcmp(word, sliding) == 0;
+        if (!is_sliding && !(word && strcmp(word, full) == 0))
+            return refuse(r->path, "layer_types", type, "\"full_attention\" or \"sliding_attention\" in every layer");
+        if (is_sliding && !window)
+            return refuse(r->path, "layer_types", type, "\"full_attention\": sliding_window gives no window");
+        if (is_sliding && c->window_from == c->n_layers) c->window_from = l;
+        if (!is_sliding && c->window_from < l && !c->full_every) c->full_every = l + 1;
+    }
+    if (c->window_from == c->n_layers) window = 0;
+    c->window = window;
+    for (int64_t l = 0; l < c->n_layers; l++) {
+        bool is_sliding = strcmp(json_string_value(json_array_get(types, (size_t)l)), sliding) == 0;
+        if (window && is_sliding != (model_layer_window(c, l) > 0))
+            return refuse(r->path, "layer_types", types,
+                          "\"full_attention\" in the first layers and in every n-th layer after them, "
+                          "\"sliding_attention\" in the others");
+    }
+    if (!window) c->window_from = 0, c->full_every = 0;
     return OK;
 }
+
+/* An absent window is as wide as the family's usual one, null is none. */
+static status read_windows(const reading *r, model_config *c) {
+    const model_traits *t = model_family_traits(c->family);
+    const json_t *types = get(r->root, "layer_types"), *from = get(r->root, "max_window_layers");
+    bool use = t->windows == WINDOWS_ALL, has_key = json_object_get(r->root, "sliding_window");
+    if (t->windows == WINDOWS_NONE) return OK;
+    TRY(read_size_or(r, "sliding_window", 1 << 24, has_key ? 0 : t->usual_window, &c->window));
+    if (t->windows == WINDOWS_ALL) return OK;
+    TRY(read_bool(r, "use_sliding_window", use, &use));
+    if (from && (!json_is_integer(from) || json_integer_value(from) < 0))
+        return refuse(r->path, "max_window_layers", from, "a whole number");
+    if (!use) c->window = 0;
+    if (types) return read_layer_types(r, types, c); /* it decides, where given */
+    c->window_from = from ? json_integer_value(from) : 28;
+    if (c->window_from >= c->n_layers) c->window = 0;
+    if (!c->window) c->window_from = 0;
+    return OK;
+}
+
+/* ---- Llama and those like it ------------------------------------------------------------------------------------- */
 
 static status read_llama_like(const reading *r, model_config *c) {
     const model_traits *t = model_family_traits(c->family);
@@ -276,7 +306,7 @@ static status read_llama_like(const reading *r, model_config *c) {
     if (t->no_attention_bias_key)
         TRY(demand_bool(r, t->no_attention_bias_key, false, "false: attention without biases in this family"));
     if (t->no_mlp_bias_key) TRY(demand_bool(r, t->no_mlp_bias_key, false, "false: an MLP without biases"));
-    if (!t->no_windows) TRY(check_windows(r, c->n_layers));
+    TRY(read_windows(r, c));
     return read_rope(r, c);
 }
 
@@ -385,6 +415,19 @@ static void put_gpt2(json_t *o, const model_config *c) {
     for (size_t i = 0; i < ARRAY_LENGTH(dropouts); i++) put(o, dropouts[i], json_real(0));
 }
 
+static void put_windows(json_t *o, const model_config *c) {
+    window_keys keys = model_family_traits(c->family)->windows;
+    if (keys == WINDOWS_NONE) return;
+    put(o, "sliding_window", c->window ? json_integer(c->window) : json_null());
+    if (keys == WINDOWS_ALL) return;
+    put(o, "use_sliding_window", json_boolean(c->window > 0));
+    put_int(o, "max_window_layers", c->window ? c->window_from : model_main_layers(c));
+    json_t *types = json_array();
+    for (int64_t l = 0; l < model_main_layers(c); l++)
+        json_array_append_new(types, json_string(model_layer_window(c, l) ? "sliding_attention" : "full_attention"));
+    put(o, "layer_types", types);
+}
+
 static void put_llama_like(json_t *o, const model_config *c) {
     put_int(o, "hidden_size", c->hidden);
     put_int(o, "num_hidden_layers", model_main_layers(c));
@@ -399,7 +442,7 @@ static void put_llama_like(json_t *o, const model_config *c) {
     const model_traits *t = model_family_traits(c->family);
     if (t->no_attention_bias_key) put(o, t->no_attention_bias_key, json_false());
     if (t->no_mlp_bias_key) put(o, t->no_mlp_bias_key, json_false());
-    if (!t->no_windows) put(o, "use_sliding_window", json_false());
+    put_windows(o, c);
     put(o, "rope_theta", json_real(c->rope.theta));
     put(o, "rope_scaling", c->rope.type == ROPE_DEFAULT ? json_null() : rope_json(&c->rope, false));
     put(o, "rope_parameters", rope_json(&c->rope, true));

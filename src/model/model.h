@@ -1,7 +1,7 @@
 #pragma once
 /* model.h - one decoder family, described by a table, written as forward ops.
  *
- * GPT-2, Llama, Qwen2 and Qwen3 differ in a handful of choices (norm, positions, biases, activation, qk-norm); a
+ * The families differ in a handful of choices (norm, positions, biases, activation, qk-norm, windows); a
  * variant is one row of choices and the builder is one function. Weights are packed where one product serves several
  * (q|k|v, gate|up); each parameter knows the Hugging Face tensors that make it up.
  *
@@ -61,6 +61,9 @@ typedef struct model_config {
     double norm_eps;
     bool tied;
     rope_options rope; /* unused by learned positions */
+    /* Layers whose queries see so many keys, themselves the last: those from window_from on, but every full_every-th layer of
+     * the model sees all. 0: no layer has a window; every one of those has. */
+    int64_t window, window_from, full_every;
     /* Multi-token prediction: the last so many layers are heads, each of which reads the output of the layers before all of
      * them (the trunk); head k predicts the k-th token from here. 0 and 1: an ordinary model. */
     int64_t mtp_heads;
@@ -80,6 +83,12 @@ static inline int64_t model_first_head(const model_config *c) {
 static inline int64_t model_main_layers(const model_config *c) {
     return c->mtp_heads > 1 ? c->n_layers - c->mtp_heads + 1 : c->n_layers;
 }
+/* Of a layer; 0: it sees all. Heads after the first are the last layer of the ordinary model once more. */
+static inline int64_t model_layer_window(const model_config *c, int64_t layer) {
+    layer = MIN(layer, model_main_layers(c) - 1);
+    bool is_full = layer < c->window_from || (c->full_every && (layer + 1) % c->full_every == 0);
+    return is_full ? 0 : c->window;
+}
 model_config model_main_config(const model_config *c); /* of the ordinary model that these are */
 
 /* How the weight files of a family name its tensors, without ".weight" and ".bias"; %d stands for the layer. */
@@ -89,6 +98,13 @@ typedef struct tensor_names {
     const char *norm1, *qkv[3], *q_norm, *k_norm, *out, *norm2; /* qkv: three tensors, or one with all rows */
     const char *up[2], *down;                                   /* up: gate and up, or up alone */
 } tensor_names;
+
+/* How config.json says which layers have a window. */
+typedef enum window_keys {
+    WINDOWS_NONE, /* it does not: no layer has one */
+    WINDOWS_ALL,  /* sliding_window: every layer */
+    WINDOWS_FROM, /* use_sliding_window: layers from max_window_layers on; or layer_types */
+} window_keys;
 
 /* What a family is made of: a row of families.def. */
 typedef struct model_traits {
@@ -106,7 +122,8 @@ typedef struct model_traits {
     bool gpt2_config;                                    /* GPT-2's keys; else Llama's */
     bool kv_heads_optional;                              /* absent: one per query head */
     const char *no_attention_bias_key, *no_mlp_bias_key; /* must be false where it is there; NULL: not looked at */
-    bool no_windows;                                     /* it knows no key for sliding windows */
+    window_keys windows;
+    int64_t usual_window;                                /* where sliding_window is absent; 0: none */
     int64_t usual_head_dim;                              /* where head_dim is absent; 0: an equal share of the width */
 } model_traits;
 const model_traits *model_family_traits(model_family f);

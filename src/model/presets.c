@@ -14,6 +14,11 @@
             .theta = base                                                                                         \
         }                                                                                                         \
     }
+#define MISTRAL(n, V, C, L, H, G, D, F, P, base, W)                                                                 \
+    {                                                                                                               \
+        .name = n, .family = FAMILY_MISTRAL, .vocab = V, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = G, \
+        .head_dim = D, .ffn = F, .max_positions = P, .norm_eps = 1e-5, .rope = {.theta = base}, .window = W         \
+    }
 #define QWEN25(n, V, C, L, H, G, F, E, T)                                                                         \
     {                                                                                                             \
         .name = n, .family = FAMILY_QWEN2, .vocab = V, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = G, \
@@ -43,6 +48,19 @@ static const model_config presets[] = {
     SMALL("test-llama", FAMILY_LLAMA, 64, 2, 4, 2, 16, 160, false),
     SMALL("test-qwen2", FAMILY_QWEN2, 64, 2, 4, 2, 16, 160, true),
     SMALL("test-qwen3", FAMILY_QWEN3, 64, 2, 4, 2, 32, 160, true),
+    {.name = "test-mistral",
+     .family = FAMILY_MISTRAL,
+     .vocab = 260,
+     .hidden = 64,
+     .n_layers = 2,
+     .n_heads = 4,
+     .n_kv_heads = 2,
+     .head_dim = 16,
+     .ffn = 160,
+     .max_positions = 4096,
+     .norm_eps = 1e-6,
+     .rope = {.theta = 10000},
+     .window = 12},
     GPT2("gpt2", 768, 12, 12),
     GPT2("gpt2-medium", 1024, 24, 16),
     GPT2("gpt2-large", 1280, 36, 20),
@@ -51,6 +69,9 @@ static const model_config presets[] = {
     LLAMA("llama2-13b", 32000, 5120, 40, 40, 40, 13824, 4096, 1e4),
     LLAMA("llama3-8b", 128256, 4096, 32, 32, 8, 14336, 8192, 5e5),
     LLAMA("llama3-70b", 128256, 8192, 80, 64, 8, 28672, 8192, 5e5),
+    MISTRAL("mistral-7b-v0.1", 32000, 4096, 32, 32, 8, 128, 14336, 32768, 1e4, 4096),
+    MISTRAL("mistral-7b-v0.3", 32768, 4096, 32, 32, 8, 128, 14336, 32768, 1e6, 0),
+    MISTRAL("mistral-nemo-12b", 131072, 5120, 40, 32, 8, 128, 14336, 131072, 1e6, 0),
     QWEN25("qwen2.5-0.5b", 151936, 896, 24, 14, 2, 4864, 1e-6, true),
     QWEN25("qwen2.5-1.5b", 151936, 1536, 28, 12, 2, 8960, 1e-6, true),
     QWEN25("qwen2.5-3b", 151936, 2048, 36, 16, 2, 11008, 1e-6, true),

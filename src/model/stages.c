@@ -27,11 +27,17 @@ status model_stages_check(const model_config *c, int n_stages, int n_virtual) {
     return OK;
 }
 
-/* Forward arithmetic per token; the backward is twice that for both. */
+/* Forward arithmetic per token, of the mean layer; the backward is twice that for both. */
 static double layer_flops(const model_config *c, int64_t seq_len) {
+    double keys = 0; /* twice those that a query sees; causal: half of each row */
+    for (int64_t l = 0; l < c->n_layers; l++) {
+        double T = (double)seq_len, W = (double)model_layer_window(c, l);
+        keys += W > 0 && W < T ? (2 - W / T) * W : T;
+    }
+    keys /= (double)c->n_layers;
     int64_t HD = c->n_heads * c->head_dim, Q = HD + 2 * c->n_kv_heads * c->head_dim;
     int64_t F = c->ffn * (model_family_traits(c->family)->gelu ? 2 : 3);
-    return 2.0 * (double)(c->hidden * (Q + HD + F)) + 2.0 * (double)(seq_len * HD); /* causal: half of each row */
+    return 2.0 * (double)(c->hidden * (Q + HD + F)) + 2.0 * keys * (double)HD;
 }
 
 static double chunk_flops(const model_config *c, int64_t seq_len, int64_t n_layers, bool with_head) {

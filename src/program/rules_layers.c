@@ -458,6 +458,14 @@ static status check_kv(const checker *c, value_id v, dtype t) {
     return OK;
 }
 
+/* Heads, the window and the soft cap. */
+static status check_attention(const checker *c, value_id qkv) {
+    TRY(check_heads(c, qkv));
+    REQUIRE(c->o->attr.window >= 0, "a window of fewer than no keys", qkv);
+    REQUIRE(c->o->attr.softcap >= 0 && c->o->attr.softcap < 1e30f, "expected a finite soft cap, or 0 for none", qkv);
+    return OK;
+}
+
 static status check_attended(const checker *c, value_id qkv, value_id y) {
     const op_attr *a = &c->o->attr;
     REQUIRE(is_shape2(c, y, sh(c, qkv)->dim[0], (int64_t)a->n_heads * a->head_dim) && same_type(c, qkv, y),
@@ -466,16 +474,20 @@ static status check_attended(const checker *c, value_id qkv, value_id y) {
 }
 
 /* Over the causal half of each row, as if it held one document: where documents begin is known only with the data,
- * and shorter ones cost less. In a ring, a run of tokens from the front and one from the back see half of any rank's keys. */
+ * and shorter ones cost less; under a window over the band below the diagonal. In a ring, a run of tokens from the front and
+ * one from the back see half of any rank's keys, and the window is a part of the row that all ranks share. */
 static double attention_square(const op_attr *a) {
-    return (double)a->batch * a->n_heads * (double)a->seq_len * (double)a->seq_len * a->head_dim;
+    double T = (double)a->seq_len, keys = T; /* twice the mean number of keys that a query sees */
+    double row = T * MAX(a->group_size, 1), W = a->window ? MIN((double)a->window, row) : row;
+    if (W < row) keys *= (2 - W / row) * W / row;
+    return (double)a->batch * a->n_heads * T * keys * a->head_dim;
 }
 static double attention(const program *p, const op *o) { return 2.0 * attention_square(&o->attr); } /* two products */
 static double attention_bwd(const program *p, const op *o) { return 5.0 * attention_square(&o->attr); } /* five */
 
 status verify_ATTENTION(const checker *c) {
     value_id qkv = IN(ATTENTION_QKV);
-    TRY(check_heads(c, qkv));
+    TRY(check_attention(c, qkv));
     TRY(verify_tokens(c, IN(ATTENTION_DOC_START), sh(c, qkv)->dim[0]));
     TRY(check_attended(c, qkv, OUT(ATTENTION_Y)));
     return check_lse(c, OUT(ATTENTION_LSE));
@@ -484,7 +496,7 @@ const op_cost cost_ATTENTION = {FLOPS(attention)};
 
 status verify_ATTENTION_BWD(const checker *c) {
     value_id qkv = IN(ATTENTION_BWD_QKV);
-    TRY(check_heads(c, qkv));
+    TRY(check_attention(c, qkv));
     TRY(verify_tokens(c, IN(ATTENTION_BWD_DOC_START), sh(c, qkv)->dim[0]));
     TRY(verify_like(c, IN(ATTENTION_BWD_Y), IN(ATTENTION_BWD_DY)));
     return verify_like(c, qkv, OUT(ATTENTION_BWD_DQKV));
@@ -494,7 +506,7 @@ const op_cost cost_ATTENTION_BWD = {FLOPS(attention_bwd)};
 /* One step of a ring. The first uses the rank's own keys, the last those of the next rank in the ring. */
 static status check_ring_step(const checker *c, value_id qkv, value_id kv, value_id doc_start) {
     const op_attr *a = &c->o->attr;
-    TRY(check_heads(c, qkv));
+    TRY(check_attention(c, qkv));
     TRY(check_kv(c, kv, type_of(c, qkv)));
     TRY(verify_tokens(c, doc_start, sh(c, qkv)->dim[0]));
     REQUIRE(a->group_size > 1 && a->seq_len % 2 == 0 && a->index >= 0 && a->index < a->group_size && a->peer >= 0 &&
@@ -564,16 +576,17 @@ status verify_KV_STORE(const checker *c) {
 }
 const op_cost cost_KV_STORE = {NO_ARITHMETIC};
 
-/* Two products over as many positions as the page table can hold. */
+/* Two products over as many positions as the page table can hold, or a window. */
 static double attention_paged(const program *p, const op *o) {
-    return 4.0 * rows_of(p, o->in[ATTENTION_PAGED_QKV]) * o->attr.n_heads * o->attr.head_dim *
-           (double)program_get(p, o->in[ATTENTION_PAGED_TABLE])->shape.dim[1] *
-           (double)program_get(p, o->in[ATTENTION_PAGED_CACHE])->shape.dim[2];
+    double keys = (double)program_get(p, o->in[ATTENTION_PAGED_TABLE])->shape.dim[1] *
+                  (double)program_get(p, o->in[ATTENTION_PAGED_CACHE])->shape.dim[2];
+    if (o->attr.window) keys = MIN(keys, (double)o->attr.window);
+    return 4.0 * rows_of(p, o->in[ATTENTION_PAGED_QKV]) * o->attr.n_heads * o->attr.head_dim * keys;
 }
 
 status verify_ATTENTION_PAGED(const checker *c) {
     value_id qkv = IN(ATTENTION_PAGED_QKV);
-    TRY(check_heads(c, qkv));
+    TRY(check_attention(c, qkv));
     TRY(check_attended(c, qkv, OUT(ATTENTION_PAGED_Y)));
     return check_paged(c, qkv, IN(ATTENTION_PAGED_CACHE), IN(ATTENTION_PAGED_SLOTS), IN(ATTENTION_PAGED_TABLE),
                        IN(ATTENTION_PAGED_DOC_START));

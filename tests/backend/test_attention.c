@@ -21,13 +21,30 @@ typedef struct dims {
 
 static double bound(dtype t) { return t == DTYPE_BF16 ? 0x1p-8 : t == DTYPE_F16 ? 0x1p-11 : 64 * 0x1p-24; }
 
+/* What the cases at hand have beside their shapes; none of it unless a test says so. */
+static struct {
+    int64_t window;
+    double softcap;
+} limits;
+
+static int64_t first_seen(int64_t doc_start, int64_t query) {
+    return limits.window ? MAX(doc_start, query + 1 - limits.window) : doc_start;
+}
+static double capped(double score) { return limits.softcap ? limits.softcap * tanh(score / limits.softcap) : score; }
+static double cap_slope(double score) {
+    double t = limits.softcap ? tanh(score / limits.softcap) : 0;
+    return 1 - t * t;
+}
+
 static op_attr attr_of(const dims *d) {
     return (op_attr){.batch = d->B,
                      .seq_len = d->T,
                      .n_heads = d->H,
                      .n_kv_heads = d->G,
                      .head_dim = d->D,
-                     .scale = (float)(1 / sqrt((double)d->D))};
+                     .scale = (float)(1 / sqrt((double)d->D)),
+                     .window = limits.window,
+                     .softcap = (float)limits.softcap};
 }
 
 /* Documents of random length, many of length 1 and some longer than a block; never across rows. */
@@ -61,16 +78,17 @@ static void reference_forward(const dims *d, const double *qkv, const int32_t *d
                 int g = h / (d->H / d->G);
                 const double *q = qkv + (b * d->T + i) * Q + h * d->D;
                 double top = -INFINITY, sum = 0, *out = y + (b * d->T + i) * Y + h * d->D;
-                for (int64_t j = doc_start[b * d->T + i]; j <= i; j++) {
+                for (int64_t j = first_seen(doc_start[b * d->T + i], i); j <= i; j++) {
                     const double *k = qkv + (b * d->T + j) * Q + (d->H + g) * d->D;
                     p[j] = 0;
                     for (int c = 0; c < d->D; c++) p[j] += q[c] * k[c] * scale;
+                    p[j] = capped(p[j]);
                     top = fmax(top, p[j]);
                 }
-                for (int64_t j = doc_start[b * d->T + i]; j <= i; j++) sum += exp(p[j] - top);
+                for (int64_t j = first_seen(doc_start[b * d->T + i], i); j <= i; j++) sum += exp(p[j] - top);
                 if (lse) lse[(b * d->H + h) * d->T + i] = top + log(sum);
                 for (int c = 0; c < d->D; c++) out[c] = 0;
-                for (int64_t j = doc_start[b * d->T + i]; j <= i; j++) {
+                for (int64_t j = first_seen(doc_start[b * d->T + i], i); j <= i; j++) {
                     const double *v = qkv + (b * d->T + j) * Q + (d->H + d->G + g) * d->D;
                     for (int c = 0; c < d->D; c++) out[c] += exp(p[j] - top) / sum * v[c];
                 }
@@ -90,12 +108,13 @@ static void reference_backward(const dims *d, const double *qkv, const int32_t *
                 int64_t at_q = (b * d->T + i) * Q + h * d->D, at_y = (b * d->T + i) * Y + h * d->D;
                 double delta = 0;
                 for (int c = 0; c < d->D; c++) delta += dy[at_y + c] * y[at_y + c];
-                for (int64_t j = doc_start[b * d->T + i]; j <= i; j++) {
+                for (int64_t j = first_seen(doc_start[b * d->T + i], i); j <= i; j++) {
                     int64_t at_k = (b * d->T + j) * Q + (d->H + g) * d->D, at_v = at_k + d->G * d->D;
                     double s = 0, dp = 0;
                     for (int c = 0; c < d->D; c++) s += qkv[at_q + c] * qkv[at_k + c] * scale;
                     for (int c = 0; c < d->D; c++) dp += dy[at_y + c] * qkv[at_v + c];
-                    double p = exp(s - lse[(b * d->H + h) * d->T + i]), ds = p * (dp - delta) * scale;
+                    double p = exp(capped(s) - lse[(b * d->H + h) * d->T + i]);
+                    double ds = p * (dp - delta) * cap_slope(s) * scale;
                     for (int c = 0; c < d->D; c++) {
                         dqkv[at_q + c] += ds * qkv[at_k + c];
                         dqkv[at_k + c] += ds * qkv[at_q + c];
@@ -111,8 +130,9 @@ static void check_error(const char *what, const dims *d, dtype t, op_case *c, in
                         double limit) {
     double e = op_case_error(c, output, reference, NULL);
     if (!(e <= limit))
-        fail_msg("%s %s %s B=%d T=%d H=%d G=%d D=%d: error %g over %g", what, dtype_name(t),
-                 attention_functions_name(t), (int)d->B, (int)d->T, d->H, d->G, d->D, e, limit);
+        fail_msg("%s %s %s B=%d T=%d H=%d G=%d D=%d window %d softcap %g: error %g over %g", what, dtype_name(t),
+                 attention_functions_name(t), (int)d->B, (int)d->T, d->H, d->G, d->D, (int)limits.window,
+                 limits.softcap, e, limit);
 }
 
 static void check(const dims *d, dtype t, const int32_t *doc_start, double size, uint64_t seed) {
@@ -206,6 +226,48 @@ MATCHES(longer_rows_of_fp32, LONGER_ROWS, DTYPE_F32)
 MATCHES(longer_rows_of_bf16, LONGER_ROWS, DTYPE_BF16)
 MATCHES(longer_rows_of_fp16, LONGER_ROWS, DTYPE_F16)
 
+/* Windows of one key, shorter than a block, longer than one, as long as a row and longer; soft caps that bend every score and
+ * hardly any; each alone and both. */
+static void windows_and_caps(dtype type, const dims *shapes, size_t n) {
+    static const struct {
+        int64_t window;
+        double softcap;
+    } all[] = {{1, 0}, {5, 0}, {70, 2.5}, {0, 2.5}, {129, 0}, {1000, 50}};
+    for (size_t i = 0; i < ARRAY_LENGTH(all); i++) {
+        limits.window = all[i].window, limits.softcap = all[i].softcap;
+        every_instruction_set(shapes, n, type);
+    }
+    limits.window = 0, limits.softcap = 0;
+}
+
+#define LIMITED(name, type)                                                                                         \
+    static void windows_and_soft_caps_of_##name##_match_double_reference(void **state) {                            \
+        static const dims shapes[] = {{2, 7, 3, 3, 10}, {2, 65, 4, 2, 24}, {1, 190, 8, 1, 32}, {1, 257, 3, 1, 72}}; \
+        windows_and_caps(type, shapes, ARRAY_LENGTH(shapes));                                                       \
+    }
+LIMITED(fp32, DTYPE_F32)
+LIMITED(bf16, DTYPE_BF16)
+LIMITED(fp16, DTYPE_F16)
+
+/* Rows whose keys are taken in segments: pieces of the queries begin before, inside and behind them, and documents end there.
+ * A GPU has no segments, and shorter rows show as much of it. */
+static int64_t long_row(int64_t n) { return backend_under_test()->discrete ? n / 4 : n; }
+
+/* A window over the edges of the pieces and segments that a long row is taken in. */
+static void long_rows_with_a_window_are_cut_and_added(void **state) {
+    const dims pieces = {1, 1100, 2, 1, 8}, segments = {1, long_row(4500), 2, 1, 4};
+    int32_t *packed = documents(&pieces, 3), *one = one_document(&segments);
+    limits.window = 300, limits.softcap = 3;
+    check(&pieces, DTYPE_F32, packed, 1.5, 90);
+    check(&pieces, DTYPE_BF16, one, 1.5, 91);
+    limits.window = 700;
+    check(&segments, DTYPE_F32, one, 1.0, 92);
+    check(&segments, DTYPE_BF16, one, 1.0, 93);
+    limits.window = 0, limits.softcap = 0;
+    free(packed);
+    free(one);
+}
+
 /* Few (sequence, head) pairs and many queries: backward cuts the sequence, here into 2 and 4 pieces, and adds. */
 static void backward_of_long_sequences_is_cut_and_added(void **state) {
     (void)state;
@@ -218,10 +280,6 @@ static void backward_of_long_sequences_is_cut_and_added(void **state) {
         free(one);
     }
 }
-
-/* Rows whose keys are taken in segments: pieces of the queries begin before, inside and behind them, and documents end there.
- * A GPU has no segments, and shorter rows show as much of it. */
-static int64_t long_row(int64_t n) { return backend_under_test()->discrete ? n / 4 : n; }
 
 static void long_rows_are_taken_in_segments(void **state) {
     (void)state;
@@ -244,8 +302,7 @@ static void long_rows_of_documents_are_taken_in_segments(void **state) {
 
 /* The gradient against (f(x + e) - f(x - e)) / 2e of the forward loop in double, f = sum of dy * y. With e = 1e-4 the
  * truncation is e^2 / 6 times a third derivative of order 1 and rounding is 1e-12, so fp32's own error rules. */
-static void backward_matches_finite_differences(void **state) {
-    (void)state;
+static void check_finite_differences(void) {
     dims d = {1, 70, 4, 2, 12};
     int64_t N = d.B * d.T, Q = (int64_t)(d.H + 2 * d.G) * d.D, Y = (int64_t)d.H * d.D;
     op_attr a = attr_of(&d);
@@ -280,6 +337,14 @@ static void backward_matches_finite_differences(void **state) {
     free(doc_start);
     free(y);
     free(lse);
+}
+
+static void backward_matches_finite_differences(void **state) {
+    (void)state;
+    check_finite_differences();
+    limits.window = 9, limits.softcap = 1.5;
+    check_finite_differences();
+    limits.window = 0, limits.softcap = 0;
 }
 
 static void *forward_bits(const dims *d, dtype t, const double *qkv, const int32_t *doc_start, double **lse) {
@@ -481,6 +546,10 @@ int main(void) {
         cmocka_unit_test(backward_of_long_sequences_is_cut_and_added),
         cmocka_unit_test(long_rows_are_taken_in_segments),
         cmocka_unit_test(long_rows_of_documents_are_taken_in_segments),
+        cmocka_unit_test(windows_and_soft_caps_of_fp32_match_double_reference),
+        cmocka_unit_test(windows_and_soft_caps_of_bf16_match_double_reference),
+        cmocka_unit_test(windows_and_soft_caps_of_fp16_match_double_reference),
+        cmocka_unit_test(long_rows_with_a_window_are_cut_and_added),
         cmocka_unit_test(backward_matches_finite_differences),
         cmocka_unit_test(invisible_keys_change_no_bit),
         cmocka_unit_test(zero_queries_average),

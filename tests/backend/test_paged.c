@@ -15,6 +15,13 @@ typedef struct dims {
     int64_t prompt; /* tokens of the longest run in a step */
 } dims;
 
+/* What the cases at hand have beside their shapes. */
+static struct {
+    int64_t window;
+    double softcap;
+} limits;
+static int64_t first_seen(int64_t position) { return limits.window ? MAX(position + 1 - limits.window, 0) : 0; }
+
 static double bound(dtype t) { return t == DTYPE_BF16 ? 0x1p-8 : t == DTYPE_F16 ? 0x1p-11 : 64 * 0x1p-24; }
 static int64_t n_pages(const dims *d) { return d->slots * d->pages_per_slot + 3; } /* a few belong to nobody */
 static int64_t cache_count(const dims *d) { return n_pages(d) * 2 * d->G * d->page_size * d->D; }
@@ -26,7 +33,9 @@ static op_attr attr_of(const dims *d, int64_t n) {
                      .n_heads = d->H,
                      .n_kv_heads = d->G,
                      .head_dim = d->D,
-                     .scale = (float)(1 / sqrt((double)d->D))};
+                     .scale = (float)(1 / sqrt((double)d->D)),
+                     .window = limits.window,
+                     .softcap = (float)limits.softcap};
 }
 
 /* Pages in a random order. */
@@ -67,13 +76,13 @@ static step mixed_step(const dims *d) {
     return s;
 }
 
-/* Keys and values up to the last position that any token reaches; NaN everywhere else: what is not seen must not leak. */
+/* Keys and values of the positions that any token sees; NaN everywhere else: what is not seen must not leak. */
 static double *make_cache(const dims *d, const int32_t *table, const step *s, uint64_t seed) {
     double *cache = mem_alloc((size_t)cache_count(d) * sizeof *cache);
     for (int64_t i = 0; i < cache_count(d); i++) cache[i] = NAN;
     for (int64_t t = 0; t < s->n; t++) {
         if (s->slots[t] < 0) continue;
-        for (int64_t p = 0; p <= -s->doc_start[t]; p++)
+        for (int64_t p = first_seen(-s->doc_start[t]); p <= -s->doc_start[t]; p++)
             for (int64_t head = 0; head < 2 * d->G; head++)
                 for (int64_t c = 0; c < d->D; c++) {
                     uint64_t i = (uint64_t)(((s->slots[t] * 1000 + p) * 2 * d->G + head) * d->D + c);
@@ -93,14 +102,15 @@ static void reference(const dims *d, const step *s, const int32_t *table, const 
             int g = h / (d->H / d->G);
             memset(out, 0, (size_t)d->D * sizeof *out);
             if (s->slots[t] < 0) continue;
-            for (int64_t j = 0; j <= -s->doc_start[t]; j++) {
+            for (int64_t j = first_seen(-s->doc_start[t]); j <= -s->doc_start[t]; j++) {
                 const double *k = cache + place(d, table, s->slots[t], j, g);
                 p[j] = 0;
                 for (int c = 0; c < d->D; c++) p[j] += q[c] * k[c] * scale;
+                if (limits.softcap) p[j] = limits.softcap * tanh(p[j] / limits.softcap);
                 top = fmax(top, p[j]);
             }
-            for (int64_t j = 0; j <= -s->doc_start[t]; j++) sum += exp(p[j] - top);
-            for (int64_t j = 0; j <= -s->doc_start[t]; j++) {
+            for (int64_t j = first_seen(-s->doc_start[t]); j <= -s->doc_start[t]; j++) sum += exp(p[j] - top);
+            for (int64_t j = first_seen(-s->doc_start[t]); j <= -s->doc_start[t]; j++) {
                 const double *v = cache + place(d, table, s->slots[t], j, d->G + g);
                 for (int c = 0; c < d->D; c++) out[c] += exp(p[j] - top) / sum * v[c];
             }
@@ -133,8 +143,8 @@ static void check_attention(const dims *d, dtype t, uint64_t seed) {
               op_case_input_values(c, ATTENTION_PAGED_CACHE), attr_of(d, s.n).scale, y);
     double error = op_case_error(c, ATTENTION_PAGED_Y, y, NULL);
     if (!(error <= bound(t)))
-        fail_msg("%s H=%d G=%d D=%d page %d: error %g over %g", dtype_name(t), d->H, d->G, d->D, (int)d->page_size,
-                 error, bound(t));
+        fail_msg("%s H=%d G=%d D=%d page %d window %d: error %g over %g", dtype_name(t), d->H, d->G, d->D,
+                 (int)d->page_size, (int)limits.window, error, bound(t));
     /* Alone, and in pages of another size: the same bits. */
     const double *all = op_case_values(c, ATTENTION_PAGED_Y);
     for (int64_t i = 0; i < s.n; i += 7) {
@@ -172,6 +182,18 @@ static void paged_attention_equals_a_loop_and_never_sees_its_neighbours(void **s
                                {4, 2, 20, 32, 16, 4, 150}};
     for (size_t i = 0; i < ARRAY_LENGTH(all); i++)
         for (size_t t = 0; t < ARRAY_LENGTH(check_types); t++) check_attention(&all[i], check_types[t], 10 + i);
+}
+
+static void paged_attention_with_a_window_and_a_soft_cap_sees_no_more(void **state) {
+    static const dims all[] = {
+        {6, 2, 32, 5, 30, 4, 0}, {3, 3, 20, 1, 70, 4, 0}, {8, 1, 64, 32, 7, 4, 70}, {4, 2, 20, 32, 16, 4, 150}};
+    static const int64_t windows[] = {1, 40, 64, 65, 500};
+    for (size_t i = 0; i < ARRAY_LENGTH(all); i++)
+        for (size_t w = 0; w < ARRAY_LENGTH(windows); w++) {
+            limits.window = windows[w], limits.softcap = w % 2 ? 3 : 0;
+            check_attention(&all[i], check_types[(i + w) % ARRAY_LENGTH(check_types)], 30 + i);
+        }
+    limits.window = 0, limits.softcap = 0;
 }
 
 static void stored_tokens_lie_in_their_pages_and_nothing_else_changes(void **state) {
@@ -424,6 +446,7 @@ static void ops_compute_only_the_rows_that_are_there(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(paged_attention_equals_a_loop_and_never_sees_its_neighbours),
+        cmocka_unit_test(paged_attention_with_a_window_and_a_soft_cap_sees_no_more),
         cmocka_unit_test(stored_tokens_lie_in_their_pages_and_nothing_else_changes),
         cmocka_unit_test(logits_of_picked_rows_equal_a_loop),
         cmocka_unit_test(the_top_of_a_row_is_its_first_largest_with_the_log_of_the_sum),

@@ -17,8 +17,18 @@ static int D = 20;
 #define HD (H * D)
 #define GD (2 * G * D)
 
+static int64_t window; /* of the cases at hand, and their soft cap */
+static float softcap;
+
 static op_attr whole_attr(int64_t T) {
-    return (op_attr){.batch = B, .seq_len = T, .n_heads = H, .n_kv_heads = G, .head_dim = D, .scale = 0.22f};
+    return (op_attr){.batch = B,
+                     .seq_len = T,
+                     .n_heads = H,
+                     .n_kv_heads = G,
+                     .head_dim = D,
+                     .scale = 0.22f,
+                     .window = window,
+                     .softcap = softcap};
 }
 
 static op_attr step_attr(int64_t T, int n_ranks, int rank, int step) {
@@ -222,6 +232,19 @@ static void a_ring_has_what_whole_rows_have(void **state) {
     D = 20;
 }
 
+/* A window is counted in places of the row: inside one rank's run, over the runs of several, and of some ranks no key. */
+static void a_window_reaches_over_the_ranks_of_a_ring(void **state) {
+    (void)state;
+    static const int64_t windows[] = {1, 5, 17, 1000};
+    for (size_t i = 0; i < ARRAY_LENGTH(windows); i++) {
+        window = windows[i], softcap = i % 2 ? 1.5f : 0;
+        for (int n_ranks = 2; n_ranks <= 4; n_ranks++) check_ring(i < 2 ? DTYPE_F32 : DTYPE_BF16, 24, n_ranks);
+    }
+    window = 100;
+    check_ring(DTYPE_F32, 360, 3);
+    window = 0, softcap = 0;
+}
+
 static void keys_and_values_leave_their_rows_and_come_back(void **state) {
     (void)state;
     enum { T = 7, N = B * T };
@@ -362,7 +385,8 @@ static void the_cheaper_way_is_taken(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_ring_has_what_whole_rows_have),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_window_reaches_over_the_ranks_of_a_ring),
+                                       cmocka_unit_test(a_ring_has_what_whole_rows_have),
                                        cmocka_unit_test(keys_and_values_leave_their_rows_and_come_back),
                                        cmocka_unit_test(wrong_documents_stay_in_bounds),
                                        cmocka_unit_test(no_rank_has_the_keys_of_a_whole_row),

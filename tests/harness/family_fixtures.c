@@ -1,6 +1,8 @@
 /* family_fixtures.c - see family_fixtures.h. */
 #include "family_fixtures.h"
 
+#include "must.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,6 +15,12 @@ static double json_num(const json_t *o, const char *key) { return json_number_va
 model_config family_config(const safetensors *file, const char *name) {
     json_t *c = json_loads(json_string_value(json_object_get(file->metadata, "config")), 0, NULL);
     assert_non_null(c);
+    if (json_object_get(c, "hf")) {
+        model_config read;
+        must(model_config_from_json(&read, json_object_get(c, "hf"), name, name));
+        json_decref(c);
+        return read;
+    }
     model_config m = {.name = name,
                       .vocab = json_int(c, "vocab"),
                       .hidden = json_int(c, "hidden"),

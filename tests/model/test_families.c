@@ -22,7 +22,8 @@
 #define BETA2 0.95
 
 static const char *const fixtures[] = {"gpt2_tied",      "gpt2_untied",  "llama_untied_gqa", "llama_tied_rope3",
-                                       "qwen2_tied_gqa", "qwen2_untied", "qwen3_tied_gqa",   "qwen3_untied"};
+                                       "qwen2_tied_gqa", "qwen2_untied", "qwen3_tied_gqa",   "qwen3_untied",
+                                       "mistral_window", "qwen2_window"};
 
 typedef struct family {
     const char *name;

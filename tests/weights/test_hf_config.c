@@ -66,25 +66,20 @@ static const bad_config bad_configs[] = {
     {"llama_sharded", "{\"partial_rotary_factor\": 0.5}", NULL, {"'partial_rotary_factor'", "0.5", "expected 1"}},
     {"llama_sharded", "{\"quantization_config\": {\"bits\": 4}}", NULL, {"'quantization_config'", "bits"}},
     {"llama_sharded", "{\"num_local_experts\": 8}", NULL, {"'num_local_experts'", "found 8", "experts"}},
+    {"qwen2_old", "{\"use_sliding_window\": true, \"sliding_window\": 0}", NULL, {"'sliding_window'", "found 0"}},
     {"qwen2_old",
-     "{\"use_sliding_window\": true, \"sliding_window\": 64, \"max_window_layers\": 1}",
+     "{\"use_sliding_window\": true, \"sliding_window\": 64, \"max_window_layers\": -1}",
      NULL,
-     {"'use_sliding_window'", "sliding windows"}},
-    {"qwen2_old",
-     "{\"use_sliding_window\": true, \"sliding_window\": 64, \"max_window_layers\": 0}",
-     NULL,
-     {"'use_sliding_window'", "sliding windows"}},
-    {"qwen2_old",
-     "{\"use_sliding_window\": true, \"max_window_layers\": 1}", /* absent, the window is 4096 tokens wide */
-     "sliding_window",
-     {"'use_sliding_window'", "sliding windows"}},
+     {"'max_window_layers'", "found -1"}},
     {"qwen2_old", "{}", "num_key_value_heads", {"'num_key_value_heads'", "nothing"}},
     {"qwen2_old", "{\"is_causal\": false}", NULL, {"'is_causal'", "found false"}},
     {"gpt2_tied", "{\"is_causal\": false}", NULL, {"'is_causal'", "found false"}},
     {"qwen3_bf16_sharded",
      "{\"layer_types\": [\"full_attention\", \"sliding_attention\"]}",
      NULL,
-     {"'layer_types'", "sliding_attention"}},
+     {"'layer_types'", "sliding_attention", "no window"}},
+    {"qwen3_bf16_sharded", "{\"layer_types\": [\"full_attention\", \"chunked\"]}", NULL, {"'layer_types'", "chunked"}},
+    {"qwen3_bf16_sharded", "{\"layer_types\": [\"full_attention\"]}", NULL, {"'layer_types'", "a word per layer"}},
     {"qwen3_bf16_sharded", "{\"layer_types\": 3}", NULL, {"'layer_types'", "a list"}},
     {"qwen3_bf16_sharded", "{\"attention_bias\": true}", NULL, {"'attention_bias'"}},
     {"gpt2_tied", "{\"activation_function\": \"gelu\"}", NULL, {"'activation_function'", "\"gelu\"", "gelu_new"}},
@@ -168,6 +163,57 @@ static void of_two_values_it_is_the_one_that_transformers_takes(void **state) {
     json_decref(root);
 }
 
+/* Which layers have a window, from every spelling; and config.json says the same of what was read. */
+static void windows_are_those_of_each_layer(void **state) {
+    static const struct {
+        const char *fixture, *patch;
+        int64_t want[6];
+    } all[] = {
+        {"llama_sharded", "{\"model_type\": \"mistral\"}", {4096, 4096, 4096, 4096, 4096, 4096}},
+        {"llama_sharded", "{\"model_type\": \"mistral\", \"sliding_window\": null}", {0}},
+        {"llama_sharded", "{\"model_type\": \"mistral\", \"sliding_window\": 9}", {9, 9, 9, 9, 9, 9}},
+        {"qwen2_old",
+         "{\"use_sliding_window\": true, \"sliding_window\": 64, \"max_window_layers\": 4}",
+         {0, 0, 0, 0, 64, 64}},
+        {"qwen2_old", "{\"use_sliding_window\": true, \"max_window_layers\": 0}", {4096, 4096, 4096, 4096, 4096, 4096}},
+        {"qwen3_bf16_sharded",
+         "{\"use_sliding_window\": true, \"sliding_window\": 5, \"layer_types\": [\"sliding_attention\","
+         "\"sliding_attention\", \"full_attention\", \"sliding_attention\", \"sliding_attention\", "
+         "\"full_attention\"]}",
+         {5, 5, 0, 5, 5, 0}},
+        {"qwen3_bf16_sharded",
+         "{\"use_sliding_window\": true, \"sliding_window\": 5, \"layer_types\": [\"full_attention\","
+         "\"full_attention\", \"full_attention\", \"sliding_attention\", \"sliding_attention\", "
+         "\"sliding_attention\"]}",
+         {0, 0, 0, 5, 5, 5}},
+    };
+    for (size_t i = 0; i < ARRAY_LENGTH(all); i++) {
+        json_t *root = hf_fixture_config(all[i].fixture), *patch = json_loads(all[i].patch, 0, NULL);
+        model_config c, again;
+        json_object_del(root, "layer_types"), json_object_del(root, "sliding_window");
+        json_object_set_new(root, "num_hidden_layers", json_integer(6));
+        json_object_update(root, patch);
+        must(model_config_from_json(&c, root, "m", "config.json"));
+        for (int l = 0; l < 6; l++) assert_int_equal(model_layer_window(&c, l), all[i].want[l]);
+        json_t *written = model_config_to_json(&c);
+        must(model_config_from_json(&again, written, "m", "config.json"));
+        hf_same_config(&c, &again);
+        json_decref(written);
+        json_decref(patch);
+        json_decref(root);
+    }
+    json_t *root = hf_fixture_config("qwen3_bf16_sharded"),
+           *patch = json_loads(
+               "{\"num_hidden_layers\": 4, \"use_sliding_window\": true, \"sliding_window\": 5, \"layer_types\": ["
+               "\"sliding_attention\", \"full_attention\", \"full_attention\", \"sliding_attention\"]}",
+               0, NULL);
+    model_config c;
+    json_object_update(root, patch);
+    must_refuse(model_config_from_json(&c, root, "m", "config.json"), WORDS("'layer_types'", "every n-th layer"));
+    json_decref(patch);
+    json_decref(root);
+}
+
 /* What is absent is what transformers 5 would put there. */
 static void defaults_are_those_of_transformers(void **state) {
     static const char *const optional[] = {"tie_word_embeddings", "rms_norm_eps", "layer_norm_epsilon", "head_dim",
@@ -199,6 +245,7 @@ int main(void) {
         cmocka_unit_test(what_is_not_computed_is_refused_by_name),
         cmocka_unit_test(what_changes_nothing_is_taken),
         cmocka_unit_test(of_two_values_it_is_the_one_that_transformers_takes),
+        cmocka_unit_test(windows_are_those_of_each_layer),
         cmocka_unit_test(defaults_are_those_of_transformers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

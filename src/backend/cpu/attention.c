@@ -78,6 +78,8 @@ static attention_job job_make(const op_attr *a, dtype type) {
         .D = a->head_dim,
         .group = a->n_heads / a->n_kv_heads,
         .scale = a->scale,
+        .window = a->window,
+        .softcap = a->softcap,
         .type = type,
         .n_ranks = 1,
         .q_stride = (int64_t)(a->n_heads + 2 * a->n_kv_heads) * a->head_dim,
@@ -106,16 +108,17 @@ static int64_t keys_before(const attention_job *j, int64_t place) {
     return n;
 }
 
-/* doc_start is checked by the loader; where it says what cannot be, the nearest that can is taken, so that a query sees itself. */
+/* doc_start is checked by the loader; where it says what cannot be, the nearest that can is taken, so that a query sees itself.
+ * A window is counted in places of the row, so in a ring it reaches over the ranks. */
 void attention_seen(const attention_job *j, int64_t b, int64_t query, int64_t *lo, int64_t *hi) {
-    int64_t doc_start = j->doc_start[b * j->T + query];
+    int64_t doc_start = j->doc_start[b * j->T + query], most = j->window ? j->window - 1 : INT64_MAX; /* before it */
     if (j->n_ranks == 1) {
-        *lo = MIN(MAX(doc_start, 0), query);
+        *lo = MAX(MIN(MAX(doc_start, 0), query), query - MIN(most, query));
         *hi = query + 1;
         return;
     }
     int64_t place = sequence_token(query, j->rank, j->n_ranks, j->T * j->n_ranks);
-    *lo = keys_before(j, place - MIN(MAX(query - doc_start, 0), place));
+    *lo = keys_before(j, place - MIN(MIN(MAX(query - doc_start, 0), place), most));
     *hi = keys_before(j, place + 1);
 }
 

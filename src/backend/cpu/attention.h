@@ -16,6 +16,8 @@ typedef struct attention_job {
     int H, G, D;
     int group; /* query heads per kv head, H / G */
     float scale;
+    int64_t window; /* keys that a query sees at most, itself the last; 0: all of its document */
+    float softcap;  /* of the scores; 0: none */
     dtype type;
     const void *q, *kv;          /* rows that begin with H heads of q; with G heads of k and G of v */
     int64_t q_stride, kv_stride; /* elements from row to row */

@@ -321,12 +321,24 @@ static void rows_to_columns(const attention_job *j, const layout *l, float *bloc
 
 /* ---- forward ---------------------------------------------------------------------------------------------------- */
 
+/* Scores of LANES queries with the keys that any of them sees get their scale and their cap; returns what is left to scale by. */
+static float cap_lanes(const attention_job *j, const lanes *l, float *s) {
+    if (j->softcap == 0) return j->scale;
+    for (int64_t key = l->from; key < l->to; key++) {
+        float *at = s + key * BLOCK;
+        for (int u = 0; u < VECTORS; u++) vec_store(at + u * VEC_WIDTH, vec_load(at + u * VEC_WIDTH) * j->scale);
+        cap_scores(at, LANES, j->softcap);
+    }
+    return 1;
+}
+
 /* Scores of LANES queries become weights relative to the largest so far; factor: what older weights have to be multiplied with. */
 CPU_BF16_FUNCTION
-static void softmax_lanes(const window *w, int64_t first, float scale, float *s, uint16_t *p, float *max, float *sum,
-                          float *factor) {
+static void softmax_lanes(const attention_job *j, const window *w, int64_t first, float *s, uint16_t *p, float *max,
+                          float *sum, float *factor) {
     lanes l;
     bool any = lanes_open(&l, w, first);
+    float scale = cap_lanes(j, &l, s);
     zero_unseen(p, &l, w->n_k);
     if (!any) {
         for (int u = 0; u < VECTORS; u++) vec_store(factor + u * VEC_WIDTH, vec_set(1));
@@ -418,7 +430,7 @@ static void forward_part(const attention_job *j, const layout *l, const window *
     uint16_t *p = (uint16_t *)(base + l->w);
     scores(&l->p, w, t->first, t->n_q, s, base + l->k, t->at + l->q);
     for (int64_t c = 0; c < t->n_q; c += LANES)
-        softmax_lanes(w, t->first + c, j->scale, s + c, p + c, max + c, sum + c, factor + c);
+        softmax_lanes(j, w, t->first + c, s + c, p + c, max + c, sum + c, factor + c);
     scale_columns(out, l->p.dims, factor, round_up(t->n_q, LANES));
     add_over_keys(&l->p, w, t->first, t->n_q, out, base + l->v, p, base + l->panel);
 }
@@ -460,10 +472,11 @@ static void forward_block(const attention_job *j, int64_t task, int thread) {
 
 /* Of LANES queries: p = exp(s - lse) and ds = p (dp - delta), 0 where a query does not see. */
 CPU_BF16_FUNCTION
-static void gradient_lanes(const window *w, int64_t first, float scale, const float *s, const float *dp, uint16_t *p,
-                           uint16_t *ds, const float *lse, const float *delta) {
+static void gradient_lanes(const attention_job *j, const window *w, int64_t first, float *s, const float *dp,
+                           uint16_t *p, uint16_t *ds, const float *lse, const float *delta) {
     lanes l;
     bool any = lanes_open(&l, w, first);
+    float scale = cap_lanes(j, &l, s);
     zero_unseen(p, &l, w->n_k);
     zero_unseen(ds, &l, w->n_k);
     if (!any) return;
@@ -478,6 +491,7 @@ static void gradient_lanes(const window *w, int64_t first, float scale, const fl
             int64_t at = key * BLOCK + u * VEC_WIDTH;
             x[u] = vec_exp_down(vec_fma(vec_load(s + at), vec_set(scale), bias[u]));
             y[u] = x[u] * (vec_load(dp + at) - less[u]);
+            if (j->softcap > 0) y[u] *= cap_slope(vec_load(s + at), j->softcap);
             if (l.whole) continue;
             vec_i32 seen = lanes_see(&l, u, (int32_t)key);
             x[u] = vec_select(seen, x[u], vec_set(0));
@@ -519,7 +533,7 @@ static void backward_part(const attention_job *j, const layout *l, const window 
     scores(&l->p, w, t->first, t->n_q, s, base + l->k, t->at + l->q);
     scores(&l->p, w, t->first, t->n_q, dp, base + l->v, t->at + l->dy);
     for (int64_t c = 0; c < t->n_q; c += LANES)
-        gradient_lanes(w, t->first + c, j->scale, s + c, dp + c, p + c, ds + c, lse + c, delta + c);
+        gradient_lanes(j, w, t->first + c, s + c, dp + c, p + c, ds + c, lse + c, delta + c);
     add_over_keys(&l->p, w, t->first, t->n_q, (float *)(t->at + l->out), base + l->k_steps, ds, panel);
     add_over_queries(&l->p, w, t->first, t->n_q, dv, t->at + l->dy_steps, p, panel);
     add_over_queries(&l->p, w, t->first, t->n_q, dk, t->at + l->q_steps, ds, panel);

@@ -1,7 +1,7 @@
 /* attention_paged.c - keys and values into pages, and attention of single tokens through a page table.
  *
- * A token's result is a function of its own q and of the keys and values at positions 0 .. its own: keys are walked in
- * blocks of BLOCK_K positions from 0 upwards whatever the size of a page, and a query sees exactly its part of a block.
+ * A token's result is a function of its own q and of the keys and values at positions 0 .. its own, or those of its window:
+ * blocks are BLOCK_K positions counted from 0 whatever the size of a page, and a query sees exactly its part of each.
  * So neither the other tokens of the step nor the pages show in the bits, and a prompt gives the same bits in one piece,
  * in chunks and token by token.
  *
@@ -23,7 +23,8 @@ typedef struct run {
 typedef struct paged_job {
     dtype type;
     int64_t N, H, G, D, d_pad, page_size, pages_per_slot, n_pages, n_slots;
-    float scale;
+    float scale, softcap;
+    int64_t window; /* positions that a token sees at most, its own the last */
     const void *qkv;
     void *cache; /* (pages, 2 G, S, D) */
     const int32_t *slots, *table, *doc_start;
@@ -48,6 +49,8 @@ static paged_job job_make(const kernel_call *k, void *cache, const value *v, pag
                    .D = a->head_dim,
                    .d_pad = round_up(a->head_dim, PAD),
                    .scale = a->scale,
+                   .softcap = a->softcap,
+                   .window = a->window ? a->window : INT64_MAX,
                    .qkv = k->in[at.qkv],
                    .cache = cache,
                    .slots = k->in[at.slots],
@@ -97,8 +100,8 @@ void cpu_kernel_KV_STORE(backend_context *c, const kernel_call *k) {
 
 /* ---- attend ----------------------------------------------------------------------------------------------------- */
 
-/* scores[0 .. n) = q . k for n keys, -inf up to the next whole vector. */
-static void scores_of(float *scores, const float *q, const float *keys, int64_t n, int64_t d_pad) {
+/* scores[0 .. n) = q . k for n keys, under their cap; -inf up to the next whole vector. */
+static void scores_of(float *scores, const float *q, const float *keys, int64_t n, int64_t d_pad, float softcap) {
     for (int64_t key = 0; key < n; key += KEYS_AT_ONCE) { /* past n: old scratch, overwritten below */
         vec sum[KEYS_AT_ONCE];
         for (int i = 0; i < KEYS_AT_ONCE; i++) sum[i] = vec_set(0);
@@ -108,6 +111,8 @@ static void scores_of(float *scores, const float *q, const float *keys, int64_t 
         }
         for (int i = 0; i < KEYS_AT_ONCE; i++) scores[key + i] = vec_sum(sum[i]);
     }
+    for (int64_t i = 0; i < n && softcap > 0; i += VEC_WIDTH)
+        vec_store(scores + i, softcap * vec_tanh(vec_load(scores + i) / softcap));
     for (int64_t key = n; key < round_up(n, VEC_WIDTH); key++) scores[key] = -INFINITY;
 }
 
@@ -129,9 +134,9 @@ typedef struct softmax_state {
 
 /* One query and n keys: running maximum, running sum, running weighted sum of values. */
 static void attend_block(float *out, softmax_state *s, const float *q, const float *keys, const float *values,
-                         int64_t n, int64_t d_pad) {
+                         int64_t n, int64_t d_pad, float softcap) {
     float p[BLOCK_K + VEC_WIDTH];
-    scores_of(p, q, keys, n, d_pad);
+    scores_of(p, q, keys, n, d_pad, softcap);
     vec top = vec_set(s->max), sum = vec_set(0);
     for (int64_t i = 0; i < n; i += VEC_WIDTH) top = vec_max(vec_load(p + i), top);
     float max = vec_max_lane(top), decay = vec_exp_down(vec_set(s->max - max))[0];
@@ -165,6 +170,8 @@ static void fetch(const paged_job *j, float *out, int64_t slot, int64_t first, i
     }
 }
 
+static int64_t first_seen(const paged_job *j, int64_t position) { return position + 1 - MIN(j->window, position + 1); }
+
 static int64_t group_of(const paged_job *j) { return j->H / j->G; }
 
 static size_t thread_bytes(const paged_job *j) { /* k and v of a block; q and sums of a run, and their softmax */
@@ -177,7 +184,7 @@ static void attend_task(void *context, int64_t task, int thread) {
     const paged_job *j = context;
     run r = j->runs[task / j->G];
     int64_t g = task % j->G, group = group_of(j), rows = r.n * group, width = (j->H + 2 * j->G) * j->D;
-    int64_t slot = j->slots[r.first], last = 0;
+    int64_t slot = j->slots[r.first], last = 0, first = INT64_MAX; /* positions that any of them sees */
     float *keys = (float *)(j->scratch + j->thread_bytes * (size_t)thread);
     float *values = keys + (BLOCK_K + KEYS_AT_ONCE) * j->d_pad, *q = values + (BLOCK_K + KEYS_AT_ONCE) * j->d_pad;
     float *out = q + RUN_MOST * group * j->d_pad;
@@ -191,15 +198,18 @@ static void attend_task(void *context, int64_t task, int thread) {
         for (int64_t d = 0; d < j->d_pad; d += VEC_WIDTH) vec_store(a + d, vec_load(a + d) * j->scale);
         state[row] = (softmax_state){-INFINITY, 0};
         last = MAX(last, position_of(j, token));
+        first = MIN(first, first_seen(j, position_of(j, token)));
     }
-    for (int64_t k0 = 0; k0 <= last; k0 += BLOCK_K) {
+    for (int64_t k0 = first / BLOCK_K * BLOCK_K; k0 <= last; k0 += BLOCK_K) {
         int64_t n = MIN((int64_t)BLOCK_K, last + 1 - k0);
         fetch(j, keys, slot, k0, n, g);
         fetch(j, values, slot, k0, n, j->G + g);
         for (int64_t row = 0; row < rows; row++) {
-            int64_t seen = MIN(n, position_of(j, r.first + row / group) + 1 - k0);
-            if (seen > 0)
-                attend_block(out + row * j->d_pad, &state[row], q + row * j->d_pad, keys, values, seen, j->d_pad);
+            int64_t position = position_of(j, r.first + row / group), end = MIN(n, position + 1 - k0);
+            int64_t begin = MAX(first_seen(j, position) - k0, 0);
+            if (begin < end)
+                attend_block(out + row * j->d_pad, &state[row], q + row * j->d_pad, keys + begin * j->d_pad,
+                             values + begin * j->d_pad, end - begin, j->d_pad, j->softcap);
         }
     }
     for (int64_t row = 0; row < rows; row++) {

@@ -155,6 +155,18 @@ VEC_INLINE vec vec_exp_down(vec x) {
     return y * (vec)((vec_u32)shifted << 23); /* n = -127: times 0 */
 }
 
+/* tanh within 3 ulp. Cephes tanhf: an odd polynomial where 1 - 2 / (e^2x + 1) would lose the digits of a small x. */
+VEC_INLINE vec vec_tanh(vec x) {
+    vec square = x * x, size = (vec)((vec_u32)x & 0x7fffffffu), p = vec_set(-5.70498872745e-3f);
+    p = vec_fma(p, square, vec_set(2.06390887954e-2f));
+    p = vec_fma(p, square, vec_set(-5.37397155531e-2f));
+    p = vec_fma(p, square, vec_set(1.33314422036e-1f));
+    p = vec_fma(p, square, vec_set(-3.33332819422e-1f));
+    vec small = vec_fma(p * square, x, x), large = 1.0f - 2.0f / (vec_exp1(size + size) + 1.0f);
+    large = (vec)((vec_u32)large | ((vec_u32)x & 0x80000000u));
+    return vec_select(size < 0.625f, small, large);
+}
+
 /* dst = e^src; dst may be src. */
 static inline __attribute__((unused)) void vec_exp(float *dst, const float *src, size_t n) {
     size_t i = 0;
