@@ -41,12 +41,15 @@ static void say_state(report *p, size_t i) {
 }
 
 static void say_progress(report *p, const run *r) {
-    const metric_series *loss = metric(r, "train/loss");
+    const metric_series *loss = metric(r, "train/loss"), *reward = metric(r, "reward");
     const char *reached = isfinite(r->steps) ? arena_format(&p->memory, "%.0f of %.0f", r->step, r->steps)
                                              : arena_format(&p->memory, "%.0f", r->step);
     report_say(p, "%s trained %s on %s (%s) for %s steps: %s.", p->labels[0], r->model ? r->model : "a model",
                r->data ? r->data : "its data", r->task ? r->task : "task not known", isfinite(r->step) ? reached : "no",
                run_state_name(r->state));
+    if (isfinite(series_last(reward)))
+        report_say(p, "The reward went from %s to %s.", loss_text(&p->memory, series_first(reward)),
+                   loss_text(&p->memory, series_last(reward)));
     if (isfinite(series_last(loss)))
         report_say(p, "The loss went from %s to %s%s.", loss_text(&p->memory, series_first(loss)),
                    loss_text(&p->memory, series_last(loss)),
@@ -207,20 +210,22 @@ static void say_speed(report *p, size_t now, size_t before) {
 
 static bool same_text(const char *a, const char *b) { return (!a && !b) || (a && b && strcmp(a, b) == 0); }
 
-static void say_loss(report *p, size_t now, size_t before) {
+static void say_result(report *p, size_t now, size_t before) {
     const run *a = &p->runs[now], *b = &p->runs[before];
-    const metric_series *x = metric(a, "train/loss"), *y = metric(b, "train/loss");
+    bool rewarded = metric(a, "reward") && metric(b, "reward");
+    const char *name = rewarded ? "reward" : "loss", *key = rewarded ? "reward" : "train/loss";
+    const metric_series *x = metric(a, key), *y = metric(b, key);
     if (!same_text(a->model, b->model) || !same_text(a->data, b->data) || !same_text(a->task, b->task)) {
-        report_say(p, "Their losses do not compare: model, data or task differ.");
+        report_say(p, "Their losses and rewards do not compare: model, data or task differ.");
         return;
     }
     if (!x || !y || !x->n || !y->n) return;
     double step = fmin(x->x[x->n - 1], y->x[y->n - 1]);
     size_t same = 0, n = MIN(x->n, y->n);
     for (size_t i = 0; i < n; i++) same += x->x[i] == y->x[i] && x->y[i] == y->y[i];
-    if (same == n) report_say(p, "The loss is the same in all %zu steps, to the last digit.", n);
+    if (same == n) report_say(p, "The %s is the same in all %zu steps, to the last digit.", name, n);
     else
-        report_say(p, "At step %.0f, the last that both have, the loss is %s instead of %s.", step,
+        report_say(p, "At step %.0f, the last that both have, the %s is %s instead of %s.", step, name,
                    loss_text(&p->memory, series_at(x, step)), loss_text(&p->memory, series_at(y, step)));
 }
 
@@ -246,7 +251,7 @@ static void say_several(report *p) {
     say_why(p, least, most);
     say_roles(p, &p->runs[least], &p->runs[most]);
     say_speed(p, least, most);
-    say_loss(p, least, most);
+    say_result(p, least, most);
 }
 
 void words_write(report *p) {

@@ -131,6 +131,23 @@ static void a_file_is_followed(void **state) {
     run_metrics_fini(&m);
 }
 
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void the_median_is_that_of_a_sorted_list(void **state) {
+    double y[50], sorted[50];
+    for (uint64_t n = 1; n <= 50; n++)
+        for (uint64_t seed = 0; seed < 40; seed++) {
+            for (uint64_t i = 0; i < n; i++)
+                y[i] = sorted[i] = (double)rng_below(seed, i, seed % 2 ? 5 : 1000); /* many equal ones */
+            qsort(sorted, n, sizeof *sorted, compare_doubles);
+            metric_series s = {.y = y, .n = n};
+            assert_true(series_median(&s) == (sorted[(n - 1) / 2] + sorted[n / 2]) / 2);
+        }
+}
+
 /* ---- thinning and smoothing --------------------------------------------------------------------------------------------- */
 
 enum { N = 20000, COLUMNS = 100 };
@@ -419,6 +436,7 @@ int main(void) {
         cmocka_unit_test(numbers_are_those_of_jansson),
         cmocka_unit_test(lines_that_are_none_are_counted_and_left_out),
         cmocka_unit_test(a_file_is_followed),
+        cmocka_unit_test(the_median_is_that_of_a_sorted_list),
         cmocka_unit_test(thinning_keeps_the_extremes_of_every_column),
         cmocka_unit_test(a_smooth_line_keeps_the_peak_where_it_is),
         cmocka_unit_test(a_run_whose_process_is_gone_has_died),
