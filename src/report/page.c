@@ -18,7 +18,7 @@ static void add_figures(const report *p, const char *section, strbuf *b) {
     strbuf_add(b, "<div class=\"figures\">\n");
     for (size_t i = 0; i < p->n_figures; i++) {
         if (strcmp(p->figures[i].section, section) != 0) continue;
-        strbuf_printf(b, "<figure id=\"%.*s\">", (int)strcspn(p->figures[i].file, "."), p->figures[i].file);
+        strbuf_printf(b, "<figure id=\"chart-%.*s\">", (int)strcspn(p->figures[i].file, "."), p->figures[i].file);
         strbuf_add(b, p->figures[i].svg);
         strbuf_add(b, strstr(p->figures[i].svg, "class=\"hit\"") ? "<output></output></figure>\n" : "</figure>\n");
     }
