@@ -1,7 +1,7 @@
 /* words.c - the first screen in sentences: which run used less memory, why, and what that cost.
  *
  * Of several runs the one with the lowest peak is compared with the one with the highest: that is the largest saving. The cause is
- * what differs between the two: how the step is held (plan.json) where both have it, else their settings. */
+ * what differs between the two: their settings, and how the step is held (plan.json). */
 #include "report/build.h"
 
 #include <math.h>
@@ -103,9 +103,9 @@ static void add_reason(strbuf *b, size_t *n, const char *key, const char *now, c
     ++*n;
 }
 
-static void end_reasons(report *p, strbuf *b, size_t n, const char *what) {
-    if (n > REASONS_MOST) strbuf_printf(b, ", and %zu more", n - REASONS_MOST);
-    if (n) report_say(p, "Why: %s%s.", what, b->text);
+static void end_reasons(report *p, const strbuf *b, size_t n, const char *what) {
+    const char *more = n > REASONS_MOST ? arena_format(&p->memory, ", and %zu more", n - REASONS_MOST) : "";
+    if (n) report_say(p, "%s: %s%s.", what, b->text, more);
 }
 
 static const char *plain_value(const json_t *v, arena *memory) {
@@ -117,50 +117,78 @@ static const char *plain_value(const json_t *v, arena *memory) {
     return copy;
 }
 
-static void plan_reasons(const json_t *now, const json_t *before, const char *prefix, strbuf *b, size_t *n,
-                         arena *memory) {
+/* What the plan made of the setting "memory.offload.params": strategy.offload.params; NULL: the plan does not say. */
+static const char *planned_value(const run *r, const char *key, arena *memory) {
+    const json_t *at = json_object_get(r->plan, "strategy");
+    char name[128];
+    const char *rest = strchr(key, '.');
+    while (rest && at) {
+        size_t n = strcspn(++rest, ".");
+        snprintf(name, sizeof name, "%.*s", (int)MIN(n, sizeof name - 1), rest);
+        at = json_object_get(at, name);
+        rest = rest[n] ? rest + n : NULL;
+    }
+    return json_is_object(at) ? NULL : plain_value(at, memory);
+}
+
+/* A setting says it already, by its own name. */
+static bool is_said(const report *p, const char *name) {
+    for (size_t i = 0; i < p->settings.n_rows; i++) {
+        const char *dot = strchr(p->settings.rows[i].key, '.');
+        if (p->settings.rows[i].differs && dot && strcmp(dot + 1, name) == 0) return true;
+    }
+    return false;
+}
+
+static void plan_reasons(const report *p, const json_t *now, const json_t *before, const char *prefix, strbuf *b,
+                         size_t *n, arena *memory) {
     const char *key;
     json_t *v;
     json_object_foreach((json_t *)now, key, v) {
         const json_t *other = json_object_get(before, key);
         const char *name = arena_format(memory, "%s%s", prefix, key);
-        if (json_is_object(v)) {
-            plan_reasons(v, other, arena_format(memory, "%s.", name), b, n, memory);
-        } else if (!json_equal(v, (json_t *)other) && strcmp(key, "threads") != 0) {
+        if (json_is_object(v)) plan_reasons(p, v, other, arena_format(memory, "%s.", name), b, n, memory);
+        else if (!json_equal(v, (json_t *)other) && strcmp(key, "threads") != 0 && !is_said(p, name))
             add_reason(b, n, name, plain_value(v, memory), plain_value(other, memory));
-        }
     }
 }
 
-static void setting_reasons(const report *p, size_t now, size_t before, strbuf *b, size_t *n) {
+/* "auto" is what the plan made of it. */
+static const char *meant(const run *r, const char *key, const char *value, arena *memory) {
+    const char *planned = value && strcmp(value, "auto") == 0 ? planned_value(r, key, memory) : NULL;
+    return planned ? planned : value;
+}
+
+static void setting_reasons(report *p, size_t now, size_t before, strbuf *b, size_t *n) {
     for (int memory_first = 1; memory_first >= 0; memory_first--)
         for (size_t i = 0; i < p->settings.n_rows; i++) {
             const setting_row *row = &p->settings.rows[i];
             const char *x = row->values[now], *y = row->values[before];
             bool of_memory = str_starts_with(row->key, "memory.") || str_starts_with(row->key, "parallel.");
             if (!row->differs || of_memory != memory_first || (x && y && strcmp(x, y) == 0) || (!x && !y)) continue;
-            add_reason(b, n, row->key, x, y);
+            add_reason(b, n, row->key, meant(&p->runs[now], row->key, x, &p->memory),
+                       meant(&p->runs[before], row->key, y, &p->memory));
         }
 }
 
+/* What was asked for, then what the plan made of it. */
 static void say_why(report *p, size_t now, size_t before) {
     const run *a = &p->runs[now], *b = &p->runs[before];
-    strbuf text;
-    size_t n = 0;
-    strbuf_init(&text);
-    plan_reasons(json_object_get(a->plan, "strategy"), b->plan ? json_object_get(b->plan, "strategy") : NULL, "", &text,
-                 &n, &p->memory);
-    if (b->plan && n) {
-        end_reasons(p, &text, n, "");
-    } else {
-        text.length = 0, n = 0;
-        if (a->n_settings && b->n_settings) setting_reasons(p, now, before, &text, &n);
-        end_reasons(p, &text, n, "");
-    }
-    if (n == 0)
-        report_say(p, a->n_settings && b->n_settings ? "Why: their settings do not differ."
-                                                     : "Why is not known: config.yaml is missing.");
-    strbuf_fini(&text);
+    bool asked = a->n_settings && b->n_settings;
+    strbuf settings, plan;
+    size_t n_settings = 0, n_plan = 0;
+    strbuf_init(&settings);
+    strbuf_init(&plan);
+    if (asked) setting_reasons(p, now, before, &settings, &n_settings);
+    if (a->plan && b->plan)
+        plan_reasons(p, json_object_get(a->plan, "strategy"), json_object_get(b->plan, "strategy"), "", &plan, &n_plan,
+                     &p->memory);
+    end_reasons(p, &settings, n_settings, "Why");
+    end_reasons(p, &plan, n_plan, n_settings ? "In its plan" : "Why, by its plan");
+    if (n_settings + n_plan == 0)
+        report_say(p, asked ? "Why: their settings do not differ." : "Why is not known: config.yaml is missing.");
+    strbuf_fini(&settings);
+    strbuf_fini(&plan);
 }
 
 typedef struct role_change {
@@ -246,8 +274,10 @@ static void say_several(report *p) {
         report_say(p, "%zu runs, all with the same peak of device memory: %s.", p->n_runs, bytes_text(&p->memory, low));
         return;
     }
-    report_say(p, "%s used the least device memory: %s at its peak, %.0f %% less than %s (%s).", p->labels[least],
-               bytes_text(&p->memory, low), 100 * (1 - low / high), p->labels[most], bytes_text(&p->memory, high));
+    bool measured = run_peak_is_measured(&p->runs[least]) && run_peak_is_measured(&p->runs[most]);
+    report_say(p, "%s %s the least device memory: %s at its peak, %.0f %% less than %s (%s).", p->labels[least],
+               measured ? "used" : "is planned with", bytes_text(&p->memory, low), 100 * (1 - low / high),
+               p->labels[most], bytes_text(&p->memory, high));
     say_why(p, least, most);
     say_roles(p, &p->runs[least], &p->runs[most]);
     say_speed(p, least, most);
