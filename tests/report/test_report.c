@@ -414,10 +414,11 @@ static void overlap_of_a_step_is_what_a_hand_finds(void **state) {
                "{\"traceEvents\":[\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":0,\"args\":{\"name\":"
                "\"compute\"}},\n"
                "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":2,\"args\":{\"name\":\"h2d\"}},\n" EVENT(
-                   0, "start", 0, 0, 900000) EVENT(9, "update", 0, 1000000, 1000) EVENT(1, "micro", 0, 1002000, 4000)
-                   EVENT(2, "micro", 2, 1004000, 4000) EVENT(3, "micro", 0, 1008000, 1000)
-                       EVENT(9, "update", 0, 1010000, 1000) EVENT(9, "update", 0, 1500000, 1000)
-                           EVENT(9, "update", 0, 1501000, 1000) "{\"name\":\"end\"}\n]}\n");
+                   0, "start", 0, 0, 900000) EVENT(9, "update", 0, 1000000, 1000)
+                   EVENT(1, "micro", 0, 1002000, 4000) "      " EVENT(2, "micro", 2, 1004000, 4000)
+                       EVENT(3, "micro", 0, 1008000, 1000) EVENT(9, "update", 0, 1010000, 1000)
+                           EVENT(9, "update", 0, 1500000, 1000)
+                               EVENT(9, "update", 0, 1501000, 1000) "{\"name\":\"end\"}\n]}\n");
     must(step_trace_read(&t, path_of("trace.json")));
     assert_int_equal(t.n_lanes, 2);
     assert_true(fabs(t.length - 10) < 1e-9); /* steps of 10, 490 and 1 ms: the median */
