@@ -114,13 +114,13 @@ static status add_metric(report *p, const char *name) {
                .n_panels = 1,
                .width = FIGURE_WIDTH};
     const char *group = name[slash] ? arena_format(&p->memory, "%.*s", (int)slash, name) : "other";
-    bool first = strcmp(name, "train/loss") == 0;
+    bool first = strcmp(name, "train/loss") == 0 || strcmp(name, "reward") == 0;
     return report_add_chart(p, first ? "summary" : arena_format(&p->memory, "metrics %s", group), name, &c);
 }
 
-/* The loss stands on the first screen, the held-out loss in front of the others. */
+/* Reward and loss stand on the first screen, the held-out loss in front of the others. */
 status figures_metrics(report *p) {
-    static const char *const first[] = {"train/loss", "val/loss"};
+    static const char *const first[] = {"reward", "train/loss", "val/loss"};
     json_t *done = json_object();
     status rc = OK;
     for (size_t k = 0; k < ARRAY_LENGTH(first); k++)

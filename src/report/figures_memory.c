@@ -37,7 +37,7 @@ static size_t roles_of_all(const report *p, const char *out[ROLES_MOST]) {
 
 static const char *peak_label(report *p, const run *r, double peak) {
     double planned = run_planned_bytes(r, "device");
-    bool measured = isfinite(series_most(run_metrics_find(&r->metrics, "memory/device_bytes")));
+    bool measured = run_peak_is_measured(r);
     if (!isfinite(peak)) return "not known";
     return arena_format(&p->memory, "%s%s", bytes_text(&p->memory, peak),
                         !measured         ? " planned"

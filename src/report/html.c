@@ -28,12 +28,14 @@ static const char script[] =
     "  const move = e => {\n"
     "    const box = hit.getBoundingClientRect(), part = (e.clientX - box.left) / box.width, at = low + (high - low) * "
     "part;\n"
-    "    let shown = \"\", nearest = at;\n"
+    "    let shown = \"\", nearest = at, best = Infinity;\n"
     "    for (const s of list) {\n"
     "      let a = 0, b = s.x.length - 1;\n"
     "      while (a < b) { const m = (a + b + 1) >> 1; if (s.x[m] <= at) a = m; else b = m - 1; }\n"
     "      if (hit.dataset.kind === \"lines\" && a + 1 < s.x.length && s.x[a + 1] - at < at - s.x[a]) a++;\n"
-    "      if (hit.dataset.kind === \"lines\") nearest = s.x[a];\n"
+    "      const away = hit.dataset.kind === \"lines\" ? Math.abs(s.x[a] - at) : at - s.x[s.x.length - 1];\n"
+    "      if (away > (high - low) / 30) continue;\n"
+    "      if (hit.dataset.kind === \"lines\" && away < best) { best = away; nearest = s.x[a]; }\n"
     "      shown += \" \\u00b7 \" + s.name + \" \" + show(s.y[a]);\n"
     "    }\n"
     "    out.textContent = \"at \" + +nearest.toPrecision(7) + shown;\n"
@@ -45,7 +47,7 @@ static const char script[] =
     "  hit.addEventListener(\"pointerdown\", move);\n"
     "});\n";
 /* Of the text above, SHA-256 in base 64; cli_report holds them together. */
-static const char script_hash[] = "rbhhRjInt2SXmyEL9eIFGMwcV2uB0DZg2WJELazJ5WU=";
+static const char script_hash[] = "sqSgFFO8gAosqJhuTpY3sttJnQ+/Z79xzpP3GT8WApg=";
 
 static const char style[] =
     ":root{color-scheme:light "

@@ -18,7 +18,7 @@ static void add_figures(const report *p, const char *section, strbuf *b) {
     strbuf_add(b, "<div class=\"figures\">\n");
     for (size_t i = 0; i < p->n_figures; i++) {
         if (strcmp(p->figures[i].section, section) != 0) continue;
-        strbuf_printf(b, "<figure id=\"%.*s\">", (int)strcspn(p->figures[i].file, "."), p->figures[i].file);
+        strbuf_printf(b, "<figure id=\"chart-%.*s\">", (int)strcspn(p->figures[i].file, "."), p->figures[i].file);
         strbuf_add(b, p->figures[i].svg);
         strbuf_add(b, strstr(p->figures[i].svg, "class=\"hit\"") ? "<output></output></figure>\n" : "</figure>\n");
     }
@@ -74,6 +74,19 @@ static void add_run_table(const report *p, strbuf *b) {
     strbuf_add(b, "</table></div>\n");
 }
 
+/* A number and its % stay on one line. */
+static void add_sentence(strbuf *b, const char *text) {
+    strbuf joined;
+    strbuf_init(&joined);
+    for (const char *c = text; *c; c++)
+        if (c[0] == ' ' && c[1] == '%') strbuf_add(&joined, "\xc2\xa0");
+        else strbuf_add_bytes(&joined, c, 1);
+    strbuf_add(b, "<p><bdi>");
+    html_text(b, joined.length ? joined.text : "");
+    strbuf_add(b, "</bdi></p>\n");
+    strbuf_fini(&joined);
+}
+
 static void add_first_screen(const report *p, strbuf *b) {
     const json_t *line;
     size_t i;
@@ -85,11 +98,7 @@ static void add_first_screen(const report *p, strbuf *b) {
     if (p->n_runs > 4) strbuf_printf(b, " and %zu more", p->n_runs - 4);
     if (p->n_runs == 0) strbuf_add(b, "ralo bench");
     strbuf_add(b, "</bdi></h1>\n<div class=\"words\">\n");
-    json_array_foreach(p->words, i, line) {
-        strbuf_add(b, "<p><bdi>");
-        html_text(b, json_string_value(line));
-        strbuf_add(b, "</bdi></p>\n");
-    }
+    json_array_foreach(p->words, i, line) add_sentence(b, json_string_value(line));
     strbuf_add(b, "</div>\n");
     if (p->n_runs) add_run_table(p, b);
 }
@@ -296,8 +305,9 @@ static void add_notes(const report *p, strbuf *b) {
 static void add_metrics(const report *p, strbuf *b) {
     static const struct {
         const char *group, *title;
-    } known[] = {{"train", "Training"}, {"val", "Held-out data"}, {"rl", "Reinforcement learning"},
-                 {"reward", "Rewards"}, {"perf", "Speed"},        {"memory", "Memory by step"}};
+    } known[] = {{"train", "Training"},       {"val", "Held-out data"},       {"other", "Progress and task"},
+                 {"rewards", "Rewards"},      {"completions", "Completions"}, {"perf", "Speed"},
+                 {"memory", "Memory by step"}};
     char section[256];
     for (size_t k = 0; k < ARRAY_LENGTH(known); k++) {
         snprintf(section, sizeof section, "metrics %s", known[k].group);
@@ -312,7 +322,7 @@ static void add_metrics(const report *p, strbuf *b) {
         for (size_t k = 0; k < i; k++) done |= strcmp(p->figures[k].section, s) == 0;
         if (done) continue;
         strbuf_add(b, "<h2>");
-        html_text(b, strcmp(s + 8, "other") == 0 ? "Other" : s + 8);
+        html_text(b, s + 8);
         strbuf_add(b, "</h2>\n");
         add_figures(p, s, b);
     }

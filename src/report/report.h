@@ -132,9 +132,10 @@ status run_open(run *r, const char *dir, run_parts parts);
 void run_close(run *r);
 const char *run_setting_find(const run *r, const char *key); /* NULL: not in config.yaml */
 double run_peak_bytes(const run *r);                         /* of the device: measured, else planned; NAN: not known */
-double run_planned_bytes(const run *r, const char *tier);    /* NAN: not known */
-double run_tokens_per_second(const run *r);                  /* median of the steps that were read */
-double run_role_bytes(const run *r, const char *role);       /* on the device at the peak; NAN: not known */
+bool run_peak_is_measured(const run *r);
+double run_planned_bytes(const run *r, const char *tier); /* NAN: not known */
+double run_tokens_per_second(const run *r);               /* median of the steps that were read */
+double run_role_bytes(const run *r, const char *role);    /* on the device at the peak; NAN: not known */
 const run_tier *run_tier_find(const run *r, const char *name);
 
 /* Directories that hold runs stand for all of them (find.c). */

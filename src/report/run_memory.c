@@ -120,10 +120,15 @@ double run_planned_bytes(const run *r, const char *tier) {
     return number_or_nan(json_object_get(json_object_get(json_object_get(r->plan, "memory"), tier), "planned"));
 }
 
-double run_peak_bytes(const run *r) {
+static double measured_bytes(const run *r) {
     const run_tier *t = run_tier_find(r, "device");
-    double measured = series_most(run_metrics_find(&r->metrics, "memory/device_bytes"));
-    if (t && isfinite(t->measured)) measured = fmax(measured, t->measured);
+    return fmax(series_most(run_metrics_find(&r->metrics, "memory/device_bytes")), t ? t->measured : NAN);
+}
+
+bool run_peak_is_measured(const run *r) { return isfinite(measured_bytes(r)); }
+
+double run_peak_bytes(const run *r) {
+    double measured = measured_bytes(r);
     return isfinite(measured) ? measured : run_planned_bytes(r, "device");
 }
 

@@ -26,11 +26,19 @@ static void number_text(double x, char *out, size_t n) {
 
 static double last_loss(const run *r) { return series_last(run_metrics_find(&r->metrics, "train/loss")); }
 
+/* On one line: a name with a line break in it must not look like another run. */
+static void plain_line(char *text) {
+    for (; *text; text++)
+        if (*text == '\n' || *text == '\t') *text = '?';
+}
+
 static void fill_row(const run *r, char cells[COLUMNS][CELL]) {
     char a[32], b[32];
     double speed = run_tokens_per_second(r), peak = run_peak_bytes(r);
     snprintf(cells[0], CELL, "%.*s", CELL - 1, r->path);
+    plain_line(cells[0]);
     snprintf(cells[1], CELL, "%.40s", r->task ? r->task : "-");
+    plain_line(cells[1]);
     snprintf(cells[2], CELL, "%s", run_state_name(r->state));
     number_text(r->step, a, sizeof a);
     number_text(r->steps, b, sizeof b);
@@ -59,6 +67,13 @@ static void print_row(const char *const *cells, const size_t *width, const bool 
     fputc('\n', out);
 }
 
+static void print_note(const char *kind, const char *text, FILE *out) {
+    char line[1000];
+    snprintf(line, sizeof line, "%s", text);
+    plain_line(line);
+    fprintf(out, "    %s: %s\n", kind, line);
+}
+
 void runs_print_table(const run *runs, size_t n, FILE *out) {
     static const char *const titles[COLUMNS] = {"run",  "task",     "state",       "step",
                                                 "loss", "tokens/s", "peak memory", "when"};
@@ -75,8 +90,8 @@ void runs_print_table(const run *runs, size_t n, FILE *out) {
     for (size_t i = 0; i < n; i++) {
         for (size_t k = 0; k < COLUMNS; k++) row[k] = cells[i][k];
         print_row(row, width, right, COLUMNS, out);
-        if (runs[i].error) fprintf(out, "    error: %s\n", runs[i].error);
-        for (size_t k = 0; k < runs[i].n_notes; k++) fprintf(out, "    note: %s\n", runs[i].notes[k]);
+        if (runs[i].error) print_note("error", runs[i].error, out);
+        for (size_t k = 0; k < runs[i].n_notes; k++) print_note("note", runs[i].notes[k], out);
     }
     free(cells);
 }

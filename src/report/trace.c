@@ -71,6 +71,7 @@ static status read_events(event_list *list, const char *path) {
     for (char *line = text, *end; line < text + n; line = end + 1) {
         end = memchr(line, '\n', (size_t)(text + n - line));
         if (!end) break;
+        while (line < end && *line == ' ') line++; /* a trace has blanks before an event that begins a page */
         size_t length = (size_t)(end - line);
         while (length > 0 && (line[length - 1] == ',' || line[length - 1] == ' ' || line[length - 1] == '\r')) length--;
         if (length < 2 || *line != '{' || line[length - 1] != '}') continue;

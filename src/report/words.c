@@ -1,7 +1,7 @@
 /* words.c - the first screen in sentences: which run used less memory, why, and what that cost.
  *
  * Of several runs the one with the lowest peak is compared with the one with the highest: that is the largest saving. The cause is
- * what differs between the two: how the step is held (plan.json) where both have it, else their settings. */
+ * what differs between the two: their settings, and how the step is held (plan.json). */
 #include "report/build.h"
 
 #include <math.h>
@@ -41,12 +41,15 @@ static void say_state(report *p, size_t i) {
 }
 
 static void say_progress(report *p, const run *r) {
-    const metric_series *loss = metric(r, "train/loss");
+    const metric_series *loss = metric(r, "train/loss"), *reward = metric(r, "reward");
     const char *reached = isfinite(r->steps) ? arena_format(&p->memory, "%.0f of %.0f", r->step, r->steps)
                                              : arena_format(&p->memory, "%.0f", r->step);
     report_say(p, "%s trained %s on %s (%s) for %s steps: %s.", p->labels[0], r->model ? r->model : "a model",
                r->data ? r->data : "its data", r->task ? r->task : "task not known", isfinite(r->step) ? reached : "no",
                run_state_name(r->state));
+    if (isfinite(series_last(reward)))
+        report_say(p, "The reward went from %s to %s.", loss_text(&p->memory, series_first(reward)),
+                   loss_text(&p->memory, series_last(reward)));
     if (isfinite(series_last(loss)))
         report_say(p, "The loss went from %s to %s%s.", loss_text(&p->memory, series_first(loss)),
                    loss_text(&p->memory, series_last(loss)),
@@ -100,9 +103,9 @@ static void add_reason(strbuf *b, size_t *n, const char *key, const char *now, c
     ++*n;
 }
 
-static void end_reasons(report *p, strbuf *b, size_t n, const char *what) {
-    if (n > REASONS_MOST) strbuf_printf(b, ", and %zu more", n - REASONS_MOST);
-    if (n) report_say(p, "Why: %s%s.", what, b->text);
+static void end_reasons(report *p, const strbuf *b, size_t n, const char *what) {
+    const char *more = n > REASONS_MOST ? arena_format(&p->memory, ", and %zu more", n - REASONS_MOST) : "";
+    if (n) report_say(p, "%s: %s%s.", what, b->text, more);
 }
 
 static const char *plain_value(const json_t *v, arena *memory) {
@@ -114,50 +117,78 @@ static const char *plain_value(const json_t *v, arena *memory) {
     return copy;
 }
 
-static void plan_reasons(const json_t *now, const json_t *before, const char *prefix, strbuf *b, size_t *n,
-                         arena *memory) {
+/* What the plan made of the setting "memory.offload.params": strategy.offload.params; NULL: the plan does not say. */
+static const char *planned_value(const run *r, const char *key, arena *memory) {
+    const json_t *at = json_object_get(r->plan, "strategy");
+    char name[128];
+    const char *rest = strchr(key, '.');
+    while (rest && at) {
+        size_t n = strcspn(++rest, ".");
+        snprintf(name, sizeof name, "%.*s", (int)MIN(n, sizeof name - 1), rest);
+        at = json_object_get(at, name);
+        rest = rest[n] ? rest + n : NULL;
+    }
+    return json_is_object(at) ? NULL : plain_value(at, memory);
+}
+
+/* A setting says it already, by its own name. */
+static bool is_said(const report *p, const char *name) {
+    for (size_t i = 0; i < p->settings.n_rows; i++) {
+        const char *dot = strchr(p->settings.rows[i].key, '.');
+        if (p->settings.rows[i].differs && dot && strcmp(dot + 1, name) == 0) return true;
+    }
+    return false;
+}
+
+static void plan_reasons(const report *p, const json_t *now, const json_t *before, const char *prefix, strbuf *b,
+                         size_t *n, arena *memory) {
     const char *key;
     json_t *v;
     json_object_foreach((json_t *)now, key, v) {
         const json_t *other = json_object_get(before, key);
         const char *name = arena_format(memory, "%s%s", prefix, key);
-        if (json_is_object(v)) {
-            plan_reasons(v, other, arena_format(memory, "%s.", name), b, n, memory);
-        } else if (!json_equal(v, (json_t *)other) && strcmp(key, "threads") != 0) {
+        if (json_is_object(v)) plan_reasons(p, v, other, arena_format(memory, "%s.", name), b, n, memory);
+        else if (!json_equal(v, (json_t *)other) && strcmp(key, "threads") != 0 && !is_said(p, name))
             add_reason(b, n, name, plain_value(v, memory), plain_value(other, memory));
-        }
     }
 }
 
-static void setting_reasons(const report *p, size_t now, size_t before, strbuf *b, size_t *n) {
+/* "auto" is what the plan made of it. */
+static const char *meant(const run *r, const char *key, const char *value, arena *memory) {
+    const char *planned = value && strcmp(value, "auto") == 0 ? planned_value(r, key, memory) : NULL;
+    return planned ? planned : value;
+}
+
+static void setting_reasons(report *p, size_t now, size_t before, strbuf *b, size_t *n) {
     for (int memory_first = 1; memory_first >= 0; memory_first--)
         for (size_t i = 0; i < p->settings.n_rows; i++) {
             const setting_row *row = &p->settings.rows[i];
             const char *x = row->values[now], *y = row->values[before];
             bool of_memory = str_starts_with(row->key, "memory.") || str_starts_with(row->key, "parallel.");
             if (!row->differs || of_memory != memory_first || (x && y && strcmp(x, y) == 0) || (!x && !y)) continue;
-            add_reason(b, n, row->key, x, y);
+            add_reason(b, n, row->key, meant(&p->runs[now], row->key, x, &p->memory),
+                       meant(&p->runs[before], row->key, y, &p->memory));
         }
 }
 
+/* What was asked for, then what the plan made of it. */
 static void say_why(report *p, size_t now, size_t before) {
     const run *a = &p->runs[now], *b = &p->runs[before];
-    strbuf text;
-    size_t n = 0;
-    strbuf_init(&text);
-    plan_reasons(json_object_get(a->plan, "strategy"), b->plan ? json_object_get(b->plan, "strategy") : NULL, "", &text,
-                 &n, &p->memory);
-    if (b->plan && n) {
-        end_reasons(p, &text, n, "");
-    } else {
-        text.length = 0, n = 0;
-        if (a->n_settings && b->n_settings) setting_reasons(p, now, before, &text, &n);
-        end_reasons(p, &text, n, "");
-    }
-    if (n == 0)
-        report_say(p, a->n_settings && b->n_settings ? "Why: their settings do not differ."
-                                                     : "Why is not known: config.yaml is missing.");
-    strbuf_fini(&text);
+    bool asked = a->n_settings && b->n_settings;
+    strbuf settings, plan;
+    size_t n_settings = 0, n_plan = 0;
+    strbuf_init(&settings);
+    strbuf_init(&plan);
+    if (asked) setting_reasons(p, now, before, &settings, &n_settings);
+    if (a->plan && b->plan)
+        plan_reasons(p, json_object_get(a->plan, "strategy"), json_object_get(b->plan, "strategy"), "", &plan, &n_plan,
+                     &p->memory);
+    end_reasons(p, &settings, n_settings, "Why");
+    end_reasons(p, &plan, n_plan, n_settings ? "In its plan" : "Why, by its plan");
+    if (n_settings + n_plan == 0)
+        report_say(p, asked ? "Why: their settings do not differ." : "Why is not known: config.yaml is missing.");
+    strbuf_fini(&settings);
+    strbuf_fini(&plan);
 }
 
 typedef struct role_change {
@@ -207,20 +238,22 @@ static void say_speed(report *p, size_t now, size_t before) {
 
 static bool same_text(const char *a, const char *b) { return (!a && !b) || (a && b && strcmp(a, b) == 0); }
 
-static void say_loss(report *p, size_t now, size_t before) {
+static void say_result(report *p, size_t now, size_t before) {
     const run *a = &p->runs[now], *b = &p->runs[before];
-    const metric_series *x = metric(a, "train/loss"), *y = metric(b, "train/loss");
+    bool rewarded = metric(a, "reward") && metric(b, "reward");
+    const char *name = rewarded ? "reward" : "loss", *key = rewarded ? "reward" : "train/loss";
+    const metric_series *x = metric(a, key), *y = metric(b, key);
     if (!same_text(a->model, b->model) || !same_text(a->data, b->data) || !same_text(a->task, b->task)) {
-        report_say(p, "Their losses do not compare: model, data or task differ.");
+        report_say(p, "Their losses and rewards do not compare: model, data or task differ.");
         return;
     }
     if (!x || !y || !x->n || !y->n) return;
     double step = fmin(x->x[x->n - 1], y->x[y->n - 1]);
     size_t same = 0, n = MIN(x->n, y->n);
     for (size_t i = 0; i < n; i++) same += x->x[i] == y->x[i] && x->y[i] == y->y[i];
-    if (same == n) report_say(p, "The loss is the same in all %zu steps, to the last digit.", n);
+    if (same == n) report_say(p, "The %s is the same in all %zu steps, to the last digit.", name, n);
     else
-        report_say(p, "At step %.0f, the last that both have, the loss is %s instead of %s.", step,
+        report_say(p, "At step %.0f, the last that both have, the %s is %s instead of %s.", step, name,
                    loss_text(&p->memory, series_at(x, step)), loss_text(&p->memory, series_at(y, step)));
 }
 
@@ -241,12 +274,14 @@ static void say_several(report *p) {
         report_say(p, "%zu runs, all with the same peak of device memory: %s.", p->n_runs, bytes_text(&p->memory, low));
         return;
     }
-    report_say(p, "%s used the least device memory: %s at its peak, %.0f %% less than %s (%s).", p->labels[least],
-               bytes_text(&p->memory, low), 100 * (1 - low / high), p->labels[most], bytes_text(&p->memory, high));
+    bool measured = run_peak_is_measured(&p->runs[least]) && run_peak_is_measured(&p->runs[most]);
+    report_say(p, "%s %s the least device memory: %s at its peak, %.0f %% less than %s (%s).", p->labels[least],
+               measured ? "used" : "is planned with", bytes_text(&p->memory, low), 100 * (1 - low / high),
+               p->labels[most], bytes_text(&p->memory, high));
     say_why(p, least, most);
     say_roles(p, &p->runs[least], &p->runs[most]);
     say_speed(p, least, most);
-    say_loss(p, least, most);
+    say_result(p, least, most);
 }
 
 void words_write(report *p) {

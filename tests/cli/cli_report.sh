@@ -172,6 +172,32 @@ sys.exit(bool(wrong))
 LOOK
 python3 look.py >wrong 2>&1 || fail "$(cat wrong)"
 
+# ---- memory over the time of a traced step: every op at its time, the peak exact
+cat >trace.py <<'TRACE'
+import json, sys
+import xml.etree.ElementTree as tree
+tier = json.load(open("runs/plain/memory.json"))["tiers"][0]
+total = dict(zip(tier["points"]["index"], (sum(c) for c in zip(*tier["points"]["bytes"]))))
+if sys.argv[1] == "make":
+    with open("plain.json", "w") as f:
+        f.write('{"traceEvents":[\n')
+        for n in range(3 * 900):
+            op = 5 + n % 900
+            f.write(" " * (n % 7 == 0) + json.dumps({"name": "x", "cat": "update" if op > 800 else "micro", "ph": "X", "pid": 0, "tid": 0,
+                                                     "ts": 10 * n, "dur": 10, "args": {"op": op}}) + ",\n")
+        f.write("{}\n]}\n")
+else:
+    for name in "time-line.svg", "time-line-smoothed.svg":
+        line = [e for e in tree.parse("traced/" + name).getroot().iter() if e.get("data-name") == "plain"][0]
+        xs, ys = ([float(v) for v in line.get(k).split()] for k in ("data-x", "data-y"))
+        at = ys.index(max(ys))
+        assert max(ys) == max(total.values()), (name, max(ys))
+        assert abs(xs[at] - 0.01 * (max(total, key=total.get) - 5)) < 1e-6, (name, xs[at])
+        assert name != "time-line.svg" or all(total[5 + round(x / 0.01)] == y for x, y in zip(xs, ys)), name
+TRACE
+python3 trace.py make && run 0 report runs/plain --trace plain.json --charts traced --out traced.html
+python3 trace.py look >wrong 2>&1 || fail "$(tail -n 1 wrong)"
+
 # ---- the list
 cp -r runs/plain keep && mv keep runs/zz
 check 0 "run " "state" "finished" "failed" "died" "400/500" "note: " "!$(printf '\033')" -- runs

@@ -86,5 +86,5 @@ void fuzz_one(const uint8_t *data, size_t size) {
     snprintf(path, sizeof path, "%s/pieces.jsonl", dir);
     check_pieces(files[0], path, &r.metrics);
     run_close(&r);
-    if (fuzz_sometimes(data, size, 8)) check_page(dir, files[5].length > 0);
+    if (fuzz_sometimes(data, size, 32)) check_page(dir, files[5].length > 0);
 }

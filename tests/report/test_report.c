@@ -131,6 +131,23 @@ static void a_file_is_followed(void **state) {
     run_metrics_fini(&m);
 }
 
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void the_median_is_that_of_a_sorted_list(void **state) {
+    double y[50], sorted[50];
+    for (uint64_t n = 1; n <= 50; n++)
+        for (uint64_t seed = 0; seed < 40; seed++) {
+            for (uint64_t i = 0; i < n; i++)
+                y[i] = sorted[i] = (double)rng_below(seed, i, seed % 2 ? 5 : 1000); /* many equal ones */
+            qsort(sorted, n, sizeof *sorted, compare_doubles);
+            metric_series s = {.y = y, .n = n};
+            assert_true(series_median(&s) == (sorted[(n - 1) / 2] + sorted[n / 2]) / 2);
+        }
+}
+
 /* ---- thinning and smoothing --------------------------------------------------------------------------------------------- */
 
 enum { N = 20000, COLUMNS = 100 };
@@ -397,10 +414,11 @@ static void overlap_of_a_step_is_what_a_hand_finds(void **state) {
                "{\"traceEvents\":[\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":0,\"args\":{\"name\":"
                "\"compute\"}},\n"
                "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":2,\"args\":{\"name\":\"h2d\"}},\n" EVENT(
-                   0, "start", 0, 0, 900000) EVENT(9, "update", 0, 1000000, 1000) EVENT(1, "micro", 0, 1002000, 4000)
-                   EVENT(2, "micro", 2, 1004000, 4000) EVENT(3, "micro", 0, 1008000, 1000)
-                       EVENT(9, "update", 0, 1010000, 1000) EVENT(9, "update", 0, 1500000, 1000)
-                           EVENT(9, "update", 0, 1501000, 1000) "{\"name\":\"end\"}\n]}\n");
+                   0, "start", 0, 0, 900000) EVENT(9, "update", 0, 1000000, 1000)
+                   EVENT(1, "micro", 0, 1002000, 4000) "      " EVENT(2, "micro", 2, 1004000, 4000)
+                       EVENT(3, "micro", 0, 1008000, 1000) EVENT(9, "update", 0, 1010000, 1000)
+                           EVENT(9, "update", 0, 1500000, 1000)
+                               EVENT(9, "update", 0, 1501000, 1000) "{\"name\":\"end\"}\n]}\n");
     must(step_trace_read(&t, path_of("trace.json")));
     assert_int_equal(t.n_lanes, 2);
     assert_true(fabs(t.length - 10) < 1e-9); /* steps of 10, 490 and 1 ms: the median */
@@ -419,6 +437,7 @@ int main(void) {
         cmocka_unit_test(numbers_are_those_of_jansson),
         cmocka_unit_test(lines_that_are_none_are_counted_and_left_out),
         cmocka_unit_test(a_file_is_followed),
+        cmocka_unit_test(the_median_is_that_of_a_sorted_list),
         cmocka_unit_test(thinning_keeps_the_extremes_of_every_column),
         cmocka_unit_test(a_smooth_line_keeps_the_peak_where_it_is),
         cmocka_unit_test(a_run_whose_process_is_gone_has_died),
