@@ -137,6 +137,16 @@ static status check_needed(const command_line *l) {
     return OK;
 }
 
+/* --config FILE is CONFIG. */
+static status use_config_flag(command_line *l) {
+    if (!l->config_path) return OK;
+    if (l->arguments[0])
+        return ERR(ERR_INPUT, "%s: found CONFIG '%.100s' and --config %.100s, expected one of them", l->command->name,
+                   l->arguments[0], l->config_path);
+    l->arguments[0] = l->config_path;
+    return OK;
+}
+
 static size_t arguments_most(const command *c) {
     char name[64];
     bool optional;
@@ -192,16 +202,6 @@ static status read_config(command_line *l, const char *path) {
         return ERR(ERR_INPUT, "CONFIG %s: no such file; expected a file of settings in YAML or JSON", path);
     l->foreign.stage = l->stage, l->foreign.stages_dir = l->stages_dir;
     return foreign_read_config(&l->foreign, &l->config, path);
-}
-
-/* --config FILE is CONFIG. */
-static status use_config_flag(command_line *l) {
-    if (!l->config_path) return OK;
-    if (l->arguments[0])
-        return ERR(ERR_INPUT, "%s: found CONFIG '%.100s' and --config %.100s, expected one of them", l->command->name,
-                   l->arguments[0], l->config_path);
-    l->arguments[0] = l->config_path;
-    return OK;
 }
 
 status command_line_parse(command_line *l, const command *c, int argc, char **argv) {

@@ -245,6 +245,7 @@ static status translate_fsdp(foreign_reader *r, const foreign_item *i) {
         r->file->items[i - r->file->items].is_refused = true;
         return problem_take(r->f, rc);
     }
+    if (!t.is_fsdp) foreign_refuse(r, i, "keys of FSDP stand in one map, in no list");
     if (t.why) foreign_report_no_effect(r, i, t.why);
     for (int k = 0; k < t.n; k++) TRY(foreign_offer(r, i, t.settings[k], t.value, NULL));
     return OK;

@@ -42,18 +42,27 @@ static const foreign_row rows[] = {
 
 #define SIZE "parallelism_config.parallelism_config_"
 
+static bool is_more(const foreign_item *i) { return i && !i->is_auto && item_whole(i) > 1; }
+
+static status offer_size(foreign_reader *r, const foreign_item *i, const char *setting) {
+    if (i && i->is_auto) foreign_report_set(r, i, setting, "auto");
+    else if (i) return foreign_offer(r, i, setting, i->text, NULL);
+    return OK;
+}
+
 static status translate(foreign_reader *r) {
     const foreign_item *processes = foreign_find(r, "num_processes"), *ring = foreign_find(r, SIZE "cp_size"),
                        *heads = foreign_find(r, SIZE "sp_size"), *shards = foreign_find(r, SIZE "dp_shard_size");
-    if (processes && item_whole(processes) > 1)
-        foreign_report_no_effect(r, processes, foreign_format(r, "start them with --ranks %.20s", processes->text));
-    else if (processes) foreign_report_no_effect(r, processes, LAUNCHED);
-    if (ring && heads && item_whole(ring) > 1 && item_whole(heads) > 1)
+    if (processes)
+        foreign_report_no_effect(
+            r, processes,
+            is_more(processes) ? foreign_format(r, "start them with --ranks %.20s", processes->text) : LAUNCHED);
+    if (is_more(ring) && is_more(heads))
         foreign_refuse(r, ring, "rows are shared by one kind of sequence parallelism: keep cp_size or sp_size");
-    else if (ring) TRY(foreign_offer(r, ring, "parallel.sequence", ring->text, NULL));
-    if (ring && item_whole(ring) > 1) TRY(foreign_offer(r, ring, "parallel.attention", "ring", NULL));
-    if (heads && !(ring && item_whole(ring) > 1)) TRY(foreign_offer(r, heads, "parallel.sequence", heads->text, NULL));
-    else if (heads) foreign_report_set(r, heads, "parallel.sequence", NULL);
+    else TRY(offer_size(r, ring, "parallel.sequence"));
+    if (is_more(ring)) TRY(foreign_offer(r, ring, "parallel.attention", "ring", NULL));
+    if (heads && is_more(ring)) foreign_report_set(r, heads, "parallel.sequence", NULL);
+    else TRY(offer_size(r, heads, "parallel.sequence"));
     if (shards) foreign_report_no_effect(r, shards, "parallel.zero shards over all data ranks");
     return trainer_deepspeed(r, foreign_find(r, "deepspeed_config.deepspeed_config_file"));
 }

@@ -226,22 +226,20 @@ static void check_type(foreign_reader *r, const foreign_item *type) {
 }
 
 static status translate_data(foreign_reader *r) {
-    trainer_source sources[TRAINER_SOURCES_MOST];
+    trainer_source sources[LIST_MOST + 2];
     size_t n = 0;
     const foreign_item *share = foreign_find(r, "val_set_size"), *text = foreign_find(r, "pretraining_dataset");
-    for (int i = 0; i < TRAINER_SOURCES_MOST; i++) {
-        const foreign_item *path = foreign_find(r, foreign_format(r, "datasets[%d].path", i)),
-                           *parts[] = {foreign_find(r, foreign_format(r, "datasets[%d].name", i)),
-                                       foreign_find(r, foreign_format(r, "datasets[%d].split", i)),
-                                       foreign_find(r, foreign_format(r, "datasets[%d].data_files", i))};
-        check_type(r, foreign_find(r, foreign_format(r, "datasets[%d].type", i)));
+    for (int i = -1; i < LIST_MOST; i++) {
+        const foreign_item *path = trainer_dataset(r, i, "path"),
+                           *parts[] = {trainer_dataset(r, i, "name"), trainer_dataset(r, i, "split"),
+                                       trainer_dataset(r, i, "data_files")};
+        check_type(r, trainer_dataset(r, i, "type"));
         for (size_t k = 0; k < ARRAY_LENGTH(parts); k++)
             if (parts[k]) foreign_report_no_effect(r, parts[k], "part of the dataset's name");
         if (path)
             sources[n++] = (trainer_source){.path = path, .config = parts[0], .split = parts[1], .files = parts[2]};
     }
-    if (text && *text->text && strcmp(text->text, "[...]") != 0)
-        sources[n < TRAINER_SOURCES_MOST ? n++ : n - 1] = (trainer_source){.path = text};
+    if (text && *text->text && strcmp(text->text, "[...]") != 0) sources[n++] = (trainer_source){.path = text};
     else if (text)
         foreign_refuse(
             r, text,

@@ -12,6 +12,8 @@ typedef enum foreign_kind {
     FOREIGN_WHOLE, /* a map or list that is not read, without effect here: `text` says why */
 } foreign_kind;
 
+enum { LIST_MOST = 64 }; /* maps in a list */
+
 typedef enum foreign_type { FT_BOOL, FT_INT, FT_REAL, FT_TEXT, FT_PAIR, FT_ANY, FT_TREE } foreign_type;
 
 /* FT_ANY: a single value or a list. FT_TREE: a map too, whose text is "".

@@ -149,17 +149,18 @@ static void source_find(foreign_reader *r, trainer_source *s, const json_t *info
 static status translate_data(foreign_reader *r) {
     const foreign_item *names = foreign_find(r, "dataset"), *place = foreign_find(r, "dataset_dir"),
                        *held = foreign_find(r, "eval_dataset"), *share = foreign_find(r, "val_size");
-    trainer_source sources[TRAINER_SOURCES_MOST];
+    trainer_source sources[LIST_MOST];
     size_t n = 0;
     const char *dir = place ? place->text : "data";
     json_t *info = info_read(foreign_format(r, "%s/dataset_info.json", dir));
-    for (const char *at = names ? trainer_list(r, names) : ""; *at && n < TRAINER_SOURCES_MOST;) {
+    for (const char *at = names ? trainer_list(r, names) : ""; *at && n < LIST_MOST;) {
         size_t length = strcspn(at, ",");
         sources[n] = (trainer_source){.path = names};
         source_find(r, &sources[n++], info, dir, foreign_format(r, "%.*s", (int)length, at));
         at += length + (at[length] == ',');
     }
     json_decref(info);
+    if (names && n == 0) foreign_refuse(r, names, "expected names of datasets, separated by commas");
     const foreign_item *most = foreign_find(r, "max_samples");
     if (most)
         foreign_report_no_effect(

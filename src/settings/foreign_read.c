@@ -153,6 +153,11 @@ static void walk_group(foreign *f, foreign_file *file, const yaml_node *n, forei
         walk(f, file, n, item.key, row_key);
     } else if (has_maps) {
         for (const yaml_node *c = n->first_child; c; c = c->next, at++) {
+            if (at == LIST_MOST) {
+                foreign_problem(f, "%s:%d: %s: more than %d entries are not read", file->path, c->line, item.key,
+                                LIST_MOST);
+                return;
+            }
             const char *shown = arena_format(&f->memory, "%s[%d]", item.key, at);
             if (c->kind == YAML_MAP) walk(f, file, c, shown, row_key);
             else foreign_problem(f, "%s:%d: %s: found a single value, expected a map", file->path, c->line, shown);

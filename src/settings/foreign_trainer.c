@@ -58,6 +58,11 @@ status trainer_model(foreign_reader *r, const foreign_item *i) {
     return foreign_offer(r, i, "model.path", i->text, "there is no such directory yet");
 }
 
+const foreign_item *trainer_dataset(const foreign_reader *r, int i, const char *key) {
+    return foreign_find(r,
+                        i < 0 ? foreign_format(r, "datasets.%s", key) : foreign_format(r, "datasets[%d].%s", i, key));
+}
+
 /* ---- data -------------------------------------------------------------------------------------------------------- */
 
 /* The name of the .jsonl that a dataset becomes here. */

@@ -12,7 +12,6 @@
 #define NO_IMAGES "ralo trains models of text, without images, video and sound"
 #define ONLY_ADAMW "ralo has AdamW only; memory.states is the format of its m and v"
 
-enum { TRAINER_SOURCES_MOST = 64 };
 /* One dataset of the file. */
 typedef struct trainer_source {
     const foreign_item *path;           /* a file, or a name of the Hugging Face hub */
@@ -22,6 +21,8 @@ typedef struct trainer_source {
     const char *convert;                /* the command that makes a .jsonl of it; NULL: trainer_data finds one */
 } trainer_source;
 
+/* A key of the i-th entry of the list `datasets`; -1: it is one map and no list. */
+const foreign_item *trainer_dataset(const foreign_reader *r, int i, const char *key);
 status trainer_model(foreign_reader *r, const foreign_item *i);
 status trainer_data(foreign_reader *r, const trainer_source *sources, size_t n);
 status trainer_length(foreign_reader *r, const foreign_item *epochs, const foreign_item *steps, const char *otherwise);

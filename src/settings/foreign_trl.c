@@ -154,16 +154,16 @@ static status translate_row_length(foreign_reader *r, method m) {
 }
 
 static status translate_data(foreign_reader *r) {
-    trainer_source sources[TRAINER_SOURCES_MOST];
+    trainer_source sources[LIST_MOST + 2];
     size_t n = 0;
     const foreign_item *name = foreign_find(r, "dataset_name");
-    for (int i = 0; i < TRAINER_SOURCES_MOST - 1; i++) {
-        const foreign_item *path = foreign_find(r, foreign_format(r, "datasets[%d].path", i));
+    for (int i = -1; i < LIST_MOST; i++) {
+        const foreign_item *path = trainer_dataset(r, i, "path");
         if (path)
             sources[n++] = (trainer_source){.path = path,
-                                            .config = foreign_find(r, foreign_format(r, "datasets[%d].name", i)),
-                                            .split = foreign_find(r, foreign_format(r, "datasets[%d].split", i)),
-                                            .files = foreign_find(r, foreign_format(r, "datasets[%d].data_files", i))};
+                                            .config = trainer_dataset(r, i, "name"),
+                                            .split = trainer_dataset(r, i, "split"),
+                                            .files = trainer_dataset(r, i, "data_files")};
     }
     if (name)
         sources[n++] = (trainer_source){
@@ -230,7 +230,10 @@ static status translate(foreign_reader *r) {
     else if (peft) foreign_report_no_effect(r, peft, "off");
     TRY(trainer_weights(r, four, eight, adapter.is_on));
     if (!foreign_find(r, "packing") && m == SFT) TRY(foreign_offer(r, NULL, "data.pack", "false", "its default"));
-    if (!foreign_find(r, "test_split_size"))
+    const foreign_item *when = foreign_find(r, "eval_strategy"), *before = foreign_find(r, "evaluation_strategy");
+    bool evaluates = (when && !foreign_is_off(when)) || (before && !foreign_is_off(before));
+    if (!foreign_find(r, "test_split_size") &&
+        !evaluates) /* else a share is held out, as there is no split of the hub */
         TRY(foreign_offer(r, NULL, "data.eval_fraction", "0", "it holds nothing out"));
     return transformers_translate(r, &(transformers_defaults){.lr = m == SFT ? "2e-5" : "1e-6",
                                                               .precision = "bf16",

@@ -44,6 +44,10 @@ became model.preset=qwen2.5-7b train.accumulation=2048 memory.offload.grads=host
 became memory.recompute=selective memory.strategy=auto memory.offload.grads=host train.accumulation=8 -- \
     "$old/memory-upgrade.yaml"
 became 'memory.recompute={ratio: 0.5}' memory.strategy=manual memory.offload.grads=none -- "$old/half-recompute.yaml"
+became model.preset=qwen2.5-0.5b train.task=preference preference.beta=0.1 train.steps=500 model.lora.rank=32 train.eval_every=50 data.eval_fraction=0.05 -- "$examples/trl/dpo-lora.yaml"
+became model.base=nf4 model.lora.rank=32 memory.states=int8 data.pack=true train.accumulation=4 data.eval_fraction=0.05 -- "$examples/axolotl/qlora.yaml"
+became train.task=sft model.lora.rank=8 data.seq_len=1024 train.warmup=30 -- "$examples/llamafactory/lora-sft.yaml"
+check 2 "hf download Qwen/Qwen2.5-0.5B" "load_dataset('mhenrichsen/alpaca_2k_test', split='train')" 'then give --data "alpaca_2k_test.jsonl"' -- train "$examples/axolotl/qlora.yaml"
 check 2 "no directory 'Qwen/Qwen2.5-7B'" "--preset qwen2.5-7b" -- train "$old/treepo-7b.yaml" --set run.dir=never
 [ ! -e never ] || fail "a refused run made its directory"
 
@@ -89,6 +93,24 @@ assert "breakdown" not in v' || fail "the run of the file and the run of its set
 check 0 -- train a/config.yaml --set run.dir=c --json # the saved settings need the file no more
 python3 -c 'import json; assert json.load(open("out"))["param_hash"] == json.load(open("hash"))' ||
     fail "the saved settings give another run"
+
+# ---- a file of Axolotl that names what is here is a run
+check 0 -- export a model
+for i in 1 2 3 4 5 6 7 8; do echo "{\"instruction\": \"What is $i+1?\", \"input\": \"\", \"output\": \"$((i + 1))\"}"; done >data.jsonl
+cat >axolotl.yaml <<'YAML'
+base_model: model
+datasets: [{path: data.jsonl, type: alpaca}]
+{adapter}
+sequence_len: 24
+micro_batch_size: 2
+max_steps: 2
+learning_rate: 1e-3
+optimizer: adamw_bnb_8bit
+bf16: auto
+output_dir: axolotl
+YAML
+sed -i 's/^{adapter}$/adapter: qlora\nload_in_4bit: true\nlora_r: 4/' axolotl.yaml
+check 0 "-> data.source = data.jsonl" "-> model.path = model" "-> model.base = nf4" "8 records to train" "step 2/2" "saved     axolotl" -- train axolotl.yaml
 
 # ---- offload and recompute as the file says: other places, more work, the same bits
 for device in cpu nvme; do

@@ -1,4 +1,4 @@
-/* fuzz_deepspeed.c - a configuration of DeepSpeed (`--deepspeed FILE`), and of RALO as a CONFIG.
+/* fuzz_deepspeed.c - a configuration of DeepSpeed (`--deepspeed FILE`), and of RALO, TRL, accelerate, Axolotl and LLaMA-Factory as a CONFIG.
  *
  * Sections: the file; what is behind it, if anything, says that it is a CONFIG.
  * Of one that is accepted: the report can be printed and has every key, and the config that it makes can be written. */
