@@ -143,6 +143,12 @@ static bool host_name(const char *host, char *out, size_t room, bool *brackets) 
     return true;
 }
 
+/* With its domain or without: "node7" and "node7.example.org". */
+static bool is_machine(const gate *g, const char *name) {
+    size_t n = strcspn(g->machine, ".");
+    return n > 0 && strncasecmp(name, g->machine, n) == 0 && (name[n] == 0 || name[n] == '.');
+}
+
 static bool host_is_ours(const gate *g, const char *host) {
     char name[256];
     bool brackets;
@@ -154,7 +160,7 @@ static bool host_is_ours(const gate *g, const char *host) {
     /* An address in numbers cannot be made to point elsewhere, as a name can. */
     if (inet_pton(s.ss_family, name, to) == 1) return !g->is_loopback || is_loopback(&s);
     if (brackets) return false;
-    return strcasecmp(name, "localhost") == 0 || (!g->is_loopback && strcasecmp(name, g->machine) == 0);
+    return strcasecmp(name, "localhost") == 0 || (!g->is_loopback && is_machine(g, name));
 }
 
 static bool is_foreign(const gate_request *r) {

@@ -3,11 +3,12 @@
 
 #include <string.h>
 
-#define EMBED(name, file)                                                                                            \
-    __asm__(".section .rodata\n.global live_page_" #name "\nlive_page_" #name ":\n.incbin \"" LIVE_PAGE_DIR "/" file \
-            "\"\n"                                                                                                   \
-            ".global live_page_" #name "_end\nlive_page_" #name "_end:\n.byte 0\n.previous\n");                      \
-    extern const char live_page_##name[], live_page_##name##_end[]
+#define SYMBOL(name) ".global live_page_" #name "\n.hidden live_page_" #name "\nlive_page_" #name ":\n"
+#define EMBED(name, file)                                                                        \
+    __asm__(".section .rodata\n" SYMBOL(name) ".incbin \"" LIVE_PAGE_DIR "/" file                \
+                                              "\"\n" SYMBOL(name##_end) ".byte 0\n.previous\n"); \
+    extern const char live_page_##name[] __attribute__((visibility("hidden"))),                  \
+        live_page_##name##_end[] __attribute__((visibility("hidden")))
 EMBED(html, "page.html");
 EMBED(app, "app.js");
 EMBED(charts, "charts.js");

@@ -51,8 +51,8 @@ status server_check(void) {
     void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (!library)
         return ERR(ERR_INPUT,
-                   "the live page needs %s, which cannot be loaded (%s); run: apt-get install libmicrohttpd12", LIBRARY,
-                   dlerror());
+                   "the live page needs %s, which cannot be loaded (%s); run: apt-get install libmicrohttpd-dev",
+                   LIBRARY, dlerror());
     void *found;
 #define X(name)                                                                                                   \
     if (!(found = dlsym(library, #name))) return ERR(ERR_INPUT, "live page: %s has no function " #name, LIBRARY); \

@@ -136,6 +136,7 @@ static void numbers_are_those_of_the_files(void **state) {
     expect("GET", "/api/metrics?from=1e9", "localhost", "", 400);
     expect("GET", "/api/metrics?from=", "localhost", "", 400);
     expect("GET", "/events?from=x", "localhost", "", 400);
+    expect("HEAD", "/events", "localhost", "", 200);
 }
 
 /* ---- who is refused ----------------------------------------------------------------------------------------------- */
@@ -243,6 +244,16 @@ static void other_addresses_need_the_token(void **state) {
     bool same = strcmp(path, made) == 0;
     expect("GET", path, "127.0.0.1", "", same ? 200 : 401);
     expect("GET", made, "evil.example", "", 403);
+    char machine[64] = "", named[128];
+    gethostname(machine, sizeof machine - 1);
+    machine[strcspn(machine, ".")] = 0;
+    snprintf(named, sizeof named, "%s:80", machine);
+    expect("GET", made, named, "", 200);
+    snprintf(named, sizeof named, "%s.example.org", machine);
+    expect("GET", made, named, "", 200);
+    snprintf(named, sizeof named, "%sx", machine);
+    expect("GET", made, named, "", 403);
+    expect("GET", made, "10.1.2.3:80", "", 200); /* of another interface, or a tunnel */
     live_close(page);
 
     start("127.0.0.1:0", TOKEN); /* loopback may have one too */

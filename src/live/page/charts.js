@@ -70,6 +70,25 @@ function smooth(ys, amount) {
   return ys.map(y => (mean = amount * mean + (1 - amount) * y));
 }
 
+/* Of many points in one column of pixels: the first, the lowest, the highest, the last. Indices into xs. */
+function thin(xs, ys, px) {
+  const out = [];
+  for (let i = 0, j; i < xs.length; i = j) {
+    const column = Math.floor(px(xs[i]));
+    let low = i, high = i;
+    for (j = i + 1; j < xs.length && Math.floor(px(xs[j])) === column; j++) {
+      if (ys[j] < ys[low]) low = j;
+      if (ys[j] > ys[high]) high = j;
+    }
+    const a = Math.min(low, high), b = Math.max(low, high);
+    out.push(i);
+    if (a > i) out.push(a);
+    if (b > a) out.push(b);
+    if (j - 1 > b) out.push(j - 1);
+  }
+  return out;
+}
+
 /* ---- the frame of a chart: caption, axes, a cursor that mouse, touch and arrow keys move ---- */
 
 class Chart {
@@ -88,7 +107,14 @@ class Chart {
     this.svg.addEventListener("pointerleave", () => this.moveTo(null));
     this.svg.addEventListener("blur", () => this.moveTo(null));
     this.svg.addEventListener("keydown", e => this.key(e));
-    new ResizeObserver(() => { if (this.svg.clientWidth && this.svg.clientWidth !== this.width) this.update(); }).observe(this.svg);
+    /* Remembered: to ask for it between two drawings would lay out the page for each chart. */
+    this.width = 0;
+    new ResizeObserver(changes => {
+      const width = Math.round(changes[changes.length - 1].contentRect.width);
+      if (!width || width === this.width) return;
+      this.width = width;
+      this.update();
+    }).observe(this.svg);
     /* What is not on the screen is drawn when it comes there: a run may have a hundred metrics. */
     this.isSeen = false;
     this.isStale = false;
@@ -118,7 +144,7 @@ class Chart {
   }
   /* Axes for x0..x1 and y0..y1; sets this.plot and returns functions from numbers to pixels. */
   frame(x0, x1, y0, y1, formatX, formatY, o = {}) {
-    const width = this.width = this.svg.clientWidth || 300, left = o.bytes ? 62 : 52, right = 10, top = 8, bottom = 20;
+    const width = this.width, left = o.bytes ? 62 : 52, right = 10, top = 8, bottom = 20;
     const p = this.plot = { left, top, width: width - left - right, height: this.height - top - bottom, x0, x1 };
     const log = o.log && y0 > 0, t = log ? Math.log10 : v => v;
     const px = x => left + (x1 > x0 ? (x - x0) / (x1 - x0) : 0.5) * p.width;
@@ -161,7 +187,7 @@ class LineChart extends Chart {
   }
   label(v) { return this.o.bytes ? formatBytes(v) : this.o.formatY(v); }
   draw() {
-    if (!this.series.length || !this.svg.clientWidth) return;
+    if (!this.series.length || !this.width) return;
     let x0 = Infinity, x1 = -Infinity, y0 = Infinity, y1 = -Infinity;
     const positive = this.o.log && this.series.every(s => s.y.every(v => v > 0));
     for (const s of this.series) {
@@ -179,9 +205,8 @@ class LineChart extends Chart {
     this.series.forEach((s, i) => {
       const color = "c" + (s.color === undefined ? i : s.color) % 10, amount = this.o.smoothing || 0;
       const path = ys => {
-        let d = "M";
-        for (let k = 0; k < ys.length; k++) d += (k ? "L" : "") + Math.round(this.scale.px(s.x[k]) * 10) / 10 + " " + Math.round(this.scale.py(ys[k]) * 10) / 10;
-        return d;
+        const { px, py } = this.scale, tenth = v => Math.round(v * 10) / 10;
+        return thin(s.x, ys, px).map((k, i) => `${i ? "L" : "M"}${tenth(px(s.x[k]))} ${tenth(py(ys[k]))}`).join("");
       };
       n += s.x.length;
       if (amount > 0) this.svg.append(el("path", { class: `series faint ${color}`, d: path(s.y) }));
@@ -231,7 +256,7 @@ class StackChart extends Chart {
     this.update();
   }
   draw() {
-    if (!this.columns.length || !this.svg.clientWidth) return;
+    if (!this.columns.length || !this.width) return;
     const d = this.data, n = this.columns.length, top = Math.max(...d.sums) * 1.12 || 1;  /* names of sections stand above */
     this.scale = this.frame(0, n, 0, d.limit && d.limit < top * 1.6 ? Math.max(top, d.limit * 1.02) : top, formatCount, formatBytes, { bytes: true });
     const below = new Array(n).fill(0);
