@@ -11,8 +11,22 @@ static size_t n_tokens(const plan *p) { return (size_t)(p->request.choice.micro_
 
 uint64_t evaluator_row_bytes(const plan_request *r) { return 5 * (uint64_t)r->seq_len * sizeof(int32_t); }
 
+static status run_section(evaluator *v) {
+    TRY(batch_write(v->e, v->p, &v->p->step.inputs[0],
+                    &(batch_rows){.tokens = v->tokens, .targets = v->targets, .doc_start = v->doc_start}));
+    TRY(exec_run(v->e, SECTION_EVAL));
+    batch_read(v->e, v->p, v->p->model.eval_losses, v->losses);
+    batch_read(v->e, v->p, v->p->model.eval_argmax, v->argmax);
+    return exec_check(v->e);
+}
+
 void evaluator_init(evaluator *v, const task_host *h) {
-    *v = (evaluator){.e = h->exec, .p = h->plan, .d = h->data, .pause = h->pause, .context = h->pause_context};
+    *v = (evaluator){.forward = run_section,
+                     .e = h->exec,
+                     .p = h->plan,
+                     .d = h->data,
+                     .pause = h->pause,
+                     .context = h->pause_context};
     size_t n = n_tokens(h->plan);
     v->tokens = mem_alloc(n * sizeof *v->tokens);
     v->targets = mem_alloc(n * sizeof *v->targets);
@@ -31,12 +45,7 @@ void evaluator_fini(evaluator *v) {
 
 static status run(evaluator *v, const char *what, int64_t done, int64_t n) {
     TRY(v->pause(v->context, what, done, n));
-    TRY(batch_write(v->e, v->p, &v->p->step.inputs[0],
-                    &(batch_rows){.tokens = v->tokens, .targets = v->targets, .doc_start = v->doc_start}));
-    TRY(exec_run(v->e, SECTION_EVAL));
-    batch_read(v->e, v->p, v->p->model.eval_losses, v->losses);
-    batch_read(v->e, v->p, v->p->model.eval_argmax, v->argmax);
-    return exec_check(v->e);
+    return v->forward(v);
 }
 
 /* Every token is its own document and has no target: padding. */

@@ -4,6 +4,8 @@
 #include "train/task.h"
 
 typedef struct evaluator {
+    /* Fills losses and argmax from tokens, targets and doc_start: the evaluation section of the program. */
+    status (*forward)(struct evaluator *v);
     exec *e;
     const plan *p;
     const dataset *d;
