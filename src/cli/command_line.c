@@ -193,7 +193,7 @@ static status read_config(command_line *l, const char *path) {
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
         const char *how = "";
         if (model_dir_is(path)) how = arena_format(&l->memory, "; a model is given with --set model.path=%s", path);
-        else if (access(arena_format(&l->memory, "%s/config.yaml", path), F_OK) == 0)
+        else if (access(arena_format(&l->memory, "%s/config.yaml", path), F_OK) == 0) /* of a command that takes no run */
             how = arena_format(&l->memory, ", such as %s/config.yaml", path);
         return ERR(ERR_INPUT, "%s: found the directory '%s', expected a file of settings%s", l->command->name, path,
                    how);
@@ -202,6 +202,50 @@ static status read_config(command_line *l, const char *path) {
         return ERR(ERR_INPUT, "CONFIG %s: no such file; expected a file of settings in YAML or JSON", path);
     l->foreign.stage = l->stage, l->foreign.stages_dir = l->stages_dir;
     return foreign_read_config(&l->foreign, &l->config, path);
+}
+
+/* A directory of a run is given in the place of CONFIG, or by --resume alone: its own settings, and it goes on where it lies, wherever that
+ * was when it began. */
+static bool is_run(const command_line *l, const char *path) {
+    strbuf file;
+    if (l->command->run != command_train && l->command->run != command_plan) return false;
+    strbuf_init(&file);
+    strbuf_printf(&file, "%s/config.yaml", path);
+    bool found = access(file.text, F_OK) == 0;
+    strbuf_fini(&file);
+    return found;
+}
+
+static status read_run(command_line *l, const char *dir) {
+    TRY(read_config(l, arena_format(&l->memory, "%s/config.yaml", dir)));
+    TRY(config_set(&l->config, arena_format(&l->memory, "run.dir=%s", dir), "RUN"));
+    return config_set(&l->config, "run.resume=auto", "RUN");
+}
+
+/* What --resume says, before it is applied; NULL: nothing. */
+static const char *resume_of(const command_line *l) {
+    for (int i = 1; i < l->argc; i++) {
+        const char *text, *given = l->argv[i];
+        if (strcmp(given, "--") == 0) break;
+        if (given[0] != '-' || !given[1]) continue;
+        const flag *f = flag_of(l->command, given, &text);
+        if (!f || !f->key || strcmp(f->key, "run.resume") != 0) continue;
+        return text ? text : i + 1 < l->argc ? l->argv[i + 1] : NULL;
+    }
+    return NULL;
+}
+
+/* CONFIG, the run in its place, or the run that --resume names. */
+static status read_settings(command_line *l) {
+    const char *path = l->arguments[0], *resume = resume_of(l);
+    if (path && is_run(l, path)) return read_run(l, path);
+    if (path) return read_config(l, path);
+    return resume && strcmp(resume, "auto") != 0 && is_run(l, resume) ? read_run(l, resume) : OK;
+}
+
+/* --resume RUN in the directory of that run is what auto means. */
+static void resolve_resume(config *c) {
+    if (*c->run.dir && strcmp(c->run.resume, c->run.dir) == 0) c->run.resume = "auto";
 }
 
 status command_line_parse(command_line *l, const command *c, int argc, char **argv) {
@@ -241,7 +285,7 @@ status command_line_parse(command_line *l, const command *c, int argc, char **ar
         if (pass == 1) break;
         if (is_config) TRY(use_config_flag(l));
         TRY(check_arguments(l, n_given, surplus));
-        if (is_config && l->arguments[0]) TRY(read_config(l, l->arguments[0]));
+        if (is_config) TRY(read_settings(l));
     }
     TRY(check_needed(l));
     if (is_config && !l->arguments[0] && (l->stage || l->stages_dir))
@@ -253,6 +297,7 @@ status command_line_parse(command_line *l, const command *c, int argc, char **ar
     bool is_rank = comm_launched(&rank, &launched);
     l->foreign.n_ranks = is_rank ? launched : MAX(l->ranks, l->world);
     TRY(foreign_apply(&l->foreign, &l->config));
+    resolve_resume(&l->config);
     config_resolve(&l->config);
     bool launches = l->ranks > 1 && !is_rank; /* then the first rank prints it */
     if (rank == 0 && !launches && !l->quiet) foreign_print(&l->foreign, &l->config, stderr);

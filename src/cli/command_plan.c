@@ -149,7 +149,8 @@ status command_plan(command_line *l) {
                    "plan: --longest needs a fixed micro-batch, --profile a fixed data.seq_len; leave one out");
     if (l->longest) TRY(check_longest(&l->config));
     if (l->timeline) TRY(plan_timeline_check(l->timeline));
-    if (!l->longest) TRY(config_fit_data(&l->config, true)); /* it tries lengths itself */
+    if (!l->longest && !l->profile && !l->world) config_resolve_fine_tune(&l->config); /* they try sizes themselves */
+    if (!l->longest) TRY(config_fit_data(&l->config, true));
     if (l->longest) TRY(longest_find(l, make_request, &row));
     status rc = OK;
     if (l->profile) TRY_GOTO(rc, profile_find(l, make_request, &sizes), done);

@@ -15,16 +15,45 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 static void on_signal(int number) {
     if (number != SIGUSR1) ranks_announce_stop(); /* a rank is asked by SIGUSR1, and its launcher has said so */
     train_interrupt();
 }
 
-/* The first signal asks for a clean stop; SA_RESETHAND lets a second one end the process at once. SIGTERM to a rank is its
+/* What a second signal would lose, in two copies: a handler reads the one that is not being written. */
+static char lost[2][512];
+static volatile sig_atomic_t lost_at;
+
+static void note_lost(int64_t step, int64_t steps, int64_t saved, const char *run_dir) {
+    int next = !lost_at;
+    char since[64] = "nothing was saved yet";
+    if (saved > 0) snprintf(since, sizeof since, "the last checkpoint was begun after step %lld", (long long)saved);
+    snprintf(lost[next], sizeof lost[next],
+             "stopped at once after step %lld of %lld; %s: what came after it is lost; ralo train %s goes on\n",
+             (long long)step, (long long)steps, since, run_dir);
+    lost_at = next;
+}
+
+/* The first signal asks for a clean stop, a second one ends the process at once. */
+static void on_signal_twice(int number) {
+    static volatile sig_atomic_t n;
+    if (n++ == 0) {
+        on_signal(number);
+        return;
+    }
+    ssize_t written = write(STDERR_FILENO, lost[lost_at], strlen(lost[lost_at]));
+    (void)written;
+    signal(number, SIG_DFL);
+    raise(number); /* when this handler returns */
+}
+
+/* Of a rank the second signal is that of its launcher, which says why; SA_RESETHAND lets it end the process. SIGTERM to a rank is its
  * launcher's (ranks.c). */
 static void catch_signals(bool is_rank) {
-    struct sigaction a = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction a = {.sa_handler = is_rank ? on_signal : on_signal_twice,
+                          .sa_flags = is_rank ? (int)SA_RESETHAND : 0};
     sigemptyset(&a.sa_mask);
     ranks_catch_stop(&a);
     if (is_rank) ranks_catch_launcher();
@@ -44,18 +73,28 @@ typedef struct listener {
     const config *c;
     const char *run_dir;
     int n_examples;
+    int64_t step, saved; /* the last, and the last whose checkpoint was begun */
+    bool began;
 } listener;
 
 static void on_step(void *context, const train_step_report *r) {
     listener *l = context;
-    if (l->t) track_step(l->t, r, r->device_bytes);
+    l->step = r->step;
+    if (l->t) {
+        note_lost(r->step, r->steps, l->saved, l->run_dir);
+        track_step(l->t, r, r->device_bytes);
+    }
     monitor_step(l->monitor, r);
 }
 static void on_eval(void *context, const train_eval_report *r) { track_eval(((listener *)context)->t, r); }
 static void on_sample(void *context, const train_sample *s) { track_sample(((listener *)context)->t, s); }
 static void on_completion(void *context, const train_completion *c) { track_completion(((listener *)context)->t, c); }
 static void on_message(void *context, const char *text) { track_message(((listener *)context)->t, text); }
-static void on_save(void *context) { track_sync(((listener *)context)->t); }
+static void on_save(void *context) {
+    listener *l = context;
+    l->saved = l->step;
+    track_sync(l->t);
+}
 static void on_example(void *context, const char *prompt, const char *expected, const char *got) {
     listener *l = context;
     char line[512];
@@ -87,7 +126,8 @@ static void report_settings(const listener *l) {
 
 /* Not earlier: if resuming is refused, the settings saved in that run directory must stay as they are. */
 static status on_start(void *context, int64_t step) {
-    const listener *l = context;
+    listener *l = context;
+    l->began = true;
     if (l->t) {
         TRY(config_save(l->c, l->run_dir));
         report_settings(l);
@@ -112,6 +152,31 @@ static status open_live(const command_line *l, const char *run_dir, live **out) 
 static track_sinks sinks_of(const config *c) {
     return (track_sinks){c->track.to,          c->track.mlflow,  c->track.experiment, c->track.name,
                          c->track.tensorboard, c->track.trackio, c->track.wait};
+}
+
+/* A run that did not begin leaves no directory behind, unless something of value is in it, such as numbers of a reference. */
+static void remove_unused(const char *run_dir) {
+    static const char *const names[] = {"metrics.jsonl", "samples.jsonl", "completions.jsonl", "checkpoints/.lock",
+                                        "best/checkpoints/.lock"};
+    /* Of a run that could begin but did not; settings are there only where one has begun. */
+    static const char *const watched[] = {"run.json", "plan.json", "memory.json", "monitor", "track", "tensorboard"};
+    char path[4200];
+    struct stat s;
+    for (size_t i = 0; i < ARRAY_LENGTH(names); i++) {
+        snprintf(path, sizeof path, "%s/%s", run_dir, names[i]);
+        if (stat(path, &s) == 0 && s.st_size == 0) unlink(path);
+    }
+    for (size_t i = 0; i < ARRAY_LENGTH(watched) && !dir_holds(run_dir, "config.yaml"); i++) {
+        snprintf(path, sizeof path, "%s/%s", run_dir, watched[i]);
+        if (dir_remove_all(path) != OK) error_clear();
+    }
+    snprintf(path, sizeof path, "%s/best/checkpoints", run_dir);
+    rmdir(path); /* each only where it is empty */
+    snprintf(path, sizeof path, "%s/best", run_dir);
+    rmdir(path);
+    snprintf(path, sizeof path, "%s/checkpoints", run_dir);
+    rmdir(path);
+    if (rmdir(run_dir) == 0 && str_starts_with(run_dir, "runs/")) rmdir("runs");
 }
 
 /* runs/<model>-20261115-014500, with -2 and so on appended if a run of the same second has that name. */
@@ -181,7 +246,7 @@ static const char *divergence_advice(const train_options *o, char *out, size_t n
     return out;
 }
 
-static status run(command_line *l, job *j, const char *run_dir) {
+static status run(command_line *l, job *j, const char *run_dir, bool *began) {
     const config *c = &l->config;
     const train_request *r = &j->request;
     const plan *p = &j->plan;
@@ -242,6 +307,7 @@ static status run(command_line *l, job *j, const char *run_dir) {
     }
     free(all);
     live_close(page);
+    *began = observed.began || !speaks;
     return rc;
 }
 
@@ -251,6 +317,7 @@ static status train(command_line *l, comm **mesh) {
     status rc;
     job j;
     char run_dir[4096], trace[4096];
+    config_resolve_fine_tune(c);
     TRY(config_fit_data(c, false));
     if (ranks) TRY(agree_on_settings(ranks, c));
     TRY(job_init(&j, c, l->hardware));
@@ -280,9 +347,12 @@ static status train(command_line *l, comm **mesh) {
     if (shows) train_report_data(j.data, r, &j.plan);
     if (l->show_example && shows) TRY_GOTO(rc, record_text_print_first(j.data, r), done);
     TRY_GOTO(rc, agree_on_dir(ranks, c, r, run_dir, sizeof run_dir), done);
-    TRY_GOTO(rc, job_use_dir(&j, run_dir), done);
+    bool is_new = !ranks && (!*c->run.dir || access(run_dir, F_OK) != 0),
+         began = false; /* with ranks, others may write to it */
+    rc = job_use_dir(&j, run_dir);
     if (ranks) ranks_use_dir(run_dir);
-    rc = run(l, &j, run_dir);
+    if (rc == OK) rc = run(l, &j, run_dir, &began);
+    if (is_new && !began) remove_unused(run_dir);
 done:
     job_close(&j);
     return rc;

@@ -1,4 +1,4 @@
-/* fit_data.c - settings that follow from the data: the tokens of a row, and the rows of an epoch.
+/* fit_data.c - settings that follow from the data: the tokens of a row, the rows of an epoch, and the defaults of a fine-tune.
  *
  * The data is read for this before there is a plan, through the token cache, so reading it again for training costs
  * little. What was chosen stands in the settings from then on, and so in the config.yaml of the run: a resumed run does
@@ -6,7 +6,7 @@
  * of plain text; training refuses those that are too short for it. */
 #include "settings/settings.h"
 
-#include <stdlib.h>
+#include <string.h>
 
 enum { SURVEYED_MOST = 64 << 20, COMPLETION_USUAL = 512 };
 
@@ -47,6 +47,31 @@ static void resolve_steps(config *c) {
     if (!t->steps) t->steps = STEPS_USUAL;
     int64_t end = t->schedule_steps ? MIN(t->schedule_steps, t->steps) : t->steps;
     if (t->warmup < 0 && t->warmup_ratio == 0) t->warmup = MIN((int64_t)WARMUP_USUAL, end / 10);
+}
+
+static bool has_gpu(const config *c) {
+    const backend *b = NULL;
+    if (backend_choose(c->run.device, MAX(c->run.gpu, 0), &b) == OK) return backend_kind(b) != DEVICE_CPU;
+    error_clear(); /* whoever runs it says so */
+    return false;
+}
+
+static bool is_alone(const config *c) {
+    mesh m = {0};
+    int rank, size = 1;
+    memcpy(m.size, c->parallel.size, sizeof m.size);
+    return mesh_world(&m) == 1 && (!comm_launched(&rank, &size) || size == 1);
+}
+
+void config_resolve_fine_tune(config *c) {
+    if (is_builtin(c) || (!*c->model.path && !has_gpu(c))) return;
+    if (!config_was_given(c, "precision")) c->choice.precision = PRECISION_BF16;
+    bool is_open = !config_was_given(c, "train.micro_batch") && !config_was_given(c, "train.accumulation");
+    if (!is_open || c->task == TASK_RLOO || c->parallel.size[AXIS_PIPELINE] > 1) return;
+    if (!c->train.batch && !is_alone(c))
+        return; /* a rank has the micro-batch of the table, and a step as many as there are ranks */
+    if (!c->train.batch) c->train.batch = c->train.micro_batch;
+    c->train.micro_batch = -1;
 }
 
 status config_fit_data(config *c, bool is_plan) {

@@ -24,6 +24,22 @@ check 0 "records of " "64 rows per epoch; 320000 steps are 2e+04 epochs" "320000
 rm -r whole/checkpoints/step-00000020
 check 0 "step 14, " "step 20/20" -- train whole/config.yaml --resume auto
 [ "$(hash_of)" = "$whole" ] || fail "resumed: $(hash_of), whole: $whole"
+# ---- so does its directory alone, wherever it lies now, in the place of CONFIG or with --resume
+mv whole moved
+rm -r moved/checkpoints/step-00000020
+check 0 "resumed from moved/checkpoints/step-00000014" -- train moved
+[ "$(hash_of)" = "$whole" ] || fail "as a directory: $(hash_of), whole: $whole"
+rm -r moved/checkpoints/step-00000020
+check 0 "resumed from moved/checkpoints/step-00000014" -- train --resume moved
+[ "$(hash_of)" = "$whole" ] || fail "with --resume: $(hash_of), whole: $whole"
+[ ! -e whole ] && [ ! -e runs ] || fail "left behind: $(ls)"
+# ---- a run that cannot begin leaves no directory
+check 2 "nowhere/trace.json" -- train "${tiny[@]}" --set train.steps=1 --trace nowhere/trace.json
+[ ! -e runs ] || fail "a run that did not begin left $(find runs)"
+# ---- a model of a directory on a file: bf16, and the micro-batch is left to the plan
+run 0 export moved model
+check 0 "x 64 tokens x accumulation" ", bf16, " -- plan --set model.path=model --set data.source=qa.jsonl --set train.batch=12
+check 0 ", fp32, " -- plan --set model.path=model --set data.source=qa.jsonl --set precision=fp32
 # ---- a file to evaluate on: nothing of data.source is held out, and the loss is that of the other file
 for i in $(seq 80 95); do echo "{\"question\": \"What is $i plus 10?\", \"answer\": \"The answer is $((i + 10)).\"}"; done >held.jsonl
 own=("${tiny[@]}" --set data.eval_fraction=0.05 --set train.schedule=constant --set train.warmup=0 --set train.eval_rows=16 --set train.eval_every=2)

@@ -6,7 +6,7 @@ need python3
 
 text=$TEST_FIXTURES/lora/text.txt
 common=(--set data.source="$text" --set data.seq_len=32 --set data.eval_fraction=0 --set run.device=cpu --set run.threads=2
-        --set train.task=mtp --set model.mtp.heads=3 --set data.tokenizer=byte)
+        --set train.task=mtp --set model.mtp.heads=3 --set data.tokenizer=byte --set precision=fp32)
 trained=(--set train.steps=2 --set train.lr=0.01)
 untrained=(--set train.steps=1 --set train.lr=1e-30)
 generate() { # MODEL

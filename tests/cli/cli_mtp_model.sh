@@ -7,7 +7,7 @@ need python3
 base=$TEST_FIXTURES/lora/train_llama
 text=$TEST_FIXTURES/lora/text.txt
 sets=(--set model.path="$base" --set data.source="$text" --set data.seq_len=32 --set data.eval_fraction=0 --set run.device=cpu
-      --set run.threads=2 --set train.steps=4 --set train.lr=0.01 --set train.task=mtp --set model.mtp.heads=3)
+      --set run.threads=2 --set train.steps=4 --set train.lr=0.01 --set train.task=mtp --set model.mtp.heads=3 --set precision=fp32)
 last() { python3 -c "import json; print(json.loads(open('out').read().splitlines()[-1])['$1'])"; }
 loss_of() { # MODEL ARGUMENTS
     run 0 eval --model "$@" --data "$text" --json --device cpu
