@@ -162,6 +162,8 @@ static void remove_unused(const char *run_dir) {
     static const char *const watched[] = {"run.json", "plan.json", "memory.json", "monitor", "track", "tensorboard"};
     char path[4200];
     struct stat s;
+    error_record why; /* the run did not begin */
+    error_take(&why);
     for (size_t i = 0; i < ARRAY_LENGTH(names); i++) {
         snprintf(path, sizeof path, "%s/%s", run_dir, names[i]);
         if (stat(path, &s) == 0 && s.st_size == 0) unlink(path);
@@ -170,6 +172,7 @@ static void remove_unused(const char *run_dir) {
         snprintf(path, sizeof path, "%s/%s", run_dir, watched[i]);
         if (dir_remove_all(path) != OK) error_clear();
     }
+    error_give(&why);
     snprintf(path, sizeof path, "%s/best/checkpoints", run_dir);
     rmdir(path); /* each only where it is empty */
     snprintf(path, sizeof path, "%s/best", run_dir);

@@ -39,7 +39,7 @@ typedef enum attention_kernels { KERNELS_PLAIN, KERNELS_MMA, KERNELS_WGMMA } att
 static attention_kernels kernels_for(const backend_context *c, const launch_attention *a) {
     if (a->type == LAUNCH_F32) return KERNELS_PLAIN;
 #ifdef HAVE_SM90A
-    if (c->capability == 90 && (a->D == 64 || a->D == 128) && a->softcap == 0 && a->n_ranks == 0) return KERNELS_WGMMA;
+    if (c->capability == 90 && (a->D == 64 || a->D == 128) && a->softcap == 0) return KERNELS_WGMMA;
 #endif
     return a->D == 64 || a->D == 80 || a->D == 96 || a->D == 128 ? KERNELS_MMA : KERNELS_PLAIN;
 }
@@ -55,6 +55,13 @@ static CUtensorMap map_of(const launch_attention *a, const void *rows, int64_t w
                                          .type = a->type});
 }
 
+static attention_maps maps_of(const launch_attention *a, bool backward) {
+    attention_maps m = {.q = map_of(a, a->q, a->q_stride)};
+    m.kv = a->n_ranks ? map_of(a, a->kv, a->kv_stride) : m.q;
+    if (backward) m.dy = map_of(a, a->dy, (int64_t)a->H * a->D);
+    return m;
+}
+
 void cuda_kernel_ATTENTION(backend_context *c, const kernel_call *k) {
     launch_attention a = attention_of(c, k);
     a.y = k->out[ATTENTION_Y];
@@ -63,8 +70,8 @@ void cuda_kernel_ATTENTION(backend_context *c, const kernel_call *k) {
     if (kernels == KERNELS_PLAIN) launch_attention_plain(&a, c->stream);
     if (kernels == KERNELS_MMA) launch_attention_mma(&a, c->stream);
     if (kernels != KERNELS_WGMMA) return;
-    CUtensorMap qkv = map_of(&a, a.q, a.q_stride);
-    launch_attention_wgmma(&a, &qkv, c->stream);
+    attention_maps m = maps_of(&a, false);
+    launch_attention_wgmma(&a, &m, c->stream);
 }
 
 /* dqkv = (written in full) */
@@ -81,8 +88,8 @@ void cuda_kernel_ATTENTION_BWD(backend_context *c, const kernel_call *k) {
     if (kernels == KERNELS_PLAIN) launch_attention_plain_backward(&a, c->stream);
     if (kernels == KERNELS_MMA) launch_attention_mma_backward(&a, c->stream);
     if (kernels != KERNELS_WGMMA) return;
-    CUtensorMap qkv = map_of(&a, a.q, a.q_stride), dy = map_of(&a, a.dy, a.H * a.D);
-    launch_attention_wgmma_backward(&a, &qkv, &dy, c->stream);
+    attention_maps m = maps_of(&a, true);
+    launch_attention_wgmma_backward(&a, &m, c->stream);
 }
 
 /* ---- a ring: keys and values of one rank at a time --------------------------------------------------------------- */
@@ -106,7 +113,12 @@ void cuda_kernel_ATTENTION_RING(backend_context *c, const kernel_call *k) {
     a.y = k->out[ATTENTION_RING_Y];
     a.lse = k->out[ATTENTION_RING_LSE];
     a.more = a.key_rank != (a.rank + 1) % a.n_ranks; /* that one's keys come last */
-    (kernels_for(c, &a) == KERNELS_PLAIN ? launch_ring_plain : launch_ring_mma)(&a, c->stream);
+    attention_kernels kernels = kernels_for(c, &a);
+    if (kernels == KERNELS_PLAIN) launch_ring_plain(&a, c->stream);
+    if (kernels == KERNELS_MMA) launch_ring_mma(&a, c->stream);
+    if (kernels != KERNELS_WGMMA) return;
+    attention_maps m = maps_of(&a, false);
+    launch_attention_wgmma(&a, &m, c->stream);
 }
 
 /* dq, dkv = for its own keys, which come first, += for those of others */
@@ -120,7 +132,12 @@ void cuda_kernel_ATTENTION_RING_BWD(backend_context *c, const kernel_call *k) {
     a.adds = a.key_rank != a.rank;
     a.delta = k->work;
     launch_attention_delta(&a, c->stream);
-    (kernels_for(c, &a) == KERNELS_PLAIN ? launch_ring_plain_backward : launch_ring_mma_backward)(&a, c->stream);
+    attention_kernels kernels = kernels_for(c, &a);
+    if (kernels == KERNELS_PLAIN) launch_ring_plain_backward(&a, c->stream);
+    if (kernels == KERNELS_MMA) launch_ring_mma_backward(&a, c->stream);
+    if (kernels != KERNELS_WGMMA) return;
+    attention_maps m = maps_of(&a, true);
+    launch_attention_wgmma_backward(&a, &m, c->stream);
 }
 
 void cuda_kernel_KV_PART(backend_context *c, const kernel_call *k) {

@@ -39,24 +39,6 @@ __device__ inline void gradient_of(const launch_attention &a, float &s, float &d
     if (a.softcap > 0) dp *= cap_gradient(a, capped);
 }
 
-/* 16 rows of sums to or on to fp32. */
-template <int D>
-__device__ void ring_sums(const launch_attention &a, float *to, int64_t stride, int n_rows, int row,
-                          const float (&sum)[1][D / 8][4], int lane) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int r = row + half * 8 + lane / 4;
-        if (r >= n_rows) continue;
-#pragma unroll
-        for (int n = 0; n < D / 8; n++) {
-            float2 *at = (float2 *)(to + r * stride + n * 8 + lane % 4 * 2);
-            float2 x = {sum[0][n][2 * half], sum[0][n][2 * half + 1]};
-            if (a.adds) x.x += at->x, x.y += at->y;
-            *at = x;
-        }
-    }
-}
-
 template <int D> __device__ inline void scale_all(float (&sum)[1][D / 8][4], float by) {
     scale_row<1, D>(sum, 0, 0, by);
     scale_row<1, D>(sum, 0, 1, by);

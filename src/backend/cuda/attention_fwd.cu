@@ -19,40 +19,6 @@ template <int D> constexpr size_t shared_bytes() {
 static_assert(shared_bytes<128>() <= 99 << 10, "more shared memory than a block of capability 8.9 may have");
 static_assert(QUERIES == THREADS, "every thread knows the document of one query");
 
-/* Joins what the keys of other ranks gave: fp32 while more follow. */
-template <typename E, int D>
-__device__ void ring_store(const launch_attention &a, const tile_task &task, const int (&query)[M][2],
-                           float (&sum)[M][D / 8][4], const row_state (&state)[M][2], int lane) {
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float total = quad_sum(state[m][half].sum);
-            const bool there = query[m][half] < a.T;
-            const int64_t row = task.b * a.T + (there ? query[m][half] : 0);
-            const int64_t at = (task.b * a.H + task.head) * a.T + (there ? query[m][half] : 0);
-            const float own = total > 0 ? fmaf(state[m][half].max, a.scale, logf(total)) : -INFINITY;
-            const float old = a.before ? a.lse_before[at] : -INFINITY, most = fmaxf(own, old), from = anchor(most);
-            const float lse = most == -INFINITY ? most : from + logf(expf(own - from) + expf(old - from));
-            const float own_share = total > 0 ? expf(own - anchor(lse)) / total : 0,
-                        old_share = expf(old - anchor(lse));
-            __syncwarp(); /* lse may lie on lse_before, which other lanes read */
-            if (lane % 4 == 0 && there) a.lse[at] = lse;
-            const int64_t first = (row * a.H + task.head) * D + lane % 4 * 2;
-#pragma unroll
-            for (int n = 0; n < D / 8; n++) {
-                float2 y = {sum[m][n][2 * half] * own_share, sum[m][n][2 * half + 1] * own_share};
-                if (a.before && there) {
-                    const float2 b = *(const float2 *)(a.before + first + n * 8);
-                    y.x = fmaf(b.x, old_share, y.x), y.y = fmaf(b.y, old_share, y.y);
-                }
-                if (!there) continue;
-                if (a.more) *(float2 *)((float *)a.y + first + n * 8) = y;
-                else *(uint32_t *)((E *)a.y + first + n * 8) = pack<E>(y.x, y.y);
-            }
-        }
-}
-
 template <typename E, int D, bool RING>
 __global__ void __launch_bounds__(THREADS, 1) attention_forward(const __grid_constant__ launch_attention a) {
     extern __shared__ __align__(128) unsigned char shared[];
@@ -116,7 +82,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_forward(const __grid_con
                 scale_row<M, D>(sum, m, half, softmax_row<M, KEYS>(s, m, half, state[m][half], factor));
         product_with_rows<E, D, M, KEYS>(sum, s, k_tile + tile_bytes<D>(KEYS), lane);
     }
-    if constexpr (RING) ring_store<E, D>(a, task, query, sum, state, lane);
+    if constexpr (RING) ring_store<E, D, M>(a, task, query, sum, state, lane);
     else {
 #pragma unroll
         for (int m = 0; m < M; m++)

@@ -192,6 +192,62 @@ template <int M, int D> __device__ inline void scale_row(float (&sum)[M][D / 8][
     }
 }
 
+/* ---- one step of a ring ------------------------------------------------------------------------------------------- */
+
+/* Joins what the keys of other ranks gave: fp32 while more follow. */
+template <typename E, int D, int M>
+__device__ void ring_store(const launch_attention &a, const tile_task &task, const int (&query)[M][2],
+                           float (&sum)[M][D / 8][4], const row_state (&state)[M][2], int lane) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float total = quad_sum(state[m][half].sum);
+            const bool there = query[m][half] < a.T;
+            const int64_t row = task.b * a.T + (there ? query[m][half] : 0);
+            const int64_t at = (task.b * a.H + task.head) * a.T + (there ? query[m][half] : 0);
+            const float own = total > 0 ? fmaf(state[m][half].max, a.scale, logf(total)) : -INFINITY;
+            const float old = a.before ? a.lse_before[at] : -INFINITY, most = fmaxf(own, old), from = anchor(most);
+            const float lse = most == -INFINITY ? most : from + logf(expf(own - from) + expf(old - from));
+            const float own_share = total > 0 ? expf(own - anchor(lse)) / total : 0,
+                        old_share = expf(old - anchor(lse));
+            __syncwarp(); /* lse may lie on lse_before, which other lanes read */
+            if (lane % 4 == 0 && there) a.lse[at] = lse;
+            const int64_t first = (row * a.H + task.head) * D + lane % 4 * 2;
+#pragma unroll
+            for (int n = 0; n < D / 8; n++) {
+                float2 y = {sum[m][n][2 * half] * own_share, sum[m][n][2 * half + 1] * own_share};
+                if (a.before && there) {
+                    const float2 b = *(const float2 *)(a.before + first + n * 8);
+                    y.x = fmaf(b.x, old_share, y.x), y.y = fmaf(b.y, old_share, y.y);
+                }
+                if (!there) continue;
+                if (a.more) *(float2 *)((float *)a.y + first + n * 8) = y;
+                else *(uint32_t *)((E *)a.y + first + n * 8) = pack<E>(y.x, y.y);
+            }
+        }
+}
+
+/* 16 rows of sums to or on to fp32. */
+template <int D>
+__device__ void ring_sums(const launch_attention &a, float *to, int64_t stride, int n_rows, int row,
+                          const float (&sum)[1][D / 8][4], int lane) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int r = row + half * 8 + lane / 4;
+        if (r >= n_rows) continue;
+#pragma unroll
+        for (int n = 0; n < D / 8; n++) {
+            float2 *at = (float2 *)(to + r * stride + n * 8 + lane % 4 * 2);
+            float2 x = {sum[0][n][2 * half], sum[0][n][2 * half + 1]};
+            if (a.adds) x.x += at->x, x.y += at->y;
+            *at = x;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ */
+
 /* The smallest and the largest of one number per thread, known to all threads; scratch holds two ints per warp. */
 struct range {
     int least, most;

@@ -67,19 +67,28 @@ __device__ inline int task_of_round(int round) {
     return round * n + (round % 2 ? n - 1 - block : block);
 }
 
-/* The key tiles that a tile of queries walks: from the first document's to the diagonal. Every lane of a warp calls. */
+/* The key tiles that a tile of queries walks: from the first document's to the diagonal; of a ring those that its queries see, perhaps
+ * none. Every lane of a warp calls. */
 struct key_walk {
     int first, n;
 };
-template <int QUERIES, int KEYS>
+template <int QUERIES, int KEYS, bool RING>
 __device__ inline key_walk key_walk_of(const launch_attention &a, const int32_t *doc_start, int q0, int lane) {
     const int T = (int)a.T;
-    int least = T;
+    int least = T, most = 0;
 #pragma unroll
-    for (int i = 0; i < QUERIES / WARP; i++)
-        least = min(least, first_key(a, doc_start, min(q0 + lane + i * WARP, T - 1)));
+    for (int i = 0; i < QUERIES / WARP; i++) {
+        const key_span seen = keys_seen<RING>(a, doc_start, min(q0 + lane + i * WARP, T - 1));
+        least = min(least, seen.first), most = max(most, seen.end);
+    }
     const int first = __reduce_min_sync(0xffffffff, least) / KEYS * KEYS;
-    return {first, (min(q0 + QUERIES, T) - first + KEYS - 1) / KEYS};
+    const int end = RING ? __reduce_max_sync(0xffffffff, most) : min(q0 + QUERIES, T);
+    return {first, max(end - first + KEYS - 1, 0) / KEYS};
+}
+
+/* Where k begins in the rows that keys and values are fetched from. */
+template <int D, bool RING> __device__ inline int key_column(const launch_attention &a, int g) {
+    return ((RING ? 0 : a.H) + g) * D;
 }
 
 } // namespace attention_wgmma

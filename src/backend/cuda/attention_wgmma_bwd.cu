@@ -36,8 +36,8 @@ enum {
 };
 struct query_statistics {
     float lse_2[QUERIES], delta[QUERIES]; /* lse in units of log 2 */
-    int32_t doc_start[QUERIES];
-    int32_t latest_start, padding; /* to 8 bytes, for the barriers behind */
+    int32_t start[QUERIES], end[QUERIES]; /* keys that a query sees; end: of a ring */
+    int32_t latest_start, least_end;      /* 8 bytes, for the barriers behind */
 };
 template <int D> constexpr size_t dkv_bytes() {
     return (3 * ROWS + 2 * STAGES * QUERIES) * D * 2 + STAGES * sizeof(query_statistics) + N_BARRIERS * 8;
@@ -79,26 +79,26 @@ template <int D> struct dq_layout {
     __device__ uint32_t barrier(int which) const { return barriers + which * 8; }
 };
 
-template <int D>
-__device__ void dq_produce(const launch_attention &a, const CUtensorMap *qkv, const CUtensorMap *dy,
-                           const dq_layout<D> &in, int n_tiles) {
+template <int D, bool RING>
+__device__ void dq_produce(const launch_attention &a, const CUtensorMap *queries, const CUtensorMap *keys,
+                           const CUtensorMap *dy, const dq_layout<D> &in, int n_tiles) {
     const int lane = (int)threadIdx.x % WARP;
     ring_place<DQ_STAGES> place;
     for (int round = 0, i; (i = task_of_round(round)) < (int)a.B * a.H * n_tiles; round++) {
         const tile_task task = tile_task_of(i, n_tiles, a.B, a.H);
         const int q0 = task.tile * ROWS, g = task.head / (a.H / a.G), b = (int)task.b;
-        const key_walk walk = key_walk_of<ROWS, DQ_KEYS>(a, a.doc_start + task.b * a.T, q0, lane);
+        const key_walk walk = key_walk_of<ROWS, DQ_KEYS, RING>(a, a.doc_start + task.b * a.T, q0, lane);
         if (lane == 0) {
             barrier_wait(in.barrier(DQ_ROWS_EMPTY), ~round & 1);
-            tile_fetch<D>(in.q, qkv, task.head * D, q0, b, ROWS, in.barrier(DQ_ROWS_FULL));
+            tile_fetch<D>(in.q, queries, task.head * D, q0, b, ROWS, in.barrier(DQ_ROWS_FULL));
             tile_fetch<D>(in.dy, dy, task.head * D, q0, b, ROWS, in.barrier(DQ_ROWS_FULL));
             for (int t = 0; t < walk.n; t++, place.advance()) {
                 const int k0 = walk.first + t * DQ_KEYS, at = place.stage;
                 barrier_wait(in.barrier(DQ_K_EMPTY + at), place.parity ^ 1);
-                tile_fetch<D>(in.k + at * tile_bytes<D>(DQ_KEYS), qkv, (a.H + g) * D, k0, b, DQ_KEYS,
+                tile_fetch<D>(in.k + at * tile_bytes<D>(DQ_KEYS), keys, key_column<D, RING>(a, g), k0, b, DQ_KEYS,
                               in.barrier(DQ_K_FULL + at));
                 barrier_wait(in.barrier(DQ_V_EMPTY + at), place.parity ^ 1);
-                tile_fetch<D>(in.v + at * tile_bytes<D>(DQ_KEYS), qkv, (a.H + a.G + g) * D, k0, b, DQ_KEYS,
+                tile_fetch<D>(in.v + at * tile_bytes<D>(DQ_KEYS), keys, key_column<D, RING>(a, a.G + g), k0, b, DQ_KEYS,
                               in.barrier(DQ_V_FULL + at));
             }
         }
@@ -106,7 +106,7 @@ __device__ void dq_produce(const launch_attention &a, const CUtensorMap *qkv, co
     }
 }
 
-template <typename E, int D>
+template <typename E, int D, bool RING>
 __device__ void dq_consume(const launch_attention &a, const dq_layout<D> &in, int n_tiles, int consumer) {
     const int T = (int)a.T, lane = (int)threadIdx.x % WARP, row = (int)threadIdx.x % GROUP / WARP * MMA_ROWS;
     const int stride = (a.H + 2 * a.G) * D;
@@ -117,19 +117,20 @@ __device__ void dq_consume(const launch_attention &a, const dq_layout<D> &in, in
         const int64_t base = task.b * a.T;
         const int32_t *doc_start = a.doc_start + base;
         const int tile_q0 = task.tile * ROWS, q0 = tile_q0 + consumer * GROUP_ROWS; /* of the group */
-        const key_walk walk = key_walk_of<ROWS, DQ_KEYS>(a, doc_start, tile_q0, lane);
-        int query[2], start[2];
+        const key_walk walk = key_walk_of<ROWS, DQ_KEYS, RING>(a, doc_start, tile_q0, lane);
+        int last[2], start[2]; /* keys that a query sees */
         float lse_2[2], delta[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            query[half] = q0 + row + half * 8 + lane / 4;
-            const int there = min(query[half], T - 1);
+            const int query = q0 + row + half * 8 + lane / 4, there = min(query, T - 1);
             const int64_t at = (task.b * a.H + task.head) * a.T + there;
-            start[half] = first_key(a, doc_start, there);
+            const key_span seen = keys_seen<RING>(a, doc_start, there);
+            start[half] = seen.first, last[half] = RING ? seen.end - 1 : query;
             lse_2[half] = a.lse[at] * LOG2_E;
             delta[half] = a.delta[at];
         }
         const int latest_start = __reduce_max_sync(0xffffffff, max(start[0], start[1]));
+        const int least_last = RING ? __reduce_min_sync(0xffffffff, min(last[0], last[1])) : q0 + row;
         float s[DQ_KEYS / 8][4], dp[DQ_KEYS / 8][4], dq[1][D / 8][4];
         uint32_t ds[DQ_KEYS / 16][4];
         clear(dq[0]);
@@ -162,13 +163,13 @@ __device__ void dq_consume(const launch_attention &a, const dq_layout<D> &in, in
             for (int n = 0; n < DQ_KEYS / 8; n++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) dp[n][e] = s[n][e] * (dp[n][e] - delta[e / 2]);
-            if (k0 + DQ_KEYS - 1 > q0 + row || k0 < latest_start) {
+            if (k0 + DQ_KEYS - 1 > least_last || k0 < latest_start) {
 #pragma unroll
                 for (int n = 0; n < DQ_KEYS / 8; n++)
 #pragma unroll
                     for (int e = 0; e < 4; e++) {
                         const int key = k0 + n * 8 + lane % 4 * 2 + e % 2;
-                        if (key > query[e / 2] || key < start[e / 2]) dp[n][e] = 0;
+                        if (key > last[e / 2] || key < start[e / 2]) dp[n][e] = 0;
                     }
             }
             pack_all<E>(ds, dp);
@@ -179,11 +180,15 @@ __device__ void dq_consume(const launch_attention &a, const dq_layout<D> &in, in
         release(in.barrier(DQ_ROWS_EMPTY), lane);
         wgmma_wait<0>();
         wgmma_settle(dq[0]);
-        release(in.barrier(DQ_K_EMPTY + k_held), lane);
+        if (!RING || walk.n > 0) release(in.barrier(DQ_K_EMPTY + k_held), lane);
         scale_row<1, D>(dq, 0, 0, a.scale);
         scale_row<1, D>(dq, 0, 1, a.scale);
-        store_sums<E, D, 1>((E *)a.dq + (base + q0) * stride + task.head * D, stride, T - q0,
-                            in.out + consumer * tile_bytes<D>(GROUP_ROWS), row, dq, lane);
+        if constexpr (RING)
+            ring_sums<D>(a, (float *)a.dq + ((base + q0) * a.H + task.head) * D, (int64_t)a.H * D, T - q0, row, dq,
+                         lane);
+        else
+            store_sums<E, D, 1>((E *)a.dq + (base + q0) * stride + task.head * D, stride, T - q0,
+                                in.out + consumer * tile_bytes<D>(GROUP_ROWS), row, dq, lane);
     }
 }
 
@@ -207,12 +212,32 @@ template <int D> struct dkv_layout {
 /* A tile of keys of a kv head and the queries that see it: tiles from its own position to the last document that reaches
  * it, of every head of the group in turn. The first tiles of keys walk longest and come first. */
 struct key_task {
-    int b, g, k0, n_tiles;
+    int b, g, k0, first, n_tiles; /* first: of the queries */
 };
-__device__ inline key_task key_task_of(const launch_attention &a, int task, int lane) {
+
+/* The first query of a ring whose span of keys ends behind `key` (ends), or begins at it or behind; T: none. Both grow with the query. */
+template <bool ENDS> __device__ inline int first_query(const launch_attention &a, const int32_t *doc_start, int key) {
+    int low = 0, high = (int)a.T;
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        const key_span seen = keys_seen<true>(a, doc_start, middle);
+        if (ENDS ? seen.end > key : seen.first >= key) high = middle;
+        else low = middle + 1;
+    }
+    return low;
+}
+
+template <bool RING> __device__ inline key_task key_task_of(const launch_attention &a, int task, int lane) {
     const int pairs = (int)a.B * a.G, pair = task % pairs;
-    key_task t = {pair / a.G, pair % a.G, task / pairs * ROWS, 0};
+    key_task t = {pair / a.G, pair % a.G, task / pairs * ROWS, 0, 0};
     const int32_t *doc_start = a.doc_start + t.b * a.T;
+    if (RING) {
+        const int first = first_query<true>(a, doc_start, t.k0), end = first_query<false>(a, doc_start, t.k0 + ROWS);
+        t.first = first / QUERIES * QUERIES;
+        t.n_tiles = first < end ? (end - t.first + QUERIES - 1) / QUERIES : 0;
+        return t;
+    }
+    t.first = t.k0;
     int last = -1;
     /* Most often the very last query that could does. */
     for (int end = min((int)a.T, t.k0 + ROWS - 1 + a.window); last < 0; end -= 4 * WARP) {
@@ -228,22 +253,22 @@ __device__ inline key_task key_task_of(const launch_attention &a, int task, int 
 }
 
 /* One warp: tiles. */
-template <int D>
-__device__ void dkv_produce(const launch_attention &a, const CUtensorMap *qkv, const CUtensorMap *dy,
-                            const dkv_layout<D> &in, int n_tasks) {
+template <int D, bool RING>
+__device__ void dkv_produce(const launch_attention &a, const CUtensorMap *queries, const CUtensorMap *keys,
+                            const CUtensorMap *dy, const dkv_layout<D> &in, int n_tasks) {
     const int lane = (int)threadIdx.x % WARP, group = a.H / a.G;
     ring_place<STAGES> place;
     for (int round = 0, i; (i = task_of_round(round)) < n_tasks; round++) {
-        const key_task task = key_task_of(a, i, lane);
+        const key_task task = key_task_of<RING>(a, i, lane);
         if (lane == 0) {
             barrier_wait(in.barrier(KV_EMPTY), ~round & 1);
-            tile_fetch<D>(in.k, qkv, (a.H + task.g) * D, task.k0, task.b, ROWS, in.barrier(KV_FULL));
-            tile_fetch<D>(in.v, qkv, (a.H + a.G + task.g) * D, task.k0, task.b, ROWS, in.barrier(KV_FULL));
+            tile_fetch<D>(in.k, keys, key_column<D, RING>(a, task.g), task.k0, task.b, ROWS, in.barrier(KV_FULL));
+            tile_fetch<D>(in.v, keys, key_column<D, RING>(a, a.G + task.g), task.k0, task.b, ROWS, in.barrier(KV_FULL));
             for (int head = task.g * group; head < (task.g + 1) * group; head++)
                 for (int t = 0; t < task.n_tiles; t++, place.advance()) {
-                    const int q0 = task.k0 + t * QUERIES, at = place.stage;
+                    const int q0 = task.first + t * QUERIES, at = place.stage;
                     barrier_wait(in.barrier(EMPTY + at), place.parity ^ 1);
-                    tile_fetch<D>(in.q + at * tile_bytes<D>(QUERIES), qkv, head * D, q0, task.b, QUERIES,
+                    tile_fetch<D>(in.q + at * tile_bytes<D>(QUERIES), queries, head * D, q0, task.b, QUERIES,
                                   in.barrier(Q_FULL + at));
                     tile_fetch<D>(in.dy + at * tile_bytes<D>(QUERIES), dy, head * D, q0, task.b, QUERIES,
                                   in.barrier(DY_FULL + at));
@@ -254,46 +279,50 @@ __device__ void dkv_produce(const launch_attention &a, const CUtensorMap *qkv, c
 }
 
 /* Another: what the queries of a tile bring along; they need not lie where the TMA unit could fetch them. */
-template <int D> __device__ void dkv_statistics(const launch_attention &a, const dkv_layout<D> &in, int n_tasks) {
+template <int D, bool RING>
+__device__ void dkv_statistics(const launch_attention &a, const dkv_layout<D> &in, int n_tasks) {
     const int T = (int)a.T, lane = (int)threadIdx.x % WARP, group = a.H / a.G;
     ring_place<STAGES> place;
     for (int round = 0, i; (i = task_of_round(round)) < n_tasks; round++) {
-        const key_task task = key_task_of(a, i, lane);
+        const key_task task = key_task_of<RING>(a, i, lane);
         for (int head = task.g * group; head < (task.g + 1) * group; head++)
             for (int t = 0; t < task.n_tiles; t++, place.advance()) {
                 query_statistics &of = in.statistics[place.stage];
                 float lse_2[2], delta[2];
-                int start[2];
+                int start[2], end[2];
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    const int q = min(task.k0 + t * QUERIES + lane + half * WARP, T - 1);
+                    const int query = task.first + t * QUERIES + lane + half * WARP, q = min(query, T - 1);
                     const int64_t at = (task.b * a.H + head) * a.T + q;
                     lse_2[half] = a.lse[at] * LOG2_E;
                     delta[half] = a.delta[at];
-                    start[half] = first_key(a, a.doc_start + task.b * a.T, q);
+                    const key_span seen = keys_seen<RING>(a, a.doc_start + task.b * a.T, q);
+                    start[half] = seen.first, end[half] = query < T ? seen.end : 0;
                 }
                 const int latest = __reduce_max_sync(0xffffffff, max(start[0], start[1]));
+                const int least_end = __reduce_min_sync(0xffffffff, min(end[0], end[1]));
                 barrier_wait(in.barrier(STATISTICS_EMPTY + place.stage), place.parity ^ 1);
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
                     of.lse_2[lane + half * WARP] = lse_2[half];
                     of.delta[lane + half * WARP] = delta[half];
-                    of.doc_start[lane + half * WARP] = start[half];
+                    of.start[lane + half * WARP] = start[half];
+                    if (RING) of.end[lane + half * WARP] = end[half];
                 }
-                if (lane == 0) of.latest_start = latest;
+                if (lane == 0) of.latest_start = latest, of.least_end = least_end;
                 barrier_arrive(in.barrier(Q_FULL + place.stage));
             }
     }
 }
 
-template <typename E, int D>
+template <typename E, int D, bool RING>
 __device__ void dkv_consume(const launch_attention &a, const dkv_layout<D> &in, int n_tasks, int consumer) {
     const int T = (int)a.T, lane = (int)threadIdx.x % WARP, row = (int)threadIdx.x % GROUP / WARP * MMA_ROWS;
-    const int stride = (a.H + 2 * a.G) * D, group = a.H / a.G;
+    const int group = a.H / a.G;
     const float factor = a.scale * LOG2_E;
     ring_place<STAGES> place;
     for (int round = 0, i; (i = task_of_round(round)) < n_tasks; round++) {
-        const key_task task = key_task_of(a, i, lane);
+        const key_task task = key_task_of<RING>(a, i, lane);
         const int k0 = task.k0 + consumer * GROUP_ROWS; /* of the group */
         float s[QUERIES / 8][4], dp[QUERIES / 8][4], dk[1][D / 8][4], dv[1][D / 8][4];
         uint32_t p[QUERIES / 16][4], ds[QUERIES / 16][4];
@@ -301,7 +330,7 @@ __device__ void dkv_consume(const launch_attention &a, const dkv_layout<D> &in, 
         clear(dv[0]);
         barrier_wait(in.barrier(KV_FULL), round & 1);
         uint32_t held = STAGES; /* stage whose queries the product before still reads; STAGES: none */
-        for (int left = group * task.n_tiles, q0 = task.k0; left > 0; left--, place.advance()) {
+        for (int left = group * task.n_tiles, q0 = task.first; left > 0; left--, place.advance()) {
             const uint32_t q_tile = in.q + place.stage * tile_bytes<D>(QUERIES);
             const uint32_t dy_tile = in.dy + place.stage * tile_bytes<D>(QUERIES);
             const query_statistics &of = in.statistics[place.stage];
@@ -325,14 +354,16 @@ __device__ void dkv_consume(const launch_attention &a, const dkv_layout<D> &in, 
 #pragma unroll
                 for (int e = 0; e < 4; e++) s[n][e] = power_of_2(fmaf(s[n][e], factor, -(e % 2 ? lse_2.y : lse_2.x)));
             }
-            if (q0 < k0 + GROUP_ROWS || q0 + QUERIES > T || of.latest_start > k0 + row) {
+            const bool ends = RING ? of.least_end < k0 + GROUP_ROWS : q0 < k0 + GROUP_ROWS || q0 + QUERIES > T;
+            if (ends || of.latest_start > k0 + row) {
 #pragma unroll
                 for (int n = 0; n < QUERIES / 8; n++)
 #pragma unroll
                     for (int e = 0; e < 4; e++) {
                         const int column = n * 8 + lane % 4 * 2 + e % 2, query = q0 + column;
                         const int key = k0 + row + e / 2 * 8 + lane / 4;
-                        if (key > query || query >= T || key < of.doc_start[column]) s[n][e] = 0;
+                        const bool behind = RING ? key >= of.end[column] : key > query || query >= T;
+                        if (behind || key < of.start[column]) s[n][e] = 0;
                     }
             }
             wgmma_wait<0>(); /* dp */
@@ -353,29 +384,34 @@ __device__ void dkv_consume(const launch_attention &a, const dkv_layout<D> &in, 
             wgmma_commit();
             wgmma_wait<1>(); /* dv: with p still in use, registers would not suffice for the next tile */
             q0 += QUERIES;
-            if (q0 == task.k0 + task.n_tiles * QUERIES) q0 = task.k0; /* the next head */
+            if (q0 == task.first + task.n_tiles * QUERIES) q0 = task.first; /* the next head */
         }
         wgmma_wait<0>();
         wgmma_settle(dk[0]);
         wgmma_settle(dv[0]);
-        release(in.barrier(EMPTY + held), lane);
+        if (held < STAGES) release(in.barrier(EMPTY + held), lane);
         release(in.barrier(KV_EMPTY), lane);
         scale_row<1, D>(dk, 0, 0, a.scale);
         scale_row<1, D>(dk, 0, 1, a.scale);
-        E *out = (E *)a.dkv + (task.b * a.T + k0) * stride + task.g * D;
         const uint32_t tile = in.out + consumer * tile_bytes<D>(GROUP_ROWS);
-        store_sums<E, D, 1>(out, stride, T - k0, tile, row, dk, lane);
-        store_sums<E, D, 1>(out + (int64_t)a.G * D, stride, T - k0, tile, row, dv, lane);
+        const int64_t out = (task.b * a.T + k0) * a.kv_stride + task.g * D, value = out + (int64_t)a.G * D;
+        if constexpr (RING) {
+            ring_sums<D>(a, (float *)a.dkv + out, a.kv_stride, T - k0, row, dk, lane);
+            ring_sums<D>(a, (float *)a.dkv + value, a.kv_stride, T - k0, row, dv, lane);
+        } else {
+            store_sums<E, D, 1>((E *)a.dkv + out, a.kv_stride, T - k0, tile, row, dk, lane);
+            store_sums<E, D, 1>((E *)a.dkv + value, a.kv_stride, T - k0, tile, row, dv, lane);
+        }
     }
 }
 #endif
 
 /* ---- kernels and launchers -------------------------------------------------------------------------------------- */
 
-template <typename E, int D>
+template <typename E, int D, bool RING>
 __global__ void __launch_bounds__(THREADS, 1)
-    attention_wgmma_dq(const __grid_constant__ launch_attention a, const __grid_constant__ CUtensorMap qkv,
-                       const __grid_constant__ CUtensorMap dy) {
+    attention_wgmma_dq(const __grid_constant__ launch_attention a, const __grid_constant__ CUtensorMap queries,
+                       const __grid_constant__ CUtensorMap keys, const __grid_constant__ CUtensorMap dy) {
 #if WGMMA_HERE
     extern __shared__ __align__(1024) unsigned char shared[];
     const dq_layout<D> in(shared);
@@ -394,20 +430,20 @@ __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     if (group == 0) {
         registers_give<24>();
-        if (threadIdx.x < WARP) dq_produce<D>(a, &qkv, &dy, in, n_tiles);
+        if (threadIdx.x < WARP) dq_produce<D, RING>(a, &queries, &keys, &dy, in, n_tiles);
     } else {
         registers_take<240>();
-        dq_consume<E, D>(a, in, n_tiles, group - 1);
+        dq_consume<E, D, RING>(a, in, n_tiles, group - 1);
     }
 #else
     __trap();
 #endif
 }
 
-template <typename E, int D>
+template <typename E, int D, bool RING>
 __global__ void __launch_bounds__(THREADS, 1)
-    attention_wgmma_dkv(const __grid_constant__ launch_attention a, const __grid_constant__ CUtensorMap qkv,
-                        const __grid_constant__ CUtensorMap dy) {
+    attention_wgmma_dkv(const __grid_constant__ launch_attention a, const __grid_constant__ CUtensorMap queries,
+                        const __grid_constant__ CUtensorMap keys, const __grid_constant__ CUtensorMap dy) {
 #if WGMMA_HERE
     extern __shared__ __align__(1024) unsigned char shared[];
     const dkv_layout<D> in(shared);
@@ -427,30 +463,35 @@ __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     if (group == 0) {
         registers_give<40>();
-        if (warp == 0) dkv_produce<D>(a, &qkv, &dy, in, n_tasks);
-        else if (warp == 1) dkv_statistics<D>(a, in, n_tasks);
+        if (warp == 0) dkv_produce<D, RING>(a, &queries, &keys, &dy, in, n_tasks);
+        else if (warp == 1) dkv_statistics<D, RING>(a, in, n_tasks);
     } else {
         registers_take<232>();
-        dkv_consume<E, D>(a, in, n_tasks, group - 1);
+        dkv_consume<E, D, RING>(a, in, n_tasks, group - 1);
     }
 #else
     __trap();
 #endif
 }
 
-template <typename E, int D>
-void backward(const launch_attention *a, const CUtensorMap *qkv, const CUtensorMap *dy, cudaStream_t s) {
+template <typename E, int D, bool RING>
+void backward(const launch_attention *a, const attention_maps *m, cudaStream_t s) {
     int64_t n_tiles = (a->T + ROWS - 1) / ROWS, most = a->n_multiprocessors;
     int64_t n_dq = a->B * a->H * n_tiles, n_dkv = a->B * a->G * n_tiles;
-    launch_kernel(attention_wgmma_dq<E, D>, n_dq < most ? n_dq : most, THREADS, dq_bytes<D>(), s, *a, *qkv, *dy);
-    launch_kernel(attention_wgmma_dkv<E, D>, n_dkv < most ? n_dkv : most, THREADS, dkv_bytes<D>(), s, *a, *qkv, *dy);
+    launch_kernel(attention_wgmma_dq<E, D, RING>, n_dq < most ? n_dq : most, THREADS, dq_bytes<D>(), s, *a, m->q, m->kv,
+                  m->dy);
+    launch_kernel(attention_wgmma_dkv<E, D, RING>, n_dkv < most ? n_dkv : most, THREADS, dkv_bytes<D>(), s, *a, m->q,
+                  m->kv, m->dy);
+}
+
+template <typename E, bool RING> void by_length(const launch_attention *a, const attention_maps *m, cudaStream_t s) {
+    (a->D == 64 ? backward<E, 64, RING> : backward<E, 128, RING>)(a, m, s);
 }
 
 } // namespace
 
-extern "C" void launch_attention_wgmma_backward(const launch_attention *a, const CUtensorMap *qkv,
-                                                const CUtensorMap *dy, cudaStream_t s) {
-    if (a->type == LAUNCH_BF16)
-        (a->D == 64 ? backward<__nv_bfloat16, 64> : backward<__nv_bfloat16, 128>)(a, qkv, dy, s);
-    else (a->D == 64 ? backward<__half, 64> : backward<__half, 128>)(a, qkv, dy, s);
+extern "C" void launch_attention_wgmma_backward(const launch_attention *a, const attention_maps *m, cudaStream_t s) {
+    bool ring = a->n_ranks > 0;
+    if (a->type == LAUNCH_BF16) (ring ? by_length<__nv_bfloat16, true> : by_length<__nv_bfloat16, false>)(a, m, s);
+    else (ring ? by_length<__half, true> : by_length<__half, false>)(a, m, s);
 }

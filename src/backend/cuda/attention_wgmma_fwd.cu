@@ -38,25 +38,26 @@ template <int D> struct shared_layout {
     __device__ uint32_t barrier(int which) const { return barriers + which * 8; }
 };
 
-template <int D>
-__device__ void produce(const launch_attention &a, const CUtensorMap *map, const shared_layout<D> &in, int n_tiles) {
+template <int D, bool RING>
+__device__ void produce(const launch_attention &a, const CUtensorMap *queries, const CUtensorMap *keys,
+                        const shared_layout<D> &in, int n_tiles) {
     const int lane = (int)threadIdx.x % WARP;
     const int n_tasks = (int)a.B * a.H * n_tiles;
     ring_place<STAGES> place;
     for (int round = 0, i; (i = task_of_round(round)) < n_tasks; round++) {
         const tile_task task = tile_task_of(i, n_tiles, a.B, a.H);
         const int q0 = task.tile * QUERIES, g = task.head / (a.H / a.G), b = (int)task.b;
-        const key_walk walk = key_walk_of<QUERIES, KEYS>(a, a.doc_start + task.b * a.T, q0, lane);
+        const key_walk walk = key_walk_of<QUERIES, KEYS, RING>(a, a.doc_start + task.b * a.T, q0, lane);
         if (lane == 0) {
             barrier_wait(in.barrier(Q_EMPTY), ~round & 1);
-            tile_fetch<D>(in.q, map, task.head * D, q0, b, QUERIES, in.barrier(Q_FULL));
+            tile_fetch<D>(in.q, queries, task.head * D, q0, b, QUERIES, in.barrier(Q_FULL));
             for (int t = 0; t < walk.n; t++, place.advance()) {
                 const int k0 = walk.first + t * KEYS, at = place.stage;
                 barrier_wait(in.barrier(K_EMPTY + at), place.parity ^ 1);
-                tile_fetch<D>(in.k + at * tile_bytes<D>(KEYS), map, (a.H + g) * D, k0, b, KEYS,
+                tile_fetch<D>(in.k + at * tile_bytes<D>(KEYS), keys, key_column<D, RING>(a, g), k0, b, KEYS,
                               in.barrier(K_FULL + at));
                 barrier_wait(in.barrier(V_EMPTY + at), place.parity ^ 1);
-                tile_fetch<D>(in.v + at * tile_bytes<D>(KEYS), map, (a.H + a.G + g) * D, k0, b, KEYS,
+                tile_fetch<D>(in.v + at * tile_bytes<D>(KEYS), keys, key_column<D, RING>(a, a.G + g), k0, b, KEYS,
                               in.barrier(V_FULL + at));
             }
         }
@@ -64,7 +65,7 @@ __device__ void produce(const launch_attention &a, const CUtensorMap *map, const
     }
 }
 
-template <typename E, int D>
+template <typename E, int D, bool RING>
 __device__ void consume(const launch_attention &a, const shared_layout<D> &in, int n_tiles, int consumer) {
     const int T = (int)a.T, lane = (int)threadIdx.x % WARP, row = (int)threadIdx.x % GROUP / WARP * MMA_ROWS;
     const int n_tasks = (int)a.B * a.H * n_tiles;
@@ -78,15 +79,17 @@ __device__ void consume(const launch_attention &a, const shared_layout<D> &in, i
         const int64_t base = task.b * a.T;
         const int32_t *doc_start = a.doc_start + base;
         const int tile_q0 = task.tile * QUERIES, q0 = tile_q0 + consumer * GROUP_ROWS; /* of the group */
-        const key_walk walk = key_walk_of<QUERIES, KEYS>(a, doc_start, tile_q0, lane);
-        int query[1][2], start[1][2];
-        row_state state[2];
+        const key_walk walk = key_walk_of<QUERIES, KEYS, RING>(a, doc_start, tile_q0, lane);
+        int query[1][2], last[1][2], start[1][2]; /* last, start: keys it sees */
+        row_state state[1][2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             query[0][half] = q0 + row + half * 8 + lane / 4;
-            start[0][half] = first_key(a, doc_start, min(query[0][half], T - 1));
-            state[half] = {-INFINITY, 0};
+            const key_span seen = keys_seen<RING>(a, doc_start, min(query[0][half], T - 1));
+            start[0][half] = seen.first, last[0][half] = RING ? seen.end - 1 : query[0][half];
+            state[0][half] = {-INFINITY, 0};
         }
+        const int least_last = RING ? __reduce_min_sync(0xffffffff, min(last[0][0], last[0][1])) : q0 + row;
         const int latest_start = __reduce_max_sync(0xffffffff, max(start[0][0], start[0][1]));
 
         float s[1][KEYS / 8][4], sum[1][D / 8][4], decay[2];
@@ -108,9 +111,9 @@ __device__ void consume(const launch_attention &a, const shared_layout<D> &in, i
             wgmma_settle(s[0]);
             release(K_EMPTY + k_place.stage);
             k_place.advance();
-            if (k0 + KEYS - 1 > q0 + row || k0 < latest_start) mask_scores<1, KEYS>(s, k0, query, start, lane);
+            if (k0 + KEYS - 1 > least_last || k0 < latest_start) mask_scores<1, KEYS>(s, k0, last, start, lane);
 #pragma unroll
-            for (int half = 0; half < 2; half++) decay[half] = softmax_row<1, KEYS>(s, 0, half, state[half], factor);
+            for (int half = 0; half < 2; half++) decay[half] = softmax_row<1, KEYS>(s, 0, half, state[0][half], factor);
         };
         auto pack_weights = [&]() {
 #pragma unroll
@@ -118,14 +121,19 @@ __device__ void consume(const launch_attention &a, const shared_layout<D> &in, i
         };
 
         barrier_wait(in.barrier(Q_FULL), round & 1);
-        scores();
-        wgmma_wait<0>();
-        scores_to_weights(walk.first);
-        pack_weights();
 #pragma unroll
         for (int n = 0; n < D / 8; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) sum[0][n][e] = 0;
+        if (RING && walk.n == 0) {
+            release(Q_EMPTY);
+            ring_store<E, D, 1>(a, task, query, sum, state, lane);
+            continue;
+        }
+        scores();
+        wgmma_wait<0>();
+        scores_to_weights(walk.first);
+        pack_weights();
         for (int t = 1; t < walk.n; t++) {
             scores();
             values();
@@ -146,22 +154,27 @@ __device__ void consume(const launch_attention &a, const shared_layout<D> &in, i
         release(V_EMPTY + v_place.stage);
         v_place.advance();
 
+        if constexpr (RING) ring_store<E, D, 1>(a, task, query, sum, state, lane);
+        else {
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float total = quad_sum(state[half].sum);
-            scale_row<1, D>(sum, 0, half, 1 / total);
-            if (lane % 4 == 0 && query[0][half] < T)
-                a.lse[(task.b * a.H + task.head) * a.T + query[0][half]] = fmaf(state[half].max, a.scale, logf(total));
+            for (int half = 0; half < 2; half++) {
+                const float total = quad_sum(state[0][half].sum);
+                scale_row<1, D>(sum, 0, half, 1 / total);
+                if (lane % 4 == 0 && query[0][half] < T)
+                    a.lse[(task.b * a.H + task.head) * a.T + query[0][half]] =
+                        fmaf(state[0][half].max, a.scale, logf(total));
+            }
+            store_sums<E, D, 1>((E *)a.y + ((base + q0) * a.H + task.head) * D, (int64_t)a.H * D, T - q0,
+                                in.y + consumer * tile_bytes<D>(GROUP_ROWS), row, sum, lane);
         }
-        store_sums<E, D, 1>((E *)a.y + ((base + q0) * a.H + task.head) * D, (int64_t)a.H * D, T - q0,
-                            in.y + consumer * tile_bytes<D>(GROUP_ROWS), row, sum, lane);
     }
 }
 #endif
 
-template <typename E, int D>
+template <typename E, int D, bool RING>
 __global__ void __launch_bounds__(THREADS, 1)
-    attention_wgmma_forward(const __grid_constant__ launch_attention a, const __grid_constant__ CUtensorMap qkv) {
+    attention_wgmma_forward(const __grid_constant__ launch_attention a, const __grid_constant__ CUtensorMap queries,
+                            const __grid_constant__ CUtensorMap keys) {
 #if WGMMA_HERE
     extern __shared__ __align__(1024) unsigned char shared[];
     const shared_layout<D> in(shared);
@@ -181,25 +194,31 @@ __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     if (group == 0) {
         registers_give<24>();
-        if (threadIdx.x < WARP) produce<D>(a, &qkv, in, n_tiles);
+        if (threadIdx.x < WARP) produce<D, RING>(a, &queries, &keys, in, n_tiles);
     } else {
         registers_take<240>();
-        consume<E, D>(a, in, n_tiles, group - 1);
+        consume<E, D, RING>(a, in, n_tiles, group - 1);
     }
 #else
     __trap();
 #endif
 }
 
-template <typename E, int D> void forward(const launch_attention *a, const CUtensorMap *qkv, cudaStream_t s) {
+template <typename E, int D, bool RING>
+void forward(const launch_attention *a, const attention_maps *m, cudaStream_t s) {
     int64_t n_tasks = a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
     int64_t n_blocks = n_tasks < a->n_multiprocessors ? n_tasks : a->n_multiprocessors;
-    launch_kernel(attention_wgmma_forward<E, D>, n_blocks, THREADS, shared_bytes<D>(), s, *a, *qkv);
+    launch_kernel(attention_wgmma_forward<E, D, RING>, n_blocks, THREADS, shared_bytes<D>(), s, *a, m->q, m->kv);
+}
+
+template <typename E, bool RING> void by_length(const launch_attention *a, const attention_maps *m, cudaStream_t s) {
+    (a->D == 64 ? forward<E, 64, RING> : forward<E, 128, RING>)(a, m, s);
 }
 
 } // namespace
 
-extern "C" void launch_attention_wgmma(const launch_attention *a, const CUtensorMap *qkv, cudaStream_t s) {
-    if (a->type == LAUNCH_BF16) (a->D == 64 ? forward<__nv_bfloat16, 64> : forward<__nv_bfloat16, 128>)(a, qkv, s);
-    else (a->D == 64 ? forward<__half, 64> : forward<__half, 128>)(a, qkv, s);
+extern "C" void launch_attention_wgmma(const launch_attention *a, const attention_maps *m, cudaStream_t s) {
+    bool ring = a->n_ranks > 0;
+    if (a->type == LAUNCH_BF16) (ring ? by_length<__nv_bfloat16, true> : by_length<__nv_bfloat16, false>)(a, m, s);
+    else (ring ? by_length<__half, true> : by_length<__half, false>)(a, m, s);
 }

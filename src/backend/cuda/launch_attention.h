@@ -5,7 +5,7 @@
  *   plain    any head_dim up to 256, fp32 arithmetic; everything that has no other
  *   mma      bf16 and fp16, head_dim 64, 80, 96 or 128: tensor cores through mma.sync, every GPU from 8.0 on
  *   wgmma    bf16 and fp16, head_dim 64 or 128: tensor cores of compute capability 9.0, tiles fetched by the TMA unit
- * wgmma kernels know no soft cap and no ring: mma or plain ones serve those. None of them holds anything of size T x T, and each gives the same bits on every run. */
+ * wgmma kernels know no soft cap: mma or plain ones serve that. None of them holds anything of size T x T, and each gives the same bits on every run. */
 #include "backend/cuda/attention_sizes.h"
 #include "backend/cuda/launch.h"
 #include <cuda.h>
@@ -31,7 +31,7 @@ typedef struct launch_attention {
     int n_multiprocessors;       /* blocks of kernels that stay; changes no bit */
     float *delta;                /* (B, H, T): scratch of the backward, the sum of dy * y over a head's columns */
     /* One step of a ring: the keys are those of another rank, or of this one. T are the tokens of a rank. dq (B T, H D) and dkv
-     * (B T, 2G D) are fp32 sums. wgmma kernels have none. */
+     * (B T, 2G D) are fp32 sums. */
     int n_ranks, rank, key_rank;      /* n_ranks 0: no ring */
     const float *before, *lse_before; /* y and lse of the keys before; NULL: these are the first */
     bool more;                        /* others follow: y is fp32 */
@@ -40,15 +40,18 @@ typedef struct launch_attention {
 
 void launch_attention_plain(const launch_attention *a, cudaStream_t s);
 void launch_attention_mma(const launch_attention *a, cudaStream_t s);
-/* qkv as a (columns, T, B) tensor, in boxes of ATTENTION_BOX_ROWS x ATTENTION_BOX_COLUMNS swizzled over 128 bytes. */
-void launch_attention_wgmma(const launch_attention *a, const CUtensorMap *qkv, cudaStream_t s);
+/* Rows as (columns, T, B) tensors, in boxes of ATTENTION_BOX_ROWS x ATTENTION_BOX_COLUMNS swizzled over 128 bytes. Without a ring q and
+ * kv are the same rows, of q|k|v. */
+typedef struct attention_maps {
+    CUtensorMap q, kv, dy; /* dy: backward */
+} attention_maps;
+void launch_attention_wgmma(const launch_attention *a, const attention_maps *m, cudaStream_t s);
 
 /* Backward is three launches in this order; each of the last two writes its own columns of dqkv. */
 void launch_attention_delta(const launch_attention *a, cudaStream_t s);
 void launch_attention_plain_backward(const launch_attention *a, cudaStream_t s);
 void launch_attention_mma_backward(const launch_attention *a, cudaStream_t s);
-void launch_attention_wgmma_backward(const launch_attention *a, const CUtensorMap *qkv, const CUtensorMap *dy,
-                                     cudaStream_t s);
+void launch_attention_wgmma_backward(const launch_attention *a, const attention_maps *m, cudaStream_t s);
 
 /* Of a ring: queries of one rank, keys of one rank; forward and backward. */
 void launch_ring_plain(const launch_attention *a, cudaStream_t s);

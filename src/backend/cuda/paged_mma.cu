@@ -5,7 +5,7 @@
  *   one warp    16 rows and one split: a decode step, where each token has its own keys and the splits of all tokens fill
  *               the machine; paged.cu joins them
  *   four warps  64 rows that share each tile of keys and walk all splits: chunks of prompts
- * What a row computes is the same in both, see paged_device.cuh. Keys beyond the block's last position are zeros, so
+ * What a row computes is the same in both, see paged_device.cuh. Keys that no token of the block sees are zeros, so
  * whatever a page still holds there is never multiplied. */
 #include "backend/cuda/attention_mma.cuh"
 #include "backend/cuda/chain.cuh"
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
         int64_t at[2];
         for (int half = 0; half < 2; half++) {
             const int position = k0 + lane + half * WARP;
-            at[half] = position < end ? key_at(a, slot, position, g) : -1;
+            at[half] = position >= least && position < end ? key_at(a, slot, position, g) : -1;
         }
         const uint32_t tile = kv_tiles + stage * 2 * tile_bytes<D>(KEYS);
 #pragma unroll 4
