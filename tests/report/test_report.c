@@ -371,6 +371,7 @@ static void only_settings_that_differ_do(void **state) {
     setting_table_init(&t, runs, 3);
     assert_int_equal(t.n_differ, 2); /* not where the run lies; and a run without settings says nothing */
     assert_int_equal(t.n_rows, 4);
+    assert_true(t.n_same == 1 && t.rows[0].is_same && !t.rows[3].is_same);
     assert_true(!t.rows[0].differs && t.rows[1].differs && t.rows[2].differs);
     assert_string_equal(t.rows[1].key, "m.x");
     assert_true(strcmp(t.rows[1].values[1], "none") == 0 && !t.rows[2].values[1]);
