@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -260,6 +261,12 @@ static void a_run_whose_process_is_gone_has_died(void **state) {
     assert_int_equal(state_of(here, getpid(), now, now), RUN_RUNNING);
     assert_int_equal(state_of(here, 4194304 + 7, now, now), RUN_DIED);           /* above the largest pid of Linux */
     assert_int_equal(state_of(here, getpid(), now - 40 * 86400, now), RUN_DIED); /* the number is another process now */
+    pid_t child = fork();
+    if (child == 0) _exit(0);
+    siginfo_t ended;
+    assert_int_equal(waitid(P_PID, (id_t)child, &ended, WEXITED | WNOWAIT), 0); /* it stays as a zombie */
+    assert_int_equal(state_of(here, child, now, now), RUN_DIED);
+    waitpid(child, NULL, 0);
     assert_int_equal(state_of("elsewhere", getpid(), now, now - 5), RUN_RUNNING);
     assert_int_equal(state_of("elsewhere", getpid(), now, now - 100), RUN_DIED);
 }
