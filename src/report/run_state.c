@@ -66,11 +66,17 @@ static double last_sign(run *r) {
     return last;
 }
 
+/* With its domain or without. */
+static bool same_host(const char *a, const char *b) {
+    size_t n = strcspn(a, "."), m = strcspn(b, ".");
+    return n == m && n > 0 && strncmp(a, b, n) == 0;
+}
+
 static run_state running_or_died(run *r, const json_t *info) {
     char here[256] = "";
     const json_t *pid = json_object_get(info, "pid");
     gethostname(here, sizeof here - 1);
-    if (r->host && strcmp(r->host, here) == 0 && json_is_integer(pid))
+    if (r->host && same_host(r->host, here) && json_is_integer(pid))
         return process_lives(json_integer_value(pid), r->started) ? RUN_RUNNING : RUN_DIED;
     double sign = last_sign(r);
     if (isnan(sign)) sign = r->changed;

@@ -267,6 +267,9 @@ static void a_run_whose_process_is_gone_has_died(void **state) {
     assert_int_equal(waitid(P_PID, (id_t)child, &ended, WEXITED | WNOWAIT), 0); /* it stays as a zombie */
     assert_int_equal(state_of(here, child, now, now), RUN_DIED);
     waitpid(child, NULL, 0);
+    char domain[300];
+    snprintf(domain, sizeof domain, "%s.example.org", here);
+    assert_int_equal(state_of(domain, 4194304 + 7, now, now), RUN_DIED);
     assert_int_equal(state_of("elsewhere", getpid(), now, now - 5), RUN_RUNNING);
     assert_int_equal(state_of("elsewhere", getpid(), now, now - 100), RUN_DIED);
 }
