@@ -18,7 +18,7 @@ static setting_row *row_of(setting_table *t, const char *key, size_t guess, size
         if (strcmp(t->rows[i].key, key) == 0) return &t->rows[i];
     t->rows = array_grow(t->rows, &t->capacity, t->n_rows + 1, sizeof *t->rows);
     t->rows[t->n_rows] =
-        (setting_row){arena_string(&t->memory, key), arena_array(&t->memory, const char *, n_runs), false};
+        (setting_row){.key = arena_string(&t->memory, key), .values = arena_array(&t->memory, const char *, n_runs)};
     return &t->rows[t->n_rows++];
 }
 
@@ -48,8 +48,11 @@ void setting_table_init(setting_table *t, const run *runs, size_t n) {
         }
     }
     for (size_t i = 0; i < t->n_rows; i++) {
-        t->rows[i].differs = !is_place(t->rows[i].key) && row_differs(&t->rows[i], runs, n);
+        bool differs = row_differs(&t->rows[i], runs, n);
+        t->rows[i].differs = differs && !is_place(t->rows[i].key);
+        t->rows[i].is_same = !differs;
         t->n_differ += t->rows[i].differs;
+        t->n_same += t->rows[i].is_same;
     }
 }
 

@@ -82,6 +82,7 @@ static const char style[] =
     ".text{white-space:pre-wrap;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:.5rem "
     ".8rem;"
     "margin:.5rem 0;font:14px/1.45 ui-monospace,monospace}\n"
+    ".texts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,300px),1fr));gap:8px}.text{margin:0}\n"
     ".text b{color:var(--soft);font-weight:600}\n"
     ".dot{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin-right:.4em}\n"
     "@media print{figure,details{break-inside:avoid}}\n";

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 enum {
-    SERIES_MOST = 1024,  /* more columns are left out: a file that makes one per line would take all memory */
+    SERIES_MOST = 256,   /* more columns are left out: a file that makes one per line would take all memory */
     NAME_MOST = 200,     /* bytes of a column's name */
     PAIRS_MOST = 1024,   /* of one line */
     LINE_MOST = 1 << 22, /* bytes; a longer one is bad */

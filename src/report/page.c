@@ -175,10 +175,10 @@ static void add_plan_rows(const report *p, strbuf *b, const json_t **objects, co
             json_object_set_new(done, key, json_true());
             char name[256];
             const json_t *inner[REPORT_RUNS_MOST];
-            snprintf(name, sizeof name, "%.100s%.100s", prefix, key);
+            snprintf(name, sizeof name, "%.100s%.100s%s", prefix, strcmp(key, "by_role") == 0 ? "at the peak:" : key,
+                     json_is_object(v) ? " " : "");
             for (size_t k = 0; k < p->n_runs; k++) inner[k] = json_object_get(objects[k], key);
             if (json_is_object(v)) {
-                if (strlen(name) < 120) strcat(name, " ");
                 add_plan_rows(p, b, inner, name, bytes);
                 continue;
             }
@@ -227,7 +227,7 @@ static void add_setting_rows(const report *p, strbuf *b, bool differ) {
     html_table_begin(b, titles, n + 1);
     for (size_t i = 0; i < p->settings.n_rows; i++) {
         const setting_row *row = &p->settings.rows[i];
-        if (row->differs != differ) continue;
+        if (differ ? !row->differs : !row->is_same) continue;
         strbuf_add(b, "<tr>");
         html_cell(b, row->key, false);
         for (size_t k = 0; k < n; k++) {
@@ -241,12 +241,12 @@ static void add_setting_rows(const report *p, strbuf *b, bool differ) {
 }
 
 static void add_settings(const report *p, strbuf *b) {
-    size_t n_same = p->settings.n_rows - p->settings.n_differ;
     if (p->settings.n_rows == 0) return;
     add_heading(b, "settings", p->n_runs > 1 ? "Settings that differ" : "Settings");
     if (p->settings.n_differ) add_setting_rows(p, b, true);
     else if (p->n_runs > 1) strbuf_add(b, "<p>None.</p>\n");
-    strbuf_printf(b, "<details><summary>%zu %s</summary>\n", n_same, p->n_runs > 1 ? "that are the same" : "settings");
+    strbuf_printf(b, "<details><summary>%zu %s</summary>\n", p->settings.n_same,
+                  p->n_runs > 1 ? "that are the same" : "settings");
     add_setting_rows(p, b, false);
     strbuf_add(b, "</details>\n");
 }
@@ -279,9 +279,9 @@ static void add_texts(const report *p, strbuf *b) {
             begun = true;
             strbuf_printf(b, "<details%s><summary><bdi>", i == 0 ? " open" : "");
             html_text(b, p->labels[i]);
-            strbuf_printf(b, "</bdi>: the last %s</summary>\n", titles[k]);
+            strbuf_printf(b, "</bdi>: the last %s</summary>\n<div class=\"texts\">\n", titles[k]);
             for (size_t j = n > TEXTS_SHOWN ? n - TEXTS_SHOWN : 0; j < n; j++) add_text(b, json_array_get(lists[k], j));
-            strbuf_add(b, "</details>\n");
+            strbuf_add(b, "</div></details>\n");
         }
     }
 }

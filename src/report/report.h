@@ -155,12 +155,12 @@ void runs_sort_newest(run *runs, size_t n); /* by when they started, or were las
 
 typedef struct setting_row {
     const char *key;
-    const char **values; /* (n runs) NULL: not in that run's config.yaml */
-    bool differs;
+    const char **values;   /* (n runs) NULL: not in that run's config.yaml */
+    bool differs, is_same; /* neither: it says where the runs are */
 } setting_row;
 typedef struct setting_table {
     setting_row *rows; /* in the order of the files */
-    size_t n_rows, n_differ, capacity;
+    size_t n_rows, n_differ, n_same, capacity;
     arena memory;
 } setting_table;
 /* Where a run is, and what it is called, is no difference. */

@@ -20,8 +20,10 @@ const char *run_state_name(run_state s) { return names[s]; }
 
 /* ---- is it alive ---------------------------------------------------------------------------------------------------- */
 
-/* Unix seconds at which a process of this host began; NAN: it is gone, or the system does not say. */
-static double process_start(long long pid) {
+/* Unix seconds at which a process of this host began; NAN: it is gone, or the system does not say. is_dead: it has ended, and its
+ * parent has not asked how, which in containers may never happen. */
+static double process_start(long long pid, bool *is_dead) {
+    *is_dead = false;
     char path[64], *text;
     size_t n;
     long long ticks = -1, boot = -1;
@@ -33,8 +35,11 @@ static double process_start(long long pid) {
     fclose(f);
     text[n] = 0;
     const char *rest = strrchr(text, ')'); /* the name before it may hold anything */
+    char state = 0;
     if (rest)
-        sscanf(rest, ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %lld", &ticks);
+        sscanf(rest, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %lld", &state,
+               &ticks);
+    *is_dead = state == 'Z' || state == 'X';
     free(text);
     f = fopen("/proc/stat", "re");
     char line[256];
@@ -46,11 +51,12 @@ static double process_start(long long pid) {
 static bool process_lives(long long pid, double started) {
     if (pid <= 0 || pid > INT32_MAX) return false;
     if (kill((pid_t)pid, 0) != 0 && errno == ESRCH) return false;
-    double began = process_start(pid);
-    return !(began > started + CLOCK_SLACK); /* one that began later is another process */
+    bool is_dead;
+    double began = process_start(pid, &is_dead);
+    return !is_dead && !(began > started + CLOCK_SLACK); /* one that began later is another process */
 }
 
-/* The newest time of the monitor, of all ranks; what is older than the file's own change is not believed. */
+/* The newest time of the monitor, of all ranks; where it was not read, when its file was last written. */
 static double last_sign(run *r) {
     double last = NAN;
     for (size_t i = 0; i < r->n_ranks; i++)
@@ -60,11 +66,17 @@ static double last_sign(run *r) {
     return last;
 }
 
+/* With its domain or without. */
+static bool same_host(const char *a, const char *b) {
+    size_t n = strcspn(a, "."), m = strcspn(b, ".");
+    return n == m && n > 0 && strncmp(a, b, n) == 0;
+}
+
 static run_state running_or_died(run *r, const json_t *info) {
     char here[256] = "";
     const json_t *pid = json_object_get(info, "pid");
     gethostname(here, sizeof here - 1);
-    if (r->host && strcmp(r->host, here) == 0 && json_is_integer(pid))
+    if (r->host && same_host(r->host, here) && json_is_integer(pid))
         return process_lives(json_integer_value(pid), r->started) ? RUN_RUNNING : RUN_DIED;
     double sign = last_sign(r);
     if (isnan(sign)) sign = r->changed;

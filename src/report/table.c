@@ -188,7 +188,7 @@ static void print_settings(const run *a, const run *b, FILE *out) {
     setting_table_init(&t, pair, 2);
     if (!a->n_settings || !b->n_settings)
         fprintf(out, "settings: %s has no config.yaml\n", a->n_settings ? b->path : a->path);
-    else if (t.n_differ == 0) fprintf(out, "settings: all %zu are the same\n", t.n_rows);
+    else if (t.n_differ == 0) fprintf(out, "settings: all %zu are the same\n", t.n_same);
     else fprintf(out, "settings that differ (%zu of %zu)\n", t.n_differ, t.n_rows);
     for (size_t i = 0; i < t.n_rows; i++) {
         const setting_row *row = &t.rows[i];

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -260,6 +261,15 @@ static void a_run_whose_process_is_gone_has_died(void **state) {
     assert_int_equal(state_of(here, getpid(), now, now), RUN_RUNNING);
     assert_int_equal(state_of(here, 4194304 + 7, now, now), RUN_DIED);           /* above the largest pid of Linux */
     assert_int_equal(state_of(here, getpid(), now - 40 * 86400, now), RUN_DIED); /* the number is another process now */
+    pid_t child = fork();
+    if (child == 0) _exit(0);
+    siginfo_t ended;
+    assert_int_equal(waitid(P_PID, (id_t)child, &ended, WEXITED | WNOWAIT), 0); /* it stays as a zombie */
+    assert_int_equal(state_of(here, child, now, now), RUN_DIED);
+    waitpid(child, NULL, 0);
+    char domain[300];
+    snprintf(domain, sizeof domain, "%s.example.org", here);
+    assert_int_equal(state_of(domain, 4194304 + 7, now, now), RUN_DIED);
     assert_int_equal(state_of("elsewhere", getpid(), now, now - 5), RUN_RUNNING);
     assert_int_equal(state_of("elsewhere", getpid(), now, now - 100), RUN_DIED);
 }
@@ -371,6 +381,7 @@ static void only_settings_that_differ_do(void **state) {
     setting_table_init(&t, runs, 3);
     assert_int_equal(t.n_differ, 2); /* not where the run lies; and a run without settings says nothing */
     assert_int_equal(t.n_rows, 4);
+    assert_true(t.n_same == 1 && t.rows[0].is_same && !t.rows[3].is_same);
     assert_true(!t.rows[0].differs && t.rows[1].differs && t.rows[2].differs);
     assert_string_equal(t.rows[1].key, "m.x");
     assert_true(strcmp(t.rows[1].values[1], "none") == 0 && !t.rows[2].values[1]);
