@@ -157,7 +157,7 @@ class Chart {
       for (let e = Math.floor(Math.log10(y0)); e <= Math.ceil(Math.log10(y1)); e++) for (const k of [1, 2, 5]) marks.push(k * 10 ** e);
       marks = marks.filter(v => v >= y0 && v <= y1);
       if (marks.length > 8) marks = marks.filter(v => Number.isInteger(Math.round(Math.log10(v) * 1e6) / 1e6));
-      if (marks.length < 2) marks = [y0, y1];
+      if (marks.length < 3) marks = ticks(y0, y1, 4);  /* less than a decade */
     }
     for (const v of marks) {
       this.svg.append(el("line", { class: "grid", x1: left, x2: left + p.width, y1: py(v), y2: py(v) }),
