@@ -170,7 +170,7 @@ static void merge_rows(const param_reader *s, const model_param *w, int64_t firs
 /* ---- face -------------------------------------------------------------------------------------------------------- */
 
 status param_reader_begin(param_reader *s, size_t i) {
-    if (s->pissa && s->m->params[i].adapter != ADAPTER_NONE) return param_reader_adapter(s, i, &s->whole);
+    if (s->pissa && s->m->params[i].beside_base) return param_reader_adapter(s, i, &s->whole);
     TRY(find(s, i, &s->found));
     if (s->merge) TRY(find_adapters(s, i));
     return OK;

@@ -226,7 +226,7 @@ status pissa_check_base(pissa *s, const lora_base *then, const char *checkpoint)
         const model_param *q = &s->m.params[i];
         int64_t n = shape_count(&q->shape), columns = q->shape.rank == 2 ? q->shape.dim[1] : 1;
         int64_t block = MAX((int64_t)1, BLOCK_ELEMENTS / columns) * columns;
-        if (q->adapter != ADAPTER_NONE) continue;
+        if (q->beside_base) continue;
         ASSERT(columns <= BLOCK_ELEMENTS);
         rc = param_reader_begin(&s->base, i);
         for (int64_t at = 0; at < n && rc == OK; at += block) {
@@ -252,11 +252,22 @@ static size_t weight_of(const pissa *s, const model_param *adapter) {
     return SIZE_MAX;
 }
 
+/* A critic's head, which is what it is. */
+static status read_whole(pissa *s, size_t own, float *out) {
+    float *now;
+    TRY(param_reader_adapter(&s->adapters, own, &now));
+    memcpy(out, now, (size_t)shape_count(&s->adapters.m->params[own].shape) * sizeof *out);
+    free(now);
+    return OK;
+}
+
 status pissa_widen(pissa *s, size_t i, float *out) {
     const model_param *q = &s->wide.params[i], *narrow = &s->m.params[i];
-    int64_t r = s->rank, columns = q->shape.dim[1];
+    int64_t r = s->rank, columns = q->shape.rank == 2 ? q->shape.dim[1] : 1;
     size_t weight = weight_of(s, q), own = find_param(s->adapters.m, q->name);
-    ASSERT(strcmp(q->name, narrow->name) == 0 && weight != SIZE_MAX && own != SIZE_MAX);
+    ASSERT(strcmp(q->name, narrow->name) == 0 && own != SIZE_MAX);
+    if (q->adapter == ADAPTER_NONE) return read_whole(s, own, out);
+    ASSERT(weight != SIZE_MAX);
     if (s->weight != weight) TRY(factor_weight(s, weight, NULL, NULL));
     float *now;
     TRY(param_reader_adapter(&s->adapters, own, &now));

@@ -313,6 +313,26 @@ static void a_critic_with_adapters_keeps_its_head_beside_them(void **state) {
     arena_fini(&memory);
 }
 
+/* Adapters that began by PiSSA are exported with twice the rank, the head as it is. */
+static void the_head_beside_adapters_of_pissa_is_exported(void **state) {
+    arena memory;
+    train_result r;
+    arena_init(&memory);
+    const char *dir = arena_format(&memory, "%s/pissa-run", test_dir),
+               *out = arena_format(&memory, "%s/pissa", test_dir);
+    training t = critic_training(&memory, "test-llama", PRECISION_FP32,
+                                 SETTINGS("model.lora.rank=4", "model.lora.init=pissa", "train.eval_rows=6",
+                                          "data.pairs_per_problem=4", "train.seed=1"));
+    t.dir = dir, t.steps = 8;
+    must(training_run(&t, &r));
+    assert_true(fabs(r.eval.loss - log(2)) > 1e-4);
+    assert_true(frozen_loss(dir, r.eval.n_rows) == r.eval.loss);
+    export_report report;
+    must(export_checkpoint(dir, &(export_options){.dir = out, .type = DTYPE_F32, .merge = true}, &report));
+    assert_true(fabs(frozen_loss(out, r.eval.n_rows) - r.eval.loss) < 1e-5); /* as above */
+    arena_fini(&memory);
+}
+
 /* ---- learning -------------------------------------------------------------------------------------------------- */
 
 enum { PAIR = 46 }; /* tokens of a pair of difficulty 1 */
@@ -404,6 +424,7 @@ int main(void) {
         cmocka_unit_test(resumed_runs_end_with_the_same_bits),
         cmocka_unit_test(a_saved_critic_gives_the_values_of_the_run),
         cmocka_unit_test(a_critic_with_adapters_keeps_its_head_beside_them),
+        cmocka_unit_test(the_head_beside_adapters_of_pissa_is_exported),
         cmocka_unit_test(mistakes_are_found_where_they_are),
         cmocka_unit_test(a_critic_begins_from_an_ordinary_model),
         cmocka_unit_test(what_cannot_be_is_refused),
