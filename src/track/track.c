@@ -71,6 +71,7 @@ struct track {
     jsonl metrics, samples, completions; /* closed: no such file, or given up */
     sinks *sinks;                        /* NULL: none */
     strbuf sink_lines;                   /* not yet put into their queues */
+    bool started;                        /* track_start was called; the caller's */
     double clock_offset;                 /* seconds from clock_ns to the time of day */
     strbuf text;                         /* for out, not yet written */
     strbuf line;
@@ -359,6 +360,7 @@ static void say_of_sinks(void *t, const char *text) { track_message(t, text); }
 
 void track_start(track *t, const json_t *settings) {
     if (!t->sinks) return;
+    t->started = true;
     strbuf lines;
     strbuf_init(&lines);
     double now = time_of_day(t, clock_ns());
@@ -368,8 +370,9 @@ void track_start(track *t, const json_t *settings) {
     strbuf_fini(&lines);
 }
 
+/* A resume that is refused says nothing about the run that it did not continue. */
 void track_end(track *t, status rc) {
-    if (!t->sinks) return;
+    if (!t->sinks || !t->started) return;
     static const char *const files[] = {"plan.json", "memory.json", "samples.jsonl", "completions.jsonl"};
     error_record why; /* of the run: nothing here may replace it */
     error_take(&why);

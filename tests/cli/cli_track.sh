@@ -28,6 +28,9 @@ grep -q '^status: 3' mlruns/*/*/meta.yaml || fail "the run is not FINISHED"
 [ -z "$(find trackio -name '*.tmp')" ] || fail "trackio has unfinished files"
 [ "$(find mine/tensorboard -name 'events.out.tfevents.*' | wc -l)" = 2 ] || fail "there are not two event files"
 [ -z "$(find mine/track -name '*.pending')" ] || fail "something was not sent"
+# a resume that is refused leaves the run as it was
+check 2 -- train "${common[@]}" "${sinks[@]}" --set data.seq_len=48 --set train.steps=8 --resume auto
+grep -q '^status: 3' mlruns/*/*/meta.yaml || fail "a refused resume changed the run in MLflow"
 run 0 track sync mine
 grep -q 'nothing is left to send' err || fail "track sync: $(cat err)"
 ! grep -rq very-secret mine mlruns trackio out err || fail "the token is in a file"
