@@ -35,7 +35,17 @@ static void resolve_policy(config *c) {
                                    : MIN(MAX(POLICY_TOKENS / seq_len_of(c), (int64_t)1), (int64_t)POLICY_ROWS);
 }
 
+/* A name of the hub that is no directory here: where its cache has it. */
+static void resolve_hub(config *c) {
+    strbuf found;
+    if (!*c->model.path || access(c->model.path, F_OK) == 0) return;
+    strbuf_init(&found);
+    if (model_hub_find(c->model.path, &found)) c->model.path = arena_string(&c->memory_of_strings, found.text);
+    strbuf_fini(&found);
+}
+
 void config_resolve(config *c) {
+    resolve_hub(c);
     if (*c->model.path && c->model.init != INIT_RANDOM && !config_was_given(c, "train.lr"))
         c->train.lr = c->model.lora_rank || *c->model.adapter ? LORA_LR : PRETRAINED_LR;
     resolve_policy(c);
@@ -78,6 +88,11 @@ static status steps_from_config(const config *c, train_request *r) {
 
 /* Rope works for any length; learned positions are a tensor of the file. */
 static status model_of_directory(const config *c, model_config *out) {
+    if (access(c->model.path, F_OK) != 0 && model_hub_name(c->model.path))
+        return ERR(ERR_INPUT,
+                   "model.path: found no directory %s, and no model of that name in the cache of the Hugging Face hub "
+                   "(HF_HOME), expected one with config.json and safetensors; download it with: hf download %s",
+                   c->model.path, c->model.path);
     if (access(c->model.path, F_OK) != 0)
         return ERR(ERR_INPUT,
                    "model.path: found no directory %s (%s), expected one with config.json and safetensors; download a "
