@@ -49,6 +49,18 @@ mv hub/models--Some-Org--A.model/snapshots/c0ffee model
 check 2 "hf download Some-Org/A.model" -- generate --model Some-Org/A.model --prompt 1
 check 2 "hf download Some-Org/B" -- plan --set model.path=Some-Org/B
 check 2 "qa.csv: found a table (.csv)" "csv.DictReader" -- train "${tiny[@]}" --set data.source="$(printf 'a,b\n1,2\n' >qa.csv; echo qa.csv)"
+# ---- the model that a run began from is gone: the run makes it again, and goes on
+from=("${tiny[@]:4}" --set model.path=model --set train.schedule=constant --set train.warmup=0 --set run.dir=on)
+run 0 train "${from[@]}" --set train.steps=2
+mv model gone
+check 2 "found no directory model, which the run on began from" "ralo export on model" -- train on
+check 2 "only with the same weights" -- train on --set model.lora.rank=2
+run 0 export on model
+check 0 "resumed from on/checkpoints/step-00000002" -- train on --set train.steps=3
+on=$(hash_of)
+rm -r model && mv gone model
+run 0 train "${from[@]}" --set train.steps=3 --set run.dir=straight
+[ "$(hash_of)" = "$on" ] || fail "over a model that was made again: $on, over its own: $(hash_of)"
 # ---- a directory and a pattern are their files, in the order of their names
 mkdir shards
 head -n 40 qa.jsonl >shards/b.jsonl
