@@ -314,6 +314,16 @@ static status run(command_line *l, job *j, const char *run_dir, bool *began) {
     return rc;
 }
 
+/* A preset has the name of a model and the sizes, and none of what that model has learned. */
+static void say_random(const config *c, const train_request *r) {
+    bool is_asked = config_was_given(c, "model.preset") || !str_starts_with(c->data.source, "builtin:");
+    if (!is_asked || r->pretrained || r->resume || r->adapter) return;
+    fprintf(stderr,
+            "weights   random: %s; set model.path to a Hugging Face directory, or a name of the hub, to begin from a "
+            "pretrained model\n",
+            *c->model.path ? "model.init=random" : "a preset has the sizes of a model and no weights");
+}
+
 static status train(command_line *l, comm **mesh) {
     config *c = &l->config;
     comm *ranks = comm_size(*mesh) > 1 ? *mesh : NULL;
@@ -347,7 +357,10 @@ static status train(command_line *l, comm **mesh) {
     }
     TRY_GOTO(rc, job_check(&j), done);
     if (ranks) TRY_GOTO(rc, agree_on_program(ranks, &j.plan), done);
-    if (shows) train_report_data(j.data, r, &j.plan);
+    if (shows) {
+        train_report_data(j.data, r, &j.plan);
+        say_random(c, r);
+    }
     if (l->show_example && shows) TRY_GOTO(rc, record_text_print_first(j.data, r), done);
     TRY_GOTO(rc, agree_on_dir(ranks, c, r, run_dir, sizeof run_dir), done);
     bool is_new = !ranks && (!*c->run.dir || access(run_dir, F_OK) != 0),

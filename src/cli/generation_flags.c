@@ -1,6 +1,8 @@
 /* generation_flags.c - turn the flags of `generate` and `eval` into options of a generator. */
 #include "cli/cli.h"
 
+#include <unistd.h>
+
 /* These flags narrow the choice of a sampled token; greedy decoding ignores them. */
 static void warn_of_greedy(const command_line *l) {
     static const char *const flags[] = {"top-k", "top-p", "min-p"};
@@ -23,7 +25,25 @@ static status check_speculative(const command_line *l) {
     return OK;
 }
 
+/* A name of the hub that is no directory here: where its cache has it. */
+static status find_model(command_line *l) {
+    const char *name = l->generation.source;
+    strbuf found;
+    if (!name || access(name, F_OK) == 0 || !model_hub_name(name)) return OK;
+    strbuf_init(&found);
+    bool is_there = model_hub_find(name, &found);
+    if (is_there) l->generation.source = arena_string(&l->memory, found.text);
+    strbuf_fini(&found);
+    if (is_there) return OK;
+    return ERR(
+        ERR_INPUT,
+        "--model: found no directory %s, and no model of that name in the cache of the Hugging Face hub (HF_HOME); "
+        "download it with: hf download %s",
+        name, name);
+}
+
 status generation_from_flags(command_line *l) {
+    TRY(find_model(l));
     warn_of_greedy(l);
     TRY(check_speculative(l));
     static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_FP16}; /* the row of --precision */

@@ -1,5 +1,6 @@
 /* file_list.c - data.source as a list of files with weights.
  *
+ *     shards/part-?.jsonl, more/            every file of a pattern; of a directory those that end in a name that data has
  *     corpus.txt, chat.jsonl              counted by their size
  *     corpus.txt:0.3, chat.jsonl:0.7      three rows of ten, seven rows of ten
  *     odd\:name\:1, with\,comma.txt       a backslash takes the character after it as it is
@@ -7,9 +8,14 @@
  * ":" is part of the name. */
 #include "data/source.h"
 
+#include <dirent.h>
+#include <errno.h>
+#include <glob.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 void file_list_free(file_entry *entries, size_t n) {
     for (size_t i = 0; i < n; i++) free(entries[i].path);
@@ -69,6 +75,97 @@ static status add_entry(const char *source, span text, file_entry *out) {
     return OK;
 }
 
+/* ---- patterns and directories ---------------------------------------------------------------------------------- */
+
+typedef struct path_list {
+    char **paths;
+    size_t n, capacity;
+} path_list;
+
+static void path_list_add(path_list *l, char *path) {
+    l->paths = array_grow(l->paths, &l->capacity, l->n + 1, sizeof *l->paths);
+    l->paths[l->n++] = path;
+}
+
+/* By bytes, not by the language of the user: the order of files is the order of rows. */
+static int compare_paths(const void *a, const void *b) {
+    const char *const *x = a, *const *y = b;
+    return strcmp(*x, *y);
+}
+
+static bool is_data_name(const char *name) {
+    static const char *const ends[] = {".txt", ".text", ".md"};
+    if (name[0] == '.') return false;
+    for (size_t i = 0; i < ARRAY_LENGTH(ends); i++)
+        if (str_ends_with(name, ends[i])) return true;
+    return data_is_records(name);
+}
+
+static status list_directory(const char *path, path_list *out) {
+    DIR *d = opendir(path);
+    if (!d) return ERR(ERR_IO, "data.source: open the directory %s: %s", path, strerror(errno));
+    for (struct dirent *e; (e = readdir(d));) {
+        struct stat s;
+        strbuf file;
+        if (!is_data_name(e->d_name)) continue;
+        strbuf_init(&file);
+        strbuf_printf(&file, "%s%s%s", path, str_ends_with(path, "/") ? "" : "/", e->d_name);
+        if (stat(file.text, &s) == 0 && S_ISREG(s.st_mode)) path_list_add(out, mem_string(file.text));
+        strbuf_fini(&file);
+    }
+    closedir(d);
+    if (out->n > 0) return OK;
+    return ERR(ERR_INPUT,
+               "data.source: found no file of data in the directory %s, expected some that end in .jsonl, .json, "
+               ".ndjson, .txt, .text or .md; "
+               "name others one by one, or by a pattern: %s/*",
+               path, path);
+}
+
+static status list_pattern(const char *pattern, path_list *out) {
+    glob_t found = {0};
+    int rc = glob(pattern, GLOB_NOSORT, NULL, &found);
+    for (size_t i = 0; rc == 0 && i < found.gl_pathc; i++) {
+        struct stat s;
+        if (stat(found.gl_pathv[i], &s) == 0 && !S_ISDIR(s.st_mode)) path_list_add(out, mem_string(found.gl_pathv[i]));
+    }
+    globfree(&found);
+    if (out->n > 0) return OK;
+    return ERR(ERR_INPUT, "data.source: found no file that matches %s, expected at least one", pattern);
+}
+
+/* The files that an entry stands for; none: itself. A name that exists is no pattern, whatever is in it. */
+static status expand(const file_entry *e, path_list *out) {
+    struct stat s;
+    bool exists = stat(e->path, &s) == 0;
+    if (exists && S_ISDIR(s.st_mode)) TRY(list_directory(e->path, out));
+    else if (!exists && strpbrk(e->path, "*?[")) TRY(list_pattern(e->path, out));
+    if (out->n > 1 && e->weight > 0)
+        return ERR(ERR_INPUT,
+                   "data.source: found the weight %g for the %zu files of %s, expected weights for single files only",
+                   e->weight, out->n, e->path);
+    if (out->n > 1) qsort(out->paths, out->n, sizeof *out->paths, compare_paths);
+    return OK;
+}
+
+/* Replaces the last entry by the files that it stands for. */
+static status expand_last(file_entry **entries, size_t *n, size_t *capacity) {
+    path_list files = {0};
+    file_entry *last = &(*entries)[*n - 1];
+    status rc = expand(last, &files);
+    if (rc == OK && files.n > 0) {
+        double weight = last->weight;
+        free(last->path);
+        --*n;
+        *entries = array_grow(*entries, capacity, *n + files.n, sizeof **entries);
+        for (size_t i = 0; i < files.n; i++) (*entries)[(*n)++] = (file_entry){files.paths[i], weight};
+        files.n = 0; /* the names are the entries' now */
+    }
+    for (size_t i = 0; i < files.n; i++) free(files.paths[i]);
+    free(files.paths);
+    return rc;
+}
+
 status file_list_parse(const char *source, file_entry **out, size_t *n) {
     size_t capacity = 0;
     *out = NULL;
@@ -79,6 +176,7 @@ status file_list_parse(const char *source, file_entry **out, size_t *n) {
         *out = array_grow(*out, &capacity, *n + 1, sizeof **out);
         (*out)[*n] = (file_entry){0};
         TRY(add_entry(source, (span){at, (size_t)(end - at)}, &(*out)[(*n)++]));
+        TRY(expand_last(out, n, &capacity));
         if (!*end) break;
         at = end;
     }

@@ -312,19 +312,35 @@ static status refuse_packed(const tokenize_job *j, reader *in, bool is_text) {
     static const struct {
         const char *magic, *name, *advice;
         size_t n_bytes;
-    } kinds[] = {
-        {"\x1f\x8b", "gzip", "unpack it (gzip -dk FILE)", 2},
-        {"\x28\xb5\x2f\xfd", "zstd", "unpack it (zstd -d FILE)", 4},
-        {"\xfd"
-         "7zXZ",
-         "xz", "unpack it (xz -dk FILE)", 6},
-        {"BZh91AY&SY", "bzip2", "unpack it (bzip2 -dk FILE)", 10},
-        {"PK\x03\x04", "zip", "unpack it (unzip FILE)", 4},
-        {"PAR1\x15", "Parquet", "write its rows as JSON Lines (pandas: read_parquet, to_json with lines=True)", 5},
-        {"ARROW1", "Arrow", "write its rows as JSON Lines (pandas: read_feather, to_json with lines=True)", 6}};
+    } kinds[] = {{"\x1f\x8b", "gzip", "unpack it (gzip -dk FILE)", 2},
+                 {"\x28\xb5\x2f\xfd", "zstd", "unpack it (zstd -d FILE)", 4},
+                 {"\xfd"
+                  "7zXZ",
+                  "xz", "unpack it (xz -dk FILE)", 6},
+                 {"BZh91AY&SY", "bzip2", "unpack it (bzip2 -dk FILE)", 10},
+                 {"PK\x03\x04", "zip", "unpack it (unzip FILE)", 4},
+                 {"PAR1\x15", "Parquet",
+                  "write its rows as JSON Lines: python3 -c \"import pandas, sys; "
+                  "pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], "
+                  "orient='records', lines=True)\" FILE FILE.jsonl",
+                  5},
+                 {"ARROW1", "Arrow",
+                  "write its rows as JSON Lines: python3 -c \"import pandas, sys; "
+                  "pandas.read_feather(sys.argv[1]).to_json(sys.argv[2], "
+                  "orient='records', lines=True)\" FILE FILE.jsonl",
+                  6}};
     span head;
     TRY(reader_peek(in, 16, &head));
     if (is_text && j->options->format == FORMAT_TEXT) return OK;
+    bool csv = str_ends_with(in->path, ".csv"), tsv = str_ends_with(in->path, ".tsv");
+    if (is_text && (csv || tsv)) /* its commas and quotes would be learned as prose */
+        return ERR(ERR_INPUT,
+                   "%s: found a table (%s), expected text or JSON Lines; write its rows as JSON Lines: python3 -c "
+                   "\"import csv, json, "
+                   "sys; [print(json.dumps(row)) for row in csv.DictReader(open(sys.argv[1], newline='')%s)]\" FILE "
+                   ">FILE.jsonl, or "
+                   "train on its bytes as they are with data.format=text",
+                   in->path, csv ? ".csv" : ".tsv", tsv ? ", delimiter='\\t'" : "");
     for (size_t i = 0; i < ARRAY_LENGTH(kinds); i++)
         if (head.length >= kinds[i].n_bytes && memcmp(head.text, kinds[i].magic, kinds[i].n_bytes) == 0)
             return ERR(ERR_INPUT, "%s: found a file of %s, expected text or JSON Lines; %s%s", in->path, kinds[i].name,
@@ -399,8 +415,6 @@ static status check_is_file(const char *path) {
                    "commas (one in a name is \\,); "
                    "download a data set of a hub first, as JSON Lines",
                    path, strerror(errno));
-    if (S_ISDIR(s.st_mode))
-        return ERR(ERR_INPUT, "data.source: found a directory, %s, expected its files, separated by commas", path);
     return OK;
 }
 

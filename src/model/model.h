@@ -138,6 +138,9 @@ uint64_t model_param_count(const model_config *c);
 status model_config_read(model_config *out, const char *dir); /* dir/config.json, or else Meta's dir/params.json */
 status model_config_from_json(model_config *out, const json_t *root, const char *name, const char *path);
 json_t *model_config_to_json(const model_config *c); /* without dtype and token ids; the caller takes it */
+bool model_hub_name(const char *text); /* ORG/NAME, as the Hugging Face hub names a model */
+/* Appends the directory in the cache of huggingface_hub that holds this model; false: it is not there. (hub.c) */
+bool model_hub_find(const char *name, strbuf *out);
 bool model_dir_is(const char *dir);                  /* it holds config.json, or Meta's params.json */
 
 /* ---- meta.c: Meta's layout of a Llama, ordinary or with prediction heads ------------------------------------------------ */

@@ -35,7 +35,17 @@ static void resolve_policy(config *c) {
                                    : MIN(MAX(POLICY_TOKENS / seq_len_of(c), (int64_t)1), (int64_t)POLICY_ROWS);
 }
 
+/* A name of the hub that is no directory here: where its cache has it. */
+static void resolve_hub(config *c) {
+    strbuf found;
+    if (!*c->model.path || access(c->model.path, F_OK) == 0) return;
+    strbuf_init(&found);
+    if (model_hub_find(c->model.path, &found)) c->model.path = arena_string(&c->memory_of_strings, found.text);
+    strbuf_fini(&found);
+}
+
 void config_resolve(config *c) {
+    resolve_hub(c);
     if (*c->model.path && c->model.init != INIT_RANDOM && !config_was_given(c, "train.lr"))
         c->train.lr = c->model.lora_rank || *c->model.adapter ? LORA_LR : PRETRAINED_LR;
     resolve_policy(c);
@@ -76,8 +86,39 @@ static status steps_from_config(const config *c, train_request *r) {
     return config_check_schedule(t);
 }
 
+static bool checkpoint_is_there(const char *run_dir) {
+    char newest[4096] = "";
+    if (checkpoint_find_newest_quietly(run_dir, newest, sizeof newest) != OK) error_clear();
+    return newest[0] != 0;
+}
+
+/* A run holds sizes, tokenizer and all that it trains, and can write a model directory in the place of one that is gone. Frozen
+ * weights, and those that a run is compared with, are nowhere else. */
+static status base_is_gone(const config *c) {
+    bool same_weights = c->model.lora_rank || *c->model.adapter || (c->task != TASK_SFT && c->task != TASK_MTP) ||
+                        c->train.weighting != WEIGHTING_BASELINE;
+    if (same_weights)
+        return ERR(
+            ERR_INPUT,
+            "model.path: found no directory %s, which the run %s began from; it goes on only with the same weights "
+            "(adapters, a reference or values stand on them): bring the directory back, or set model.path to where it "
+            "is now",
+            c->model.path, c->run.dir);
+    return ERR(
+        ERR_INPUT,
+        "model.path: found no directory %s, which the run %s began from; the run can make it again: ralo export %s %s",
+        c->model.path, c->run.dir, c->run.dir, c->model.path);
+}
+
 /* Rope works for any length; learned positions are a tensor of the file. */
 static status model_of_directory(const config *c, model_config *out) {
+    bool goes_on = strcmp(c->run.resume, "auto") == 0 && checkpoint_is_there(c->run.dir);
+    if (goes_on && access(c->model.path, F_OK) != 0) return base_is_gone(c);
+    if (access(c->model.path, F_OK) != 0 && model_hub_name(c->model.path))
+        return ERR(ERR_INPUT,
+                   "model.path: found no directory %s, and no model of that name in the cache of the Hugging Face hub "
+                   "(HF_HOME), expected one with config.json and safetensors; download it with: hf download %s",
+                   c->model.path, c->model.path);
     if (access(c->model.path, F_OK) != 0)
         return ERR(ERR_INPUT,
                    "model.path: found no directory %s (%s), expected one with config.json and safetensors; download a "

@@ -82,7 +82,8 @@ check 2 "model.preset 'something-else' is not known; 'ralo help presets' lists t
 check 2 run.resume run.dir -- train --resume auto
 check 2 "builtin:arithmetic" "builtin:poetry" -- train "${tiny[@]}" --set data.source=builtin:poetry --set run.dir=never
 check 2 "data.source: found no file missing.txt" "download" -- train "${tiny[@]}" --set data.source=missing.txt --set run.dir=never
-check 2 "data.source: found a directory" "separated by commas" -- train "${tiny[@]}" --set data.source=. --set run.dir=never
+mkdir no-data
+check 2 "data.source: found no file of data in the directory no-data" -- train "${tiny[@]}" --set data.source=no-data --set run.dir=never
 check 2 vocab 260 100 -- train "${tiny[@]}" --set model.vocab=100 --set run.dir=never
 check 2 /nowhere "a run or a checkpoint directory" -- train "${tiny[@]}" --resume /nowhere --set run.dir=never
 check 2 "found 3" "multiple of train.micro_batch (16)" -- plan --set train.batch=3

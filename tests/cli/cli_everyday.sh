@@ -20,11 +20,7 @@ grep -q '"step": 8, .*"train/epoch": 0.5, ' whole/metrics.jsonl || fail "no epoc
 grep -q '"step": 1, .*"train/learning_rate": 0.005,' whole/metrics.jsonl || fail "warmup is not 2 steps"
 check 0 "records of " "64 rows per epoch; 320000 steps are 2e+04 epochs" "320000 steps take about" -- \
     plan "${tiny[@]}" --set train.epochs=20000 --hardware rtx-4090
-# ---- resumed from its own settings it ends with the same bits
-rm -r whole/checkpoints/step-00000020
-check 0 "step 14, " "step 20/20" -- train whole/config.yaml --resume auto
-[ "$(hash_of)" = "$whole" ] || fail "resumed: $(hash_of), whole: $whole"
-# ---- so does its directory alone, wherever it lies now, in the place of CONFIG or with --resume
+# ---- resumed by its directory alone, wherever that lies now, in the place of CONFIG or with --resume, it ends with the same bits
 mv whole moved
 rm -r moved/checkpoints/step-00000020
 check 0 "resumed from moved/checkpoints/step-00000014" -- train moved
@@ -39,17 +35,53 @@ check 2 "nowhere/trace.json" -- train "${tiny[@]}" --set train.steps=1 --trace n
 # ---- a model of a directory on a file: bf16, and the micro-batch is left to the plan
 run 0 export moved model
 check 0 "x 64 tokens x accumulation" ", bf16, " -- plan --set model.path=model --set data.source=qa.jsonl --set train.batch=12
-check 0 ", fp32, " -- plan --set model.path=model --set data.source=qa.jsonl --set precision=fp32
+# ---- a model by its name in the cache of the hub
+mkdir -p hub/models--Some-Org--A.model/refs hub/models--Some-Org--A.model/snapshots
+printf 'c0ffee\n' >hub/models--Some-Org--A.model/refs/main
+export HF_HUB_CACHE=$work/hub
+check 2 "no model of that name in the cache" "hf download Some-Org/A.model" -- plan --set model.path=Some-Org/A.model
+mv model hub/models--Some-Org--A.model/snapshots/c0ffee
+check 0 "text" -- generate --model Some-Org/A.model --prompt 1 --max-new 1 --json
+rm hub/models--Some-Org--A.model/refs/main # the only snapshot counts then
+check 0 "model     c0ffee:" -- plan --set model.path=Some-Org/A.model --set data.source=qa.jsonl
+printf '../../..' >hub/models--Some-Org--A.model/refs/main
+mv hub/models--Some-Org--A.model/snapshots/c0ffee model
+check 2 "hf download Some-Org/A.model" -- generate --model Some-Org/A.model --prompt 1
+check 2 "hf download Some-Org/B" -- plan --set model.path=Some-Org/B
+check 2 "qa.csv: found a table (.csv)" "csv.DictReader" -- train "${tiny[@]}" --set data.source="$(printf 'a,b\n1,2\n' >qa.csv; echo qa.csv)"
+# ---- the model that a run began from is gone: the run makes it again, and goes on
+from=("${tiny[@]:4}" --set model.path=model --set train.schedule=constant --set train.warmup=0 --set run.dir=on)
+run 0 train "${from[@]}" --set train.steps=2
+mv model gone
+check 2 "found no directory model, which the run on began from" "ralo export on model" -- train on
+check 2 "only with the same weights" -- train on --set model.lora.rank=2
+run 0 export on model
+check 0 "resumed from on/checkpoints/step-00000002" -- train on --set train.steps=3
+on=$(hash_of)
+rm -r model && mv gone model
+run 0 train "${from[@]}" --set train.steps=3 --set run.dir=straight
+[ "$(hash_of)" = "$on" ] || fail "over a model that was made again: $on, over its own: $(hash_of)"
+# ---- a directory and a pattern are their files, in the order of their names
+mkdir shards
+head -n 40 qa.jsonl >shards/b.jsonl
+tail -n 24 qa.jsonl >shards/c.jsonl
+echo no data >shards/notes.log
+one=("${tiny[@]}" --set train.steps=1)
+check 0 "weights   random: a preset has the sizes" "64 records to train" -- train "${one[@]}" --set data.source='shards/b.jsonl, shards/c.jsonl' --set run.dir=listed
+listed=$(hash_of)
+check 0 "64 records to train" -- train "${one[@]}" --set data.source=shards --set run.dir=directory
+[ "$(hash_of)" = "$listed" ] || fail "of a directory: $(hash_of), of its files: $listed"
+check 0 "64 records to train" -- train "${one[@]}" --set data.source='shards/*.jsonl' --set run.dir=pattern
+[ "$(hash_of)" = "$listed" ] || fail "of a pattern: $(hash_of), of its files: $listed"
+check 2 "found no file that matches shards/*.json, expected" -- train "${one[@]}" --set data.source='shards/*.json'
+check 2 "found the weight 0.5 for the 2 files of shards" -- train "${one[@]}" --set data.source='shards:0.5, qa.jsonl:0.5'
+check 2 "found no file of data in the directory tokenizer/none" -- train "${one[@]}" --set data.source="$(mkdir tokenizer/none; echo tokenizer/none)"
 # ---- a file to evaluate on: nothing of data.source is held out, and the loss is that of the other file
 for i in $(seq 80 95); do echo "{\"question\": \"What is $i plus 10?\", \"answer\": \"The answer is $((i + 10)).\"}"; done >held.jsonl
 own=("${tiny[@]}" --set data.eval_fraction=0.05 --set train.schedule=constant --set train.warmup=0 --set train.eval_rows=16 --set train.eval_every=2)
 check 0 "64 records to train, 16 held out" "evaluated on held.jsonl" "64 rows of 64 tokens" "eval at step 2  loss" "best so far: val/loss" -- \
     train "${own[@]}" --set data.eval_source=held.jsonl --set train.steps=4 --set train.save_best=loss --set run.dir=held
 asked=$(grep -o 'eval at step 4  loss [0-9.]*' err)
-# trained on the same rows and evaluated on the last 16 of both files together: the same loss of the same 16 rows
-cat qa.jsonl held.jsonl >both.jsonl
-run 0 train "${own[@]}" --set data.source=both.jsonl --set data.eval_fraction=0.2 --set train.steps=4 --set run.dir=both
-[ "$asked" = "$(grep -o 'eval at step 4  loss [0-9.]*' err)" ] || fail "on a file: $asked, held out: $(grep 'eval at' err)"
 # ---- eval has the loss that training had, and keeps what the model wrote
 check 0 "right     exact match 0.00 %" "of the right answers" -- eval --model held --data held.jsonl --max-new 2 --threads 1 --samples-out kept.jsonl
 LC_ALL=C printf -v loss %.4f "$(grep -o '^loss  *[0-9.]*' out | grep -o '[0-9.]*$')"

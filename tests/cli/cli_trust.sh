@@ -54,7 +54,8 @@ special "fifo.jsonl $pipe" "${tiny[@]}" --set data.source=fifo.jsonl --set run.d
 special "/dev/zero is a device" "${tiny[@]}" --set data.source=/dev/zero --set run.dir=never
 special "fifo $pipe" "${tiny[@]}" --set data.tokenizer=fifo --set run.dir=never
 special "socket is a socket" "${tiny[@]}" --set data.source=socket --set run.dir=never
-special "found a directory" "${tiny[@]}" --set data.source=. --set run.dir=never
+mkdir no-data
+special "found no file of data in the directory no-data" "${tiny[@]}" --set data.source=no-data --set run.dir=never
 [ ! -e never ] || fail "a refused run made its directory"
 special "fifo $pipe" eval --model other --data fifo
 special "fifo.jsonl $pipe" eval --model other --data fifo.jsonl
