@@ -180,7 +180,8 @@ static status read_config(command_line *l, const char *path) {
     struct stat st;
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
         const char *how = "";
-        if (model_dir_is(path)) how = arena_format(&l->memory, "; a model is given with --set model.path=%s", path);
+        if (model_dir_is(path))
+            how = arena_format(&l->memory, "; a model is given with --set model.path=%s", path);
         else if (access(arena_format(&l->memory, "%s/config.yaml", path), F_OK) == 0)
             how = arena_format(&l->memory, ", such as %s/config.yaml", path);
         return ERR(ERR_INPUT, "%s: found the directory '%s', expected a file of settings%s", l->command->name, path,
