@@ -234,6 +234,9 @@ static void test_data_and_models_by_name(void **state) {
     GIVES(YAML("base_model: .\ndatasets:\n- path: a.jsonl\n  type: alpaca\n- path: json\n  data_files: b:c.jsonl\n  "
                "type: chat_template\n"),
           "data.source", "a.jsonl, b\\:c.jsonl", "model.path", ".");
+    write_text("thing.jsonl", "{}\n"); /* what the command made before */
+    GIVES(YAML("dataset_name: some/thing\nlearning_rate: 1e-5\n"), "data.source", "thing.jsonl");
+    assert_int_equal(remove("thing.jsonl"), 0);
     q = YAML("dataset_name: some/thing\nlearning_rate: 1e-5\n");
     q.set[0] = "data.source=a.jsonl";
     GIVES(q, "data.source", "a.jsonl");
