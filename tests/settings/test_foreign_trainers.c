@@ -286,6 +286,7 @@ static void test_settings_that_follow(void **state) {
                "offload\n"),
           "data.seq_len", "500000", "precision", "fp16", "model.lora.rank", "none", "memory.recompute", "full",
           "memory.offload.activations", "host");
+    GIVES(YAML("base_model: gpt2\nmax_steps: 200\n"), "train.warmup", "6", "train.schedule", "cosine");
     REPORTS(YAML("learning_rate: 2e-4\ndataloader_num_workers: 4\ntorch_compile: true\nreport_to: wandb\n"),
             "dataloader_num_workers = 4", "no effect here: ralo reads and tokenizes", "torch_compile = true",
             "metrics.jsonl");
