@@ -349,6 +349,18 @@ static status translate_batch(foreign_reader *r) {
     return OK;
 }
 
+static status translate_warmup(foreign_reader *r) {
+    const foreign_item *kind = foreign_find(r, "lr_scheduler"), *steps = foreign_find(r, "warmup_steps"),
+                       *ratio = foreign_find(r, "warmup_ratio");
+    bool has_none = kind && strcmp(kind->text, "constant") == 0;
+    if (steps || ratio || has_none) return trainer_warmup(r, steps, ratio, has_none ? NULL : "0");
+    if (!config_was_given(r->c, "train.steps"))
+        return foreign_offer_if_known(r, NULL, "train.warmup_ratio", "0.03", "its default", NULL);
+    int64_t usual = MIN((int64_t)(0.03 * (double)r->c->train.steps), (int64_t)100);
+    return foreign_offer(r, NULL, "train.warmup", foreign_format(r, "%lld", (long long)usual),
+                         "its default: 0.03 of the steps, at most 100");
+}
+
 static status translate_numbers(foreign_reader *r) {
     const foreign_item *pure = foreign_find(r, "bfloat16"), *half = foreign_find(r, "float16"),
                        *fp8 = foreign_find(r, "fp8"), *first = foreign_find(r, "adam_beta1"),
@@ -370,9 +382,7 @@ static status translate_numbers(foreign_reader *r) {
                                              {"train.min_lr_ratio", "0", "its schedules end at 0"},
                                              {"data.seq_len", "512", "its default"}};
     TRY(trainer_implied(r, implied, ARRAY_LENGTH(implied)));
-    const foreign_item *kind = foreign_find(r, "lr_scheduler");
-    bool has_none = kind && strcmp(kind->text, "constant") == 0;
-    return trainer_warmup(r, foreign_find(r, "warmup_steps"), foreign_find(r, "warmup_ratio"), has_none ? NULL : "0");
+    return translate_warmup(r);
 }
 
 static status translate_memory(foreign_reader *r) {

@@ -39,6 +39,7 @@ status trainer_model(foreign_reader *r, const foreign_item *i) {
     if (path_is(i->text, S_IFDIR)) return foreign_offer(r, i, "model.path", i->text, NULL);
     char name[64];
     const char *last = last_part(i->text), *where = foreign_where(r, i);
+    if (is_plain(last) && model_dir_is(last)) return foreign_offer(r, i, "model.path", last, "downloaded here");
     snprintf(name, sizeof name, "%.60s", last);
     for (char *c = name; *c; c++) *c = (char)tolower((unsigned char)*c);
     bool is_preset = model_preset_find(name) != NULL;
@@ -48,7 +49,7 @@ status trainer_model(foreign_reader *r, const foreign_item *i) {
         foreign_refuse_train(r, foreign_format(r,
                                                "%s: %s: there is no directory '%.200s'; download it with\n"
                                                "        hf download %s --local-dir %s\n"
-                                               "    and give --model %s%s",
+                                               "    and give the same command again, or --model %s%s",
                                                where, i->key, i->text, i->text, last, last, shape));
     else
         foreign_refuse_train(
@@ -88,11 +89,14 @@ static const char *hub_command(const foreign_reader *r, const trainer_source *s,
         *files ? "'" : "", split, converted_name(r, name));
 }
 
-/* The file of a source, if it is here. */
-static const char *source_file(const trainer_source *s, const char *name) {
-    if (s->convert) return NULL;
-    if (path_is(name, S_IFREG)) return name;
-    return s->files && path_is(s->files->text, S_IFREG) ? s->files->text : NULL;
+static const char *source_name(const trainer_source *s) { return s->name ? s->name : s->path->text; }
+
+/* The file of a source, if it is here: itself, or what the command makes of it; NULL: it is not. */
+static const char *source_file(const foreign_reader *r, const trainer_source *s) {
+    const char *name = source_name(s), *made = converted_name(r, name);
+    if (!s->convert && path_is(name, S_IFREG)) return name;
+    if (!s->convert && s->files && path_is(s->files->text, S_IFREG)) return s->files->text;
+    return path_is(made, S_IFREG) ? made : NULL;
 }
 
 /* A colon would begin a weight. */
@@ -101,50 +105,49 @@ static void source_add(strbuf *out, const char *path) {
     for (const char *c = path; *c; c++) strbuf_printf(out, *c == ':' || *c == '\\' ? "\\%c" : "%c", *c);
 }
 
-static void report_missing(foreign_reader *r, const trainer_source *s, const char *name) {
-    const char *command = s->convert ? s->convert : hub_command(r, s, name), *where = foreign_where(r, s->path);
-    if (!command) {
-        foreign_report_no_effect(r, s->path, "it is no file here; make JSON Lines of it and give --data FILE");
+static void refuse_missing(foreign_reader *r, const trainer_source *s) {
+    const char *name = source_name(s), *where = foreign_where(r, s->path),
+               *command = s->convert ? s->convert : hub_command(r, s, name);
+    if (command)
+        foreign_refuse_train(
+            r, foreign_format(r, "%s: %s: '%.200s' is no file of JSON Lines here; make one with\n        %s", where,
+                              s->path->key, name, command));
+    else
         foreign_refuse_train(r, foreign_format(r,
                                                "%s: %s: there is no file '%.200s'; make JSON Lines of it (one object "
                                                "per line) and give --data FILE",
                                                where, s->path->key, name));
-        return;
-    }
-    foreign_report_no_effect(r, s->path, "it is no file of JSON Lines here; `train` says how to make one");
-    foreign_refuse_train(r,
-                         foreign_format(r, "%s: %s: '%.200s' is no file of JSON Lines here; make one with\n        %s",
-                                        where, s->path->key, name, command));
 }
 
 status trainer_data(foreign_reader *r, const trainer_source *sources, size_t n) {
-    strbuf files, later;
-    size_t n_here = 0;
-    status rc = OK;
+    strbuf files;
+    bool is_here = true, is_sound = true;
+    if (n == 0) return OK;
+    if (config_was_given(r->c, "data.source")) {
+        for (size_t i = 0; i < n; i++)
+            if (!i || sources[i].path != sources[i - 1].path) is_given(r, sources[i].path, "data.source");
+        return OK;
+    }
     strbuf_init(&files);
-    strbuf_init(&later);
     for (size_t i = 0; i < n; i++) {
-        const char *name = sources[i].name ? sources[i].name : sources[i].path->text,
-                   *file = source_file(&sources[i], name);
-        n_here += file != NULL;
-        source_add(&files, file ? file : name);
-        source_add(&later, file ? file : converted_name(r, name));
+        const char *file = source_file(r, &sources[i]);
+        if (!file) refuse_missing(r, &sources[i]);
+        is_here &= file != NULL;
+        is_sound &= file || is_plain(source_name(&sources[i]));
+        source_add(&files, file ? file : converted_name(r, source_name(&sources[i])));
     }
-    for (size_t i = 0; i < n && rc == OK; i++) {
-        const trainer_source *s = &sources[i];
-        if (i && s->path == sources[i - 1].path && (n_here == n || config_was_given(r->c, "data.source"))) continue;
-        if (i == 0 && n_here == n && !config_was_given(r->c, "data.source"))
-            rc = foreign_offer(r, s->path, "data.source", files.text, NULL);
-        else if (n_here == n && i) foreign_report_set(r, s->path, "data.source", NULL);
-        else if (is_given(r, s->path, "data.source")) continue;
-        else if (source_file(s, s->name ? s->name : s->path->text))
-            foreign_report_no_effect(r, s->path, "give it with the others, as --data");
-        else report_missing(r, s, s->name ? s->name : s->path->text);
-    }
-    if (n && n_here < n && !config_was_given(r->c, "data.source"))
-        foreign_refuse_train(r, foreign_format(r, "then give --data \"%s\"", later.text));
+    if (!is_here && is_sound)
+        foreign_refuse_train(
+            r, foreign_format(r, "then give --data \"%s\", or the same command again, which takes files of these names",
+                              files.text));
+    status rc = OK;
+    if (is_sound)
+        rc = foreign_offer(r, sources[0].path, "data.source", files.text,
+                           is_here ? NULL : "not all of it is here; `train` says how to make it");
+    else foreign_report_no_effect(r, sources[0].path, "it is no file here; make JSON Lines of it and give --data FILE");
+    for (size_t i = 1; i < n && rc == OK; i++)
+        if (sources[i].path != sources[i - 1].path) foreign_report_set(r, sources[i].path, "data.source", NULL);
     strbuf_fini(&files);
-    strbuf_fini(&later);
     return rc;
 }
 

@@ -234,6 +234,9 @@ static void test_data_and_models_by_name(void **state) {
     GIVES(YAML("base_model: .\ndatasets:\n- path: a.jsonl\n  type: alpaca\n- path: json\n  data_files: b:c.jsonl\n  "
                "type: chat_template\n"),
           "data.source", "a.jsonl, b\\:c.jsonl", "model.path", ".");
+    write_text("thing.jsonl", "{}\n"); /* what the command made before */
+    GIVES(YAML("dataset_name: some/thing\nlearning_rate: 1e-5\n"), "data.source", "thing.jsonl");
+    assert_int_equal(remove("thing.jsonl"), 0);
     q = YAML("dataset_name: some/thing\nlearning_rate: 1e-5\n");
     q.set[0] = "data.source=a.jsonl";
     GIVES(q, "data.source", "a.jsonl");
@@ -283,6 +286,7 @@ static void test_settings_that_follow(void **state) {
                "offload\n"),
           "data.seq_len", "500000", "precision", "fp16", "model.lora.rank", "none", "memory.recompute", "full",
           "memory.offload.activations", "host");
+    GIVES(YAML("base_model: gpt2\nmax_steps: 200\n"), "train.warmup", "6", "train.schedule", "cosine");
     REPORTS(YAML("learning_rate: 2e-4\ndataloader_num_workers: 4\ntorch_compile: true\nreport_to: wandb\n"),
             "dataloader_num_workers = 4", "no effect here: ralo reads and tokenizes", "torch_compile = true",
             "metrics.jsonl");
