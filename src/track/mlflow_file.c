@@ -111,6 +111,38 @@ static status write_run(const store *s, int state, int64_t end_ms) {
     return rc;
 }
 
+/* ---- files of a run ----------------------------------------------------------------------------------------------------------- */
+
+/* A key may hold slashes, and must stay below its directory. The directories on its way are made. */
+static status key_path(const store *s, const char *part, const char *key, strbuf *path) {
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-. :/";
+    if (!*key || key[strspn(key, allowed)] || *key == '/' || *key == '.' || strstr(key, "/.") ||
+        str_ends_with(key, "/"))
+        return ERR(ERR_INPUT, "found the key '%.60s', which cannot be a file of MLflow's", key);
+    strbuf_printf(path, "%s/%s/%s", s->dir.text, part, key);
+    char *slash = strrchr(path->text, '/');
+    *slash = 0;
+    status rc = dir_make(path->text);
+    *slash = '/';
+    return rc;
+}
+
+static status add_pairs(const store *s, const char *part, const json_t *pairs) {
+    size_t i;
+    json_t *pair;
+    status rc = OK;
+    json_array_foreach(pairs, i, pair) {
+        const json_t *value = json_object_get(pair, "value");
+        strbuf path;
+        strbuf_init(&path);
+        rc = key_path(s, part, json_string_value(json_object_get(pair, "key")), &path);
+        if (rc == OK) rc = file_replace(path.text, json_string_value(value), json_string_length(value));
+        strbuf_fini(&path);
+        if (rc != OK) break;
+    }
+    return rc;
+}
+
 /* ---- the experiment and the run ------------------------------------------------------------------------------------------ */
 
 static bool is_named(const store *s, const char *entry, const char *name) {
@@ -193,6 +225,14 @@ static status read_params(const store *s, json_t **known) {
     return OK;
 }
 
+static status write_tags(const store *s) {
+    json_t *tags = json_pack("[{s:s, s:s}, {s:s, s:s}, {s:s, s:s}]", "key", "mlflow.runName", "value", s->name, "key",
+                             "mlflow.source.name", "value", "ralo", "key", "mlflow.source.type", "value", "LOCAL");
+    status rc = add_pairs(s, "tags", tags);
+    json_decref(tags);
+    return rc;
+}
+
 static status open_run(store *s, const sink_run *r, json_t *state, json_t **known) {
     const char *run = sink_state_id(state, "run_id");
     char start[32];
@@ -210,6 +250,7 @@ static status open_run(store *s, const sink_run *r, json_t *state, json_t **know
     strbuf_fini(&meta);
     TRY(make_parts(s));
     TRY(write_run(s, 1, 0));
+    if (!run) TRY(write_tags(s));
     TRY(read_params(s, known));
     json_object_set_new(state, "run_id", json_string(s->run));
     return OK;
@@ -225,20 +266,6 @@ static status store_open(void **self, const sink_run *r, json_t *state, json_t *
 }
 
 /* ---- what is kept ----------------------------------------------------------------------------------------------------------- */
-
-/* A key may hold slashes, and must stay below its directory. The directories on its way are made. */
-static status key_path(const store *s, const char *part, const char *key, strbuf *path) {
-    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-. :/";
-    if (!*key || key[strspn(key, allowed)] || *key == '/' || *key == '.' || strstr(key, "/.") ||
-        str_ends_with(key, "/"))
-        return ERR(ERR_INPUT, "found the key '%.60s', which cannot be a file of MLflow's", key);
-    strbuf_printf(path, "%s/%s/%s", s->dir.text, part, key);
-    char *slash = strrchr(path->text, '/');
-    *slash = 0;
-    status rc = dir_make(path->text);
-    *slash = '/';
-    return rc;
-}
 
 /* The last line tells what the file has: a batch that comes twice is written once. */
 static bool has_metric(int fd, json_int_t time, json_int_t step) {
@@ -270,22 +297,6 @@ static status add_metric(const store *s, const json_t *m) {
     }
     if (fd >= 0) close(fd);
     strbuf_fini(&path);
-    return rc;
-}
-
-static status add_pairs(const store *s, const char *part, const json_t *pairs) {
-    size_t i;
-    json_t *pair;
-    status rc = OK;
-    json_array_foreach(pairs, i, pair) {
-        const json_t *value = json_object_get(pair, "value");
-        strbuf path;
-        strbuf_init(&path);
-        rc = key_path(s, part, json_string_value(json_object_get(pair, "key")), &path);
-        if (rc == OK) rc = file_replace(path.text, json_string_value(value), json_string_length(value));
-        strbuf_fini(&path);
-        if (rc != OK) break;
-    }
     return rc;
 }
 
