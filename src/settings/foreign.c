@@ -48,9 +48,9 @@ void foreign_problem(foreign *f, const char *format, ...) {
     problem_add(f, text);
 }
 
-/* An error of the user's file joins the others; any other error is passed on. */
+/* An error of the user's file, or of a file that it names, joins the others; any other error is passed on. */
 static status problem_take(foreign *f, status rc) {
-    if (rc != ERR_INPUT) return rc;
+    if (rc != ERR_INPUT && rc != ERR_IO) return rc;
     problem_add(f, error_message());
     error_clear();
     return OK;

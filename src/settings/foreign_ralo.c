@@ -88,7 +88,12 @@ static status recompute_of(foreign_reader *r, double share, bool keeps_attention
         return OK;
     }
     model_config m;
-    TRY(model_from_config(r->c, &m));
+    if (model_from_config(r->c, &m) !=
+        OK) { /* not here yet: `train` says so, and how many layers it has is not known */
+        error_clear();
+        *policy = foreign_format(r, "ratio:%.17g", share);
+        return OK;
+    }
     int64_t n = (int64_t)(share * (double)m.n_layers);
     *policy = foreign_format(r, "mix:selective,%lld,none", (long long)n);
     *note = foreign_format(r, "selective_checkpointing in %lld of %lld layers", (long long)n, (long long)m.n_layers);

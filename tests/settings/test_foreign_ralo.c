@@ -116,6 +116,8 @@ static void test_ralo_models(void **state) {
     GIVES(here, "model.path", ".");
     request nowhere = {.config_name = "old.yaml", .config_text = "model_path: Org/No-Such\ntrainer: {params: {}}\n"};
     GIVES(nowhere, "model.path", "Org/No-Such"); /* which `train` and `plan` do not find */
+    nowhere.config_text = "model_path: Org/No-Such\ntrainer: {params: {gradient_checkpointing_ratio: 0.5}}\n";
+    GIVES(nowhere, "memory.recompute", "{ratio: 0.5}");
 }
 
 /* Both at once: the CONFIG wins over --deepspeed. */
