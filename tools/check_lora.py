@@ -41,7 +41,7 @@ def load(folder):
 
 def check(work, base, settings, number):
     run, adapter, merged, again = (work / f"{number}-{name}" for name in ("run", "adapter", "merged", "again"))
-    sets = [f"model.path={base}", f"data.source={FIXTURES}/text.txt", "data.tokenizer=byte", "data.seq_len=32",
+    sets = [f"model.path={base}", "precision=fp32", f"data.source={FIXTURES}/text.txt", "data.tokenizer=byte", "data.seq_len=32",
             "data.eval_fraction=0", "train.steps=10", "train.lr=0.01", "train.warmup=0", f"run.dir={run}",
             "run.device=cpu", *settings]
     ralo("train", *[word for s in sets for word in ("--set", s)])

@@ -209,6 +209,7 @@ static status read_config(command_line *l, const char *path) {
 static bool is_run(const command_line *l, const char *path) {
     strbuf file;
     if (l->command->run != command_train && l->command->run != command_plan) return false;
+    if (model_dir_is(path)) return false; /* whatever else lies in it */
     strbuf_init(&file);
     strbuf_printf(&file, "%s/config.yaml", path);
     bool found = access(file.text, F_OK) == 0;

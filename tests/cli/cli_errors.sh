@@ -179,7 +179,7 @@ check 2 "found 'gpt2', expected a file of settings" "--preset gpt2" -- plan gpt2
 mkdir directory
 check 2 "found the directory 'directory', expected a file of settings" -- plan directory
 touch directory/config.yaml
-check 2 "directory/config.yaml" -- plan directory
+check 0 -- plan directory # as that of a run
 touch directory/config.json
 check 2 "--set model.path=directory" -- plan directory
 check 2 "a model from missing.yaml: No such file" "hf download" -- generate --model missing.yaml --prompt x

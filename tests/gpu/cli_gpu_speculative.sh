@@ -9,7 +9,7 @@ need_gpu
 python3 -c "
 for i in range(400): print('one two three four five six seven eight nine ten,' if i % 2 else 'red green blue, red green blue.')" >text.txt
 common=(--set data.source=text.txt --set data.seq_len=64 --set data.eval_fraction=0 --set run.device=cuda --set train.task=mtp
-        --set model.mtp.heads=4 --set model.layers=6 --set model.vocab=260 --set data.tokenizer=byte --preset test-llama)
+        --set model.mtp.heads=4 --set model.layers=6 --set model.vocab=260 --set data.tokenizer=byte --preset test-llama --set precision=fp32)
 run 0 train "${common[@]}" --set train.steps=200 --set train.micro_batch=8 --set train.lr=0.01 --set run.dir=trained
 printf 'one two three\nred\ngreen blue, red gr\nseven eight nine ten,\nsix sev\n' >prompts.txt
 for more in "--batch 1" "--batch 5" "--batch 3 --page-size 3" "--precision bf16" "--stop five"; do
