@@ -180,13 +180,6 @@ status foreign_offer(foreign_reader *r, const foreign_item *i, const char *setti
     return OK;
 }
 
-status foreign_offer_if_known(foreign_reader *r, const foreign_item *i, const char *setting, const char *value,
-                              const char *note, const char *otherwise) {
-    if (config_knows(setting)) return foreign_offer(r, i, setting, value, note);
-    if (i) foreign_report_no_effect(r, i, otherwise);
-    return OK;
-}
-
 void foreign_refuse(foreign_reader *r, const foreign_item *i, const char *format, ...) {
     char text[1024];
     va_list args;

@@ -355,7 +355,7 @@ static status translate_warmup(foreign_reader *r) {
     bool has_none = kind && strcmp(kind->text, "constant") == 0;
     if (steps || ratio || has_none) return trainer_warmup(r, steps, ratio, has_none ? NULL : "0");
     if (!config_was_given(r->c, "train.steps"))
-        return foreign_offer_if_known(r, NULL, "train.warmup_ratio", "0.03", "its default", NULL);
+        return foreign_offer(r, NULL, "train.warmup_ratio", "0.03", "its default");
     int64_t usual = MIN((int64_t)(0.03 * (double)r->c->train.steps), (int64_t)100);
     return foreign_offer(r, NULL, "train.warmup", foreign_format(r, "%lld", (long long)usual),
                          "its default: 0.03 of the steps, at most 100");
@@ -431,13 +431,10 @@ static status translate_run(foreign_reader *r) {
         foreign_report_no_effect(r, evals, foreign_is_off(evals) ? "off" : "ralo counts steps: give train.eval_every");
     if (saves)
         foreign_report_no_effect(r, saves, foreign_is_off(saves) ? "off" : "ralo counts steps: give train.save_every");
-    if (patience)
-        TRY(foreign_offer_if_known(r, patience, "train.patience", patience->text, NULL,
-                                   "train.save_best keeps the best checkpoint"));
-    if (board)
-        TRY(foreign_offer_if_known(r, board, "track.to", item_is_true(board) ? "tensorboard" : "none", NULL, NUMBERS));
-    if (server) TRY(foreign_offer_if_known(r, server, "track.mlflow", server->text, NULL, NUMBERS));
-    if (experiment) TRY(foreign_offer_if_known(r, experiment, "track.experiment", experiment->text, NULL, NUMBERS));
+    if (patience) TRY(foreign_offer(r, patience, "train.patience", patience->text, NULL));
+    if (board) TRY(foreign_offer(r, board, "track.to", item_is_true(board) ? "tensorboard" : "none", NULL));
+    if (server) TRY(foreign_offer(r, server, "track.mlflow", server->text, NULL));
+    if (experiment) TRY(foreign_offer(r, experiment, "track.experiment", experiment->text, NULL));
     return trainer_resume(r, foreign_find(r, "resume_from_checkpoint"));
 }
 

@@ -72,9 +72,6 @@ void foreign_report_set(foreign_reader *r, const foreign_item *i, const char *se
 /* Offers a value and reports the result. i NULL: implied by the program that wrote the file. */
 status foreign_offer(foreign_reader *r, const foreign_item *i, const char *setting, const char *value,
                      const char *note);
-/* The same for a setting that this build may not have: without it the key is reported as without effect, `otherwise` says why. */
-status foreign_offer_if_known(foreign_reader *r, const foreign_item *i, const char *setting, const char *value,
-                              const char *note, const char *otherwise);
 /* Data and sequence ranks: all ranks that are neither tensor nor pipeline ranks of each other. */
 int64_t foreign_row_ranks(const foreign_reader *r);
 const char *foreign_value(const foreign_reader *r, const char *setting); /* as it stands now */

@@ -268,9 +268,7 @@ static status translate_numbers(foreign_reader *r) {
     if (item_is_true(pure))
         TRY(foreign_offer(r, pure, "precision", "bf16_sr", "no fp32 copy of the weights; they are rounded at random"));
     else if (pure) foreign_report_no_effect(r, pure, "off");
-    if (patience)
-        return foreign_offer_if_known(r, patience, "train.patience", patience->text, NULL,
-                                      "train.save_best keeps the best checkpoint");
+    if (patience) return foreign_offer(r, patience, "train.patience", patience->text, NULL);
     return OK;
 }
 

@@ -155,7 +155,7 @@ status trainer_data(foreign_reader *r, const trainer_source *sources, size_t n) 
 
 /* Where the command line says how long in the other way, that counts. */
 static bool length_is_given(foreign_reader *r, const foreign_item *i) {
-    bool by_epochs = config_knows("train.epochs") && config_was_given(r->c, "train.epochs");
+    bool by_epochs = config_was_given(r->c, "train.epochs");
     const char *setting = by_epochs ? "train.epochs" : "train.steps";
     if (!by_epochs && !config_was_given(r->c, "train.steps")) return false;
     if (i) foreign_report_set(r, i, setting, foreign_format(r, "conflict: %s says so", config_given_by(r->c, setting)));
@@ -173,9 +173,7 @@ status trainer_length(foreign_reader *r, const foreign_item *epochs, const forei
     else if (steps) foreign_report_no_effect(r, steps, "epochs say how long");
     if (epochs && has_steps) foreign_report_no_effect(r, epochs, "max_steps says how long");
     else if (epochs && foreign_is_off(epochs)) foreign_refuse(r, epochs, "a run has to train for some steps");
-    else if (!has_steps)
-        return foreign_offer_if_known(r, epochs, "train.epochs", epochs ? epochs->text : otherwise, NULL,
-                                      "train.steps sets the length of a run");
+    else if (!has_steps) return foreign_offer(r, epochs, "train.epochs", epochs ? epochs->text : otherwise, NULL);
     return OK;
 }
 
@@ -185,11 +183,7 @@ static status offer_ratio(foreign_reader *r, const foreign_item *i, double ratio
         return OK;
     }
     if (ratio == 0) return foreign_offer(r, i, "train.warmup", "0", NULL);
-    if (config_knows("train.warmup_ratio"))
-        return foreign_offer(r, i, "train.warmup_ratio", foreign_format(r, "%.17g", ratio), NULL);
-    int64_t total = r->c->train.steps, steps = (int64_t)(ratio * (double)total + 0.999999);
-    return foreign_offer(r, i, "train.warmup", foreign_format(r, "%lld", (long long)steps),
-                         foreign_format(r, "%.4g of %lld steps", ratio, (long long)total));
+    return foreign_offer(r, i, "train.warmup_ratio", foreign_format(r, "%.17g", ratio), NULL);
 }
 
 status trainer_warmup(foreign_reader *r, const foreign_item *steps, const foreign_item *ratio, const char *otherwise) {
@@ -315,7 +309,7 @@ status trainer_report_to(foreign_reader *r, const foreign_item *i) {
     if (!i) return OK;
     const char *list = trainer_list(r, i);
     for (size_t k = 0; k < ARRAY_LENGTH(here); k++)
-        if (strcmp(list, here[k]) == 0) return foreign_offer_if_known(r, i, "track.to", list, NULL, NUMBERS);
+        if (strcmp(list, here[k]) == 0) return foreign_offer(r, i, "track.to", list, NULL);
     foreign_report_no_effect(r, i, NUMBERS);
     return OK;
 }

@@ -73,8 +73,8 @@ static status translate_names(foreign_reader *r) {
     const foreign_item *name = foreign_find(r, "run_name"), *dir = foreign_find(r, "logging_dir"),
                        *train = foreign_find(r, "do_train");
     TRY(trainer_report_to(r, foreign_find(r, "report_to")));
-    if (name) TRY(foreign_offer_if_known(r, name, "track.name", name->text, NULL, NUMBERS));
-    if (dir) TRY(foreign_offer_if_known(r, dir, "track.tensorboard", dir->text, NULL, NUMBERS));
+    if (name) TRY(foreign_offer(r, name, "track.name", name->text, NULL));
+    if (dir) TRY(foreign_offer(r, dir, "track.tensorboard", dir->text, NULL));
     if (train && !item_is_true(train)) foreign_refuse(r, train, "`ralo train` trains; `ralo eval` evaluates");
     else if (train) foreign_report_no_effect(r, train, "`ralo train` trains");
     return OK;

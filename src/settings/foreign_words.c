@@ -19,11 +19,9 @@ typedef struct word_row {
 /* clang-format off */
 static const word_row rows[] = {
     {"epochs num_epochs num_train_epochs max_epochs n_epochs", "train.epochs", NULL, "or train.steps"},
-    {"epochs num_epochs num_train_epochs max_epochs n_epochs", "train.steps", NULL,
-     "which counts optimizer steps = epochs x rows per epoch / train.batch; the line `data` of a run has the rows per epoch, and how many steps they are"},
     {"max_steps num_steps total_steps max_iters iterations", "train.steps", NULL, NULL},
     {"warmup_ratio", "train.warmup_ratio", NULL, NULL},
-    {"warmup_ratio warmup_steps num_warmup_steps warmup_iters", "train.warmup", NULL, "in steps"},
+    {"warmup_steps num_warmup_steps warmup_iters", "train.warmup", NULL, "in steps"},
     {"learning_rate", "train.lr", NULL, NULL},
     {"lr_scheduler lr_scheduler_type scheduler lr_schedule", "train.schedule", NULL, "cosine, linear, constant or wsd"},
     {"min_lr", "train.min_lr_ratio", NULL, "a share of train.lr"},
@@ -119,7 +117,7 @@ bool foreign_word_explain(const char *key, bool is_flag, strbuf *out) {
     word_of(key, word);
     for (size_t i = 0; i < ARRAY_LENGTH(rows); i++) {
         const word_row *r = &rows[i];
-        if (!is_named(r, word) || (r->setting && !config_knows(r->setting))) continue;
+        if (!is_named(r, word)) continue;
         if (r->setting && !r->value && !r->how && !is_flag) {
             strbuf_printf(out, "did you mean '%s'?", r->setting);
             return true;
