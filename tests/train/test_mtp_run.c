@@ -147,7 +147,7 @@ static void one_head_is_supervised_fine_tuning(void **state) {
         t.more = all;
         training_must(training_run(&t, &mtp));
         assert_true(sft.param_hash == mtp.param_hash);
-        assert_int_equal(found[0].n, w == 0 ? 7 * 4 : 8 * 4);
+        assert_int_equal(found[0].n, 8 * 4);
         assert_memory_equal(&found[0], &found[1], sizeof found[0]);
         t.dir = dir, t.steps = 2;
         settings_join(all, weightings[w], SETTINGS("train.schedule_steps=4"));
