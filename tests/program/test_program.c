@@ -156,11 +156,12 @@ static void llama3_rope_blends_between_kept_and_stretched(void **state) {
                       .low_freq_factor = 1,
                       .high_freq_factor = 4,
                       .original_max_positions = 8192};
-    assert_true(rope_inverse_frequency(&r, 128, 0) == rope_inverse_frequency(&plain, 128, 0)); /* short wave kept */
-    double last = rope_inverse_frequency(&plain, 128, 63);
-    assert_true(fabs(rope_inverse_frequency(&r, 128, 63) - last / 8) < 1e-18); /* long wave stretched */
+    assert_true(rope_inverse_frequency(&r, 128, 1, 0) ==
+                rope_inverse_frequency(&plain, 128, 1, 0)); /* short wave kept */
+    double last = rope_inverse_frequency(&plain, 128, 1, 63);
+    assert_true(fabs(rope_inverse_frequency(&r, 128, 1, 63) - last / 8) < 1e-18); /* long wave stretched */
     for (int i = 1; i < 64; i++)
-        assert_true(rope_inverse_frequency(&r, 128, i) < rope_inverse_frequency(&r, 128, i - 1));
+        assert_true(rope_inverse_frequency(&r, 128, 1, i) < rope_inverse_frequency(&r, 128, 1, i - 1));
 }
 
 int main(void) {
