@@ -34,7 +34,7 @@ static float embed_scale(const builder *b) {
 static value_id write_embed(builder *b, const outer_params *w) {
     value_id x = builder_value(b, "embed", b->o->compute, SHAPE(n_tokens(b), b->c->hidden));
     op *o = emit_on_vocabulary(b, OP_EMBED);
-    o->attr.scale = embed_scale(b);
+    o->attr.scale = b->m->embed_scale;
     op_in(o, EMBED_TOKENS, b->tokens), op_in(o, EMBED_TABLE, w->embed);
     if (w->positions) op_in(o, EMBED_DOC_START, b->doc_start), op_in(o, EMBED_POSITIONS, w->positions);
     if (b->n_ranks > 1) o->attr.n_tokens = n_own_tokens(b), o->attr.first_token = b->rank * n_own_tokens(b);
@@ -530,6 +530,7 @@ status model_build(model *m, program *p, const model_config *c, const model_buil
                  .base = o->base,
                  .where = SECTION_START};
     b.batch = o->batch, b.seq_len = o->seq_len;
+    m->embed_scale = embed_scale(&b);
     share_model(&b, &o->mesh);
     outer_params w = {.blocks = mem_alloc((size_t)c->n_layers * sizeof(block_params))}, copy = w, *reference = &w;
     if (trains) add_inputs(&b);

@@ -325,6 +325,7 @@ typedef struct model {
     int n_chunks;                                          /* of layers, of all stages; 1: there is no pipeline */
     value_id tokens, targets, doc_start, weights, scalars; /* inputs of one micro-batch */
     int n_losses;
+    float embed_scale; /* of the rows of the embedding; 0: 1 */
     selection_options selection;
     model_loss loss[MTP_HEADS_MAX]; /* the first has targets and weights from above */
     /* Sequence ranks: those are of this rank's tokens, doc_start so that i % (T / S) - doc_start[i] is the position, and this is doc_start of

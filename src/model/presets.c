@@ -47,6 +47,16 @@
             .theta = 1e6                                                                                               \
         }                                                                                                              \
     }
+#define LLAMA_TIED(n, V, C, L, H, G, D, F, P, ...)                                                                \
+    {                                                                                                             \
+        .name = n, .family = FAMILY_LLAMA, .vocab = V, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = G, \
+        .head_dim = D, .ffn = F, .max_positions = P, .norm_eps = 1e-5, .tied = true, .rope = {                    \
+            __VA_ARGS__                                                                                           \
+        }                                                                                                         \
+    }
+#define STRETCHED(times)                                                                             \
+    .type = ROPE_LLAMA3, .theta = 5e5, .factor = times, .low_freq_factor = 1, .high_freq_factor = 4, \
+    .original_max_positions = 8192
 /* Byte vocabulary (260), made for tests and for the default task. */
 #define SMALL(n, fam, C, L, H, G, D, F, T)                                                                 \
     {                                                                                                      \
@@ -101,6 +111,11 @@ static const model_config presets[] = {
     LLAMA("llama2-13b", 32000, 5120, 40, 40, 40, 13824, 4096, 1e4),
     LLAMA("llama3-8b", 128256, 4096, 32, 32, 8, 14336, 8192, 5e5),
     LLAMA("llama3-70b", 128256, 8192, 80, 64, 8, 28672, 8192, 5e5),
+    LLAMA_TIED("llama3.2-1b", 128256, 2048, 16, 32, 8, 64, 8192, 131072, STRETCHED(32)),
+    LLAMA_TIED("llama3.2-3b", 128256, 3072, 28, 24, 8, 128, 8192, 131072, STRETCHED(32)),
+    LLAMA_TIED("smollm2-135m", 49152, 576, 30, 9, 3, 64, 1536, 8192, .theta = 1e5),
+    LLAMA_TIED("smollm2-360m", 49152, 960, 32, 15, 5, 64, 2560, 8192, .theta = 1e5),
+    LLAMA_TIED("smollm2-1.7b", 49152, 2048, 24, 32, 32, 64, 8192, 8192, .theta = 130000),
     MISTRAL("mistral-7b-v0.1", 32000, 4096, 32, 32, 8, 128, 14336, 32768, 1e4, 4096),
     MISTRAL("mistral-7b-v0.3", 32768, 4096, 32, 32, 8, 128, 14336, 32768, 1e6, 0),
     MISTRAL("mistral-nemo-12b", 131072, 5120, 40, 32, 8, 128, 14336, 131072, 1e6, 0),

@@ -147,6 +147,17 @@ static void equal_programs_hash_equal_and_others_differ(void **state) {
     plan_close(&a), plan_close(&b), plan_close(&c);
 }
 
+/* The number of transformers' _compute_dynamic_ntk_parameters for rows of 24 in a model of 16 positions. */
+static void dynamic_rope_stretches_for_rows_that_are_too_long(void **state) {
+    (void)state;
+    rope_options plain = {.type = ROPE_DEFAULT, .theta = 10000};
+    rope_options r = {.type = ROPE_DYNAMIC, .theta = 10000, .factor = 2, .original_max_positions = 16};
+    for (int i = 0; i < 8; i++)
+        assert_true(rope_inverse_frequency(&r, 16, 16, i) == rope_inverse_frequency(&plain, 16, 16, i));
+    assert_true(fabs(rope_inverse_frequency(&r, 16, 24, 1) - 0.28641497097875973) < 1e-15);
+    assert_true(fabs(rope_inverse_frequency(&r, 16, 24, 7) - 0.00015811388300841897) < 1e-18);
+}
+
 static void llama3_rope_blends_between_kept_and_stretched(void **state) {
     (void)state;
     rope_options plain = {.type = ROPE_DEFAULT, .theta = 500000};
@@ -177,6 +188,7 @@ int main(void) {
         cmocka_unit_test(lost_gradient_is_refused),
         cmocka_unit_test(equal_programs_hash_equal_and_others_differ),
         cmocka_unit_test(llama3_rope_blends_between_kept_and_stretched),
+        cmocka_unit_test(dynamic_rope_stretches_for_rows_that_are_too_long),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
