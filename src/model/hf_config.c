@@ -227,7 +227,8 @@ static status read_yarn(const reading *r, const json_t *object, const char *wher
     double by, by_all;
     const reading inner = {r->path, object};
     bool truncate;
-    if (o->theta <= 1) return refuse(r->path, "rope_theta", NULL, "more than 1 with yarn");
+    if (o->theta <= 1)
+        return ERR(ERR_INPUT, "%s: key 'rope_theta': found %g, expected more than 1 with yarn", r->path, o->theta);
     TRY(read_real(r, object, where, "beta_fast", 0, 32, &o->beta_fast));
     TRY(read_real(r, object, where, "beta_slow", 0, 1, &o->beta_slow));
     TRY(read_real(r, object, where, "mscale", 0, 0, &by));
