@@ -43,8 +43,10 @@ import safetensors
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
-                          MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+from transformers import (Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config,
+                          GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Olmo2Config,
+                          Olmo2ForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
+                          Qwen3ForCausalLM)
 
 B, T, STEPS = 3, 24, 20
 DOCUMENTS = [[5, 1, 10, 8], [9, 15], [24]]  # lengths in each row
@@ -71,14 +73,23 @@ MODELS = {
                          max_positions=128, norm_eps=1e-6, tied=False, rope_theta=10000.0),
 }
 SMALL = dict(vocab_size=50, hidden_size=24, intermediate_size=36, num_hidden_layers=3, num_attention_heads=4,
-             num_key_value_heads=2, max_position_embeddings=128)
+             num_key_value_heads=2, max_position_embeddings=128, pad_token_id=None)  # a pad token would get no gradient
 # Families with a config.json in their fixture: class of the configuration, of the model, and what differs from SMALL.
 # Windows of 6 and 7 are shorter than the rows and most documents.
 CONFIGS = {
     "mistral_window": (MistralConfig, MistralForCausalLM, dict(head_dim=10, sliding_window=6)),
     "qwen2_window": (Qwen2Config, Qwen2ForCausalLM, dict(use_sliding_window=True, sliding_window=7, max_window_layers=1)),
+    "phi3": (Phi3Config, Phi3ForCausalLM, dict(sliding_window=7)),
+    "olmo2": (Olmo2Config, Olmo2ForCausalLM, dict(rope_parameters=dict(rope_type="default", rope_theta=500000.0))),
+    "gemma2": (Gemma2Config, Gemma2ForCausalLM, dict(head_dim=10, sliding_window=6, query_pre_attn_scalar=7,
+                                                     attn_logit_softcapping=2.0, final_logit_softcapping=3.0)),
+    "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM, dict(head_dim=10, sliding_window=5, query_pre_attn_scalar=12,
+                                                         num_hidden_layers=4, sliding_window_pattern=3,
+                                                         tie_word_embeddings=True)),
+    "llama_yarn": (LlamaConfig, LlamaForCausalLM, dict(tie_word_embeddings=True, num_hidden_layers=2, rope_parameters=dict(
+        rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=32, beta_fast=4.0))),
 }
-ROW_SEED = {name: 1000 + i for i, name in enumerate([*MODELS, *CONFIGS])}
+ROW_SEED = {name: 1000 + i for i, name in enumerate(MODELS)} | {name: 1100 + i for i, name in enumerate(CONFIGS)}
 
 
 def randomize(model):
@@ -88,8 +99,8 @@ def randomize(model):
                 p.normal_(0.0, 0.2)
             elif name.endswith("bias"):
                 p.normal_(0.0, 0.1)
-            else:
-                p.normal_(1.0, 0.2)
+            else:  # Gemma adds 1 to its gains
+                p.normal_(0.0 if model.config.model_type.startswith("gemma") else 1.0, 0.2)
 
 
 def build_from_config(name):

@@ -85,7 +85,7 @@ static void presets_print(FILE *out) {
     for (size_t i = 0; model_preset_at(i); i++) {
         const model_config *c = model_preset_at(i);
         char buf[32];
-        fprintf(out, "  %-16s %-6s %8s parameters, %lld layers, hidden %lld\n", c->name,
+        fprintf(out, "  %-16s %-11s %8s parameters, %lld layers, hidden %lld\n", c->name,
                 model_family_traits(c->family)->name, str_format_count(buf, (double)model_param_count(c)),
                 (long long)c->n_layers, (long long)c->hidden);
     }

@@ -21,11 +21,20 @@ static op *emit_on_vocabulary(builder *b, op_kind k) {
     return o;
 }
 
+/* Rounded as transformers rounds it: to the type of the table. */
+static float embed_scale(const builder *b) {
+    if (!b->t->scaled_embed) return 0;
+    float root = __builtin_sqrtf((float)b->c->hidden);
+    if (b->o->compute == DTYPE_BF16) return bf16_to_f32(f32_to_bf16(root));
+    return b->o->compute == DTYPE_F16 ? f16_to_f32(f32_to_f16(root)) : root;
+}
+
 /* Each rank has the rows of its own ids, and zeros; the rank that keeps a token adds its position. So no sum has more than
  * two nonzero numbers, and every order gives the same bits. */
 static value_id write_embed(builder *b, const outer_params *w) {
     value_id x = builder_value(b, "embed", b->o->compute, SHAPE(n_tokens(b), b->c->hidden));
     op *o = emit_on_vocabulary(b, OP_EMBED);
+    o->attr.scale = b->m->embed_scale;
     op_in(o, EMBED_TOKENS, b->tokens), op_in(o, EMBED_TABLE, w->embed);
     if (w->positions) op_in(o, EMBED_DOC_START, b->doc_start), op_in(o, EMBED_POSITIONS, w->positions);
     if (b->n_ranks > 1) o->attr.n_tokens = n_own_tokens(b), o->attr.first_token = b->rank * n_own_tokens(b);
@@ -99,6 +108,7 @@ static void write_shared_loss(builder *b, const outer_params *w, value_id h, val
     op *o = emit_on_vocabulary(b, OP_UNEMBED_STATS);
     o->attr.chunk_bytes = b->o->logits_chunk_bytes;
     o->attr.logits_scale = logits_scale(b);
+    o->attr.logits_softcap = (float)b->c->final_softcap;
     op_in(o, UNEMBED_STATS_H, h), op_in(o, UNEMBED_STATS_W, w->unembed);
     op_in(o, UNEMBED_STATS_TARGETS, b->targets);
     op_out(o, UNEMBED_STATS_STATS, own);
@@ -148,6 +158,7 @@ static void write_loss(builder *b, const outer_params *w, value_id h, value_id l
     op *o = builder_emit(b, OP_UNEMBED_LOSS);
     o->attr.chunk_bytes = b->o->logits_chunk_bytes;
     o->attr.logits_scale = logits_scale(b);
+    o->attr.logits_softcap = (float)b->c->final_softcap;
     op_in(o, UNEMBED_LOSS_H, h), op_in(o, UNEMBED_LOSS_W, w->unembed), op_in(o, UNEMBED_LOSS_TARGETS, b->targets);
     op_out(o, UNEMBED_LOSS_LOSSES, losses), op_out(o, UNEMBED_LOSS_ARGMAX, argmax);
 }
@@ -425,6 +436,7 @@ static void write_generation(builder *b, const outer_params *w, section where, c
     int64_t n = s->pick ? program_get(b->p, s->pick)->shape.dim[0] : b->batch;
     s->logits = builder_value(b, "logits", DTYPE_F32, SHAPE(n, b->c->vocab));
     op *o = builder_emit(b, OP_UNEMBED_LOGITS);
+    o->attr.logits_softcap = (float)b->c->final_softcap;
     if (s->pick) o->rows = s->n_pick;
     op_in(o, UNEMBED_LOGITS_H, h), op_in(o, UNEMBED_LOGITS_W, w->unembed), op_in(o, UNEMBED_LOGITS_PICK, s->pick);
     op_out(o, UNEMBED_LOGITS_LOGITS, s->logits);
@@ -461,13 +473,21 @@ static void build_generation(builder *b, const outer_params *w) {
 
 /* ---- the whole ------------------------------------------------------------------------------------------------- */
 
-static void add_rope_table(builder *b, int64_t n_positions) {
-    if (b->t->learned_positions) return;
-    b->rope_table = program_persistent(b->p, "rope.table", DTYPE_F32, SHAPE(n_positions, b->c->head_dim), ROLE_INPUT);
+static value_id add_rope_table(builder *b, const char *name, int64_t n_positions, const rope_options *rope) {
+    value_id table = program_persistent(b->p, name, DTYPE_F32, SHAPE(n_positions, b->c->head_dim), ROLE_INPUT);
     op *t = builder_emit(b, OP_ROPE_TABLE);
     t->attr.seq_len = n_positions;
-    t->attr.rope = b->c->rope;
-    op_out(t, ROPE_TABLE_TABLE, b->rope_table);
+    t->attr.rope = *rope;
+    op_out(t, ROPE_TABLE_TABLE, table);
+    return table;
+}
+
+static void add_rope_tables(builder *b, int64_t n_positions) {
+    const rope_options local = {.theta = b->c->local_theta};
+    if (b->t->learned_positions) return;
+    b->rope_table = add_rope_table(b, "rope.table", n_positions, &b->c->rope);
+    if (b->c->window && local.theta > 0)
+        b->local_rope_table = add_rope_table(b, "rope.local_table", n_positions, &local);
 }
 
 static void build_training(builder *b, const outer_params *w, const outer_params *reference) {
@@ -510,6 +530,7 @@ status model_build(model *m, program *p, const model_config *c, const model_buil
                  .base = o->base,
                  .where = SECTION_START};
     b.batch = o->batch, b.seq_len = o->seq_len;
+    m->embed_scale = embed_scale(&b);
     share_model(&b, &o->mesh);
     outer_params w = {.blocks = mem_alloc((size_t)c->n_layers * sizeof(block_params))}, copy = w, *reference = &w;
     if (trains) add_inputs(&b);
@@ -523,7 +544,7 @@ status model_build(model *m, program *p, const model_config *c, const model_buil
         b.of_reference = false;
     }
     builder_sort_params(&b);
-    add_rope_table(&b, MAX(generates ? o->generation.context : 0, trains ? o->seq_len : 0));
+    add_rope_tables(&b, MAX(generates ? o->generation.context : 0, trains ? o->seq_len : 0));
     if (trains) build_training(&b, &w, reference);
     if (generates) build_generation(&b, &w);
     if (reference == &copy) free(copy.blocks);

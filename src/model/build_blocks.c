@@ -18,6 +18,7 @@ op *builder_emit(builder *b, op_kind k) {
     o->attr.n_kv_heads = (int)b->kv_heads;
     o->attr.head_dim = (int)c->head_dim;
     o->attr.eps = (float)c->norm_eps;
+    o->attr.gain_offset = b->t->gain_offset;
     return o;
 }
 
@@ -147,7 +148,9 @@ static value_id write_add(builder *b, const char *name, value_id x, value_id y) 
 
 static op *emit_attention(builder *b, op_kind k) {
     op *o = builder_emit(b, k);
-    o->attr.scale = 1.0f / __builtin_sqrtf((float)b->c->head_dim);
+    double scalar = b->c->query_scalar > 0 ? b->c->query_scalar : (double)b->c->head_dim;
+    o->attr.scale = 1.0f / __builtin_sqrtf((float)scalar);
+    o->attr.softcap = (float)b->c->attention_softcap;
     o->attr.window = model_layer_window(b->c, b->p->current_layer);
     return o;
 }
@@ -237,8 +240,10 @@ static value_id write_attention(builder *b, value_id x, const block_params *w) {
     value_id qkv = write_linear(b, "attn.qkv", builder_gather(b, "attn.x", x), w->qkv);
     if (b->t->qk_norm) {
         value_id normed = builder_value(b, "attn.qk_norm", b->o->compute, SHAPE(N, Q));
-        value_id rstd = builder_value(b, "attn.qk_norm.rstd", DTYPE_F32, SHAPE(N, b->heads + b->kv_heads));
+        int64_t n_norms = b->t->wide_qk_norm ? 2 : b->heads + b->kv_heads;
+        value_id rstd = builder_value(b, "attn.qk_norm.rstd", DTYPE_F32, SHAPE(N, n_norms));
         op *o = builder_emit(b, OP_QK_NORM);
+        o->attr.wide = b->t->wide_qk_norm;
         op_in(o, QK_NORM_QKV, qkv), op_in(o, QK_NORM_GQ, w->q_norm), op_in(o, QK_NORM_GK, w->k_norm);
         op_out(o, QK_NORM_Y, normed), op_out(o, QK_NORM_RSTD, rstd);
         qkv = normed;
@@ -246,7 +251,9 @@ static value_id write_attention(builder *b, value_id x, const block_params *w) {
     if (!b->t->learned_positions) {
         value_id turned = builder_value(b, "attn.rope", b->o->compute, SHAPE(N, Q));
         op *o = builder_emit(b, OP_ROPE);
-        op_in(o, ROPE_QKV, qkv), op_in(o, ROPE_TABLE, b->rope_table), op_in(o, ROPE_DOC_START, b->doc_start);
+        bool local = b->local_rope_table && model_layer_window(c, b->p->current_layer);
+        op_in(o, ROPE_QKV, qkv), op_in(o, ROPE_DOC_START, b->doc_start);
+        op_in(o, ROPE_TABLE, local ? b->local_rope_table : b->rope_table);
         op_out(o, ROPE_Y, turned);
         qkv = turned;
     }
@@ -275,6 +282,7 @@ static value_id write_mlp(builder *b, value_id x, const block_params *w) {
     op *o = builder_emit(b, b->t->gelu ? OP_GELU : OP_SWIGLU);
     SAME_PLACE(GELU_X, SWIGLU_GU);
     SAME_PLACE(GELU_Y, SWIGLU_Y);
+    o->attr.gelu_gate = b->t->gelu_gate;
     op_in(o, GELU_X, up);
     op_out(o, GELU_Y, y);
     return write_linear(b, "mlp.down", y, w->down);
@@ -326,14 +334,19 @@ value_id builder_values(builder *b, const value_params *w, value_id h) {
     return all;
 }
 
+/* x itself where the family has no norm here. */
+static value_id write_norm(builder *b, const char *name, value_id x, norm_params n) {
+    return n.gamma ? builder_norm(b, name, x, n) : x;
+}
+
 value_id builder_layers(builder *b, const outer_params *w, int64_t first, int64_t end, value_id x) {
     for (int l = (int)first; l < end; l++) {
         const block_params *k = &w->blocks[l];
         b->p->current_layer = l;
-        value_id y = builder_norm(b, "norm1", x, k->norm1);
-        x = write_add(b, "residual1", x, write_attention(b, y, k));
-        y = builder_norm(b, "norm2", x, k->norm2);
-        x = write_add(b, "residual2", x, write_mlp(b, y, k));
+        value_id y = write_attention(b, write_norm(b, "norm1", x, k->norm1), k);
+        x = write_add(b, "residual1", x, write_norm(b, "norm1_after", y, k->norm1_after));
+        y = write_mlp(b, write_norm(b, "norm2", x, k->norm2), k);
+        x = write_add(b, "residual2", x, write_norm(b, "norm2_after", y, k->norm2_after));
     }
     b->p->current_layer = -1;
     return x;

@@ -151,6 +151,11 @@ static status check_training(const model_config *c, const model_build_options *o
     int n = mesh_size(&o->mesh, AXIS_TENSOR), S = mesh_size(&o->mesh, AXIS_SEQUENCE);
     char such[64];
     TRY(model_cut_check(c, n));
+    if (n > 1 && model_family_traits(c->family)->wide_qk_norm)
+        return ERR(ERR_INPUT,
+                   "parallel.tensor: found %d with model %s, expected 1: the norm of q and k goes over all heads; use "
+                   "parallel.data or parallel.pipeline",
+                   n, c->name);
     if (S > 1 && o->seq_len % (2 * S))
         return ERR(
             ERR_INPUT,

@@ -223,16 +223,19 @@ static projection add_qkv(builder *b, int layer, const char *const *files, const
     return r;
 }
 
+/* A gain, which begins as 1 with the family's offset, or the shift beside it. */
 static value_id add_gain(builder *b, int layer, const char *name, const char *file_format, const char *ending,
                          param_init init, int64_t n) {
     char buf[NAME_BYTES];
     model_param *p = add_param(b, param_name(buf, layer, name, init == INIT_ONE ? ".g" : ".b"), SHAPE(n));
-    p->init = init;
+    p->init = init == INIT_ONE && b->t->gain_offset == 1 ? INIT_ZERO : init;
     add_file_part(b, p, layer, file_format, ending, 0, n);
     return p->value;
 }
 
+/* Without a name in files the family has no such norm. */
 static norm_params add_norm(builder *b, int layer, const char *name, const char *file_format) {
+    if (!file_format) return (norm_params){0};
     norm_params n = {.gamma = add_gain(b, layer, name, file_format, ".weight", INIT_ONE, b->c->hidden)};
     if (b->t->layernorm) n.beta = add_gain(b, layer, name, file_format, ".bias", INIT_ZERO, b->c->hidden);
     return n;
@@ -246,21 +249,26 @@ static block_params add_block(builder *b, int layer) {
     const param_slice ffn[2] = {{0, b->rank * F, F}, {F, c->ffn + b->rank * F, F}}; /* up alone, or gate|up */
     bool is_packed = !names->qkv[1];
     int n_up = t->gelu ? 1 : 2;
+    bool is_packed_up = !t->gelu && !names->up[1];
     block_params r = {0};
     r.norm1 = add_norm(b, layer, "norm1", names->norm1);
     r.qkv = is_packed ? add_qkv(b, layer, names->qkv, (int64_t[]){HD + 2 * GD}, 1)
                       : add_qkv(b, layer, names->qkv, (int64_t[]){HD, GD, GD}, 3);
     if (t->qk_norm) {
-        r.q_norm = add_gain(b, layer, "attn.q_norm", names->q_norm, ".weight", INIT_ONE, c->head_dim);
-        r.k_norm = add_gain(b, layer, "attn.k_norm", names->k_norm, ".weight", INIT_ONE, c->head_dim);
+        bool wide = t->wide_qk_norm;
+        r.q_norm = add_gain(b, layer, "attn.q_norm", names->q_norm, ".weight", INIT_ONE, wide ? HD : c->head_dim);
+        r.k_norm = add_gain(b, layer, "attn.k_norm", names->k_norm, ".weight", INIT_ONE, wide ? GD : c->head_dim);
     }
     r.out = add_projection(b, layer, "attn.out", LORA_MODULE_OUT, &names->out, (int64_t[]){C}, 1, HD, t->other_bias,
                            NULL, 0);
+    r.norm1_after = add_norm(b, layer, "norm1_after", names->norm1_after);
     r.norm2 = add_norm(b, layer, "norm2", names->norm2);
     r.up = add_projection(b, layer, t->gelu ? "mlp.up" : "mlp.gate_up", LORA_MODULE_UP, names->up,
-                          (int64_t[]){c->ffn, c->ffn}, n_up, C, t->other_bias, ffn, n_up);
+                          is_packed_up ? (int64_t[]){2 * c->ffn} : (int64_t[]){c->ffn, c->ffn}, is_packed_up ? 1 : n_up,
+                          C, t->other_bias, ffn, n_up);
     r.down = add_projection(b, layer, "mlp.down", LORA_MODULE_DOWN, &names->down, (int64_t[]){C}, 1, c->ffn,
                             t->other_bias, NULL, 0);
+    r.norm2_after = add_norm(b, layer, "norm2_after", names->norm2_after);
     return r;
 }
 

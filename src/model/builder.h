@@ -15,7 +15,7 @@ typedef struct builder {
     lora_options lora;
     base_format base;
     bool of_reference; /* the parameters being added, or the ops being written, are the reference's */
-    value_id rope_table;
+    value_id rope_table, local_rope_table; /* the latter of layers with a window */
     /* of the section being written */
     int64_t batch, seq_len; /* seq_len: tokens of a row that this rank has, of n_sequence that share it */
     int n_sequence;
@@ -47,7 +47,7 @@ typedef struct norm_params {
 } norm_params;
 
 typedef struct block_params {
-    norm_params norm1, norm2;
+    norm_params norm1, norm1_after, norm2, norm2_after; /* without a gamma: there is none */
     projection qkv, out, up, down;
     value_id q_norm, k_norm;
 } block_params;

@@ -161,8 +161,9 @@ static status read_gpt2(const reading *r, model_config *c) {
 /* ---- rotary positions ------------------------------------------------------------------------------------------ */
 
 /* transformers 5 lets a non-empty rope_scaling win over rope_parameters; so do we. */
-static status find_rope(const reading *r, const json_t **object, const char **name) {
+static status find_rope(const reading *r, bool two_ropes, const json_t **object, const char **name) {
     static const char *const names[] = {"rope_scaling", "rope_parameters"};
+    static const char full[] = "full_attention";
     *object = NULL;
     for (size_t i = 0; i < ARRAY_LENGTH(names); i++) {
         const json_t *v = get(r->root, names[i]);
@@ -170,12 +171,32 @@ static status find_rope(const reading *r, const json_t **object, const char **na
         if (*object || !v || json_object_size(v) == 0) continue;
         *object = v;
         *name = names[i];
+        if (two_ropes && json_is_object(get(v, full))) *object = get(v, full), *name = "rope_parameters.full_attention";
+        else if (two_ropes && get(v, "sliding_attention")) *object = NULL;
     }
     return OK;
 }
 
-static status read_rope_type(const reading *r, const json_t *object, const char *name, rope_type *out) {
-    static const char *const types[] = {[ROPE_DEFAULT] = "default", [ROPE_LLAMA3] = "llama3", [ROPE_LINEAR] = "linear"};
+/* Those of layers with a window are never stretched. */
+static status read_local_rope(const reading *r, model_config *c) {
+    static const char name[] = "rope_parameters.sliding_attention.";
+    const json_t *local = get(get(r->root, "rope_parameters"), "sliding_attention");
+    TRY(read_real(r, r->root, "", "rope_local_base_freq", 0, 10000, &c->local_theta));
+    if (!local) return OK;
+    TRY(read_real(r, local, name, "rope_theta", 0, c->local_theta, &c->local_theta));
+    const json_t *type = get(local, "rope_type");
+    if (type && (!json_is_string(type) || strcmp(json_string_value(type), "default") != 0))
+        return refuse(r->path, "rope_parameters.sliding_attention.rope_type", type, "\"default\"");
+    return OK;
+}
+
+static const char *const rope_types[ROPE_TYPE_COUNT] = {[ROPE_DEFAULT] = "default",
+                                                        [ROPE_LLAMA3] = "llama3",
+                                                        [ROPE_LINEAR] = "linear",
+                                                        [ROPE_YARN] = "yarn",
+                                                        [ROPE_DYNAMIC] = "dynamic"};
+
+static status read_rope_type(const reading *r, const json_t *object, const char *name, bool plain, rope_type *out) {
     const char *key;
     const json_t *v = get_any(object, NAMES("rope_type", "type"), &key);
     char full[96];
@@ -187,30 +208,55 @@ static status read_rope_type(const reading *r, const json_t *object, const char 
     }
     *out = ROPE_DEFAULT;
     if (!v) return OK;
-    for (size_t i = 0; i < ARRAY_LENGTH(types); i++)
-        if (json_is_string(v) && strcmp(json_string_value(v), types[i]) == 0) {
-            *out = (rope_type)i;
+    for (rope_type i = 0; i < (plain ? ROPE_DEFAULT + 1 : ROPE_TYPE_COUNT); i++)
+        if (json_is_string(v) && strcmp(json_string_value(v), rope_types[i]) == 0) {
+            *out = i;
             return OK;
         }
     snprintf(full, sizeof full, "%s.%s", name, key);
-    return refuse(r->path, full, v,
-                  "\"default\", \"llama3\" or \"linear\"; other ways of stretching positions are not supported");
+    return refuse(
+        r->path, full, v,
+        plain ? "\"default\": other ways of stretching positions are not supported in this family"
+              : "\"default\", \"llama3\", \"linear\", \"yarn\" or \"dynamic\"; other ways of stretching positions "
+                "are not supported");
+}
+
+static double yarn_scale(double factor, double by) { return factor <= 1 ? 1 : 0.1 * by * log(factor) + 1; }
+
+static status read_yarn(const reading *r, const json_t *object, const char *where, rope_options *o) {
+    double by, by_all;
+    const reading inner = {r->path, object};
+    bool truncate;
+    if (o->theta <= 1)
+        return ERR(ERR_INPUT, "%s: key 'rope_theta': found %g, expected more than 1 with yarn", r->path, o->theta);
+    TRY(read_real(r, object, where, "beta_fast", 0, 32, &o->beta_fast));
+    TRY(read_real(r, object, where, "beta_slow", 0, 1, &o->beta_slow));
+    TRY(read_real(r, object, where, "mscale", 0, 0, &by));
+    TRY(read_real(r, object, where, "mscale_all_dim", 0, 0, &by_all));
+    bool both = by > 0 && by_all > 0;
+    double usual = both ? yarn_scale(o->factor, by) / yarn_scale(o->factor, by_all) : yarn_scale(o->factor, 1);
+    TRY(read_real(r, object, where, "attention_factor", 0, usual, &o->attention_factor));
+    TRY(read_bool(&inner, "truncate", true, &truncate));
+    o->untruncated = !truncate;
+    return OK;
 }
 
 static status read_rope(const reading *r, model_config *c) {
     const json_t *object;
     const char *name = "";
-    char where[32];
+    char where[64];
     rope_options *o = &c->rope;
-    TRY(find_rope(r, &object, &name));
+    const model_traits *t = model_family_traits(c->family);
+    TRY(find_rope(r, t->two_ropes, &object, &name));
+    if (t->two_ropes) TRY(read_local_rope(r, c));
     snprintf(where, sizeof where, "%s.", name);
-    TRY(read_real(r, r->root, "", "rope_theta", 0, 10000, &o->theta));
+    TRY(read_real(r, r->root, "", "rope_theta", 0, t->usual_theta > 0 ? t->usual_theta : 10000, &o->theta));
     double turned;
     TRY(read_real(r, r->root, "", "partial_rotary_factor", 0, 1, &turned));
     if (object) {
         TRY(read_real(r, object, where, "rope_theta", 0, o->theta, &o->theta));
         TRY(read_real(r, object, where, "partial_rotary_factor", 0, turned, &turned));
-        TRY(read_rope_type(r, object, name, &o->type));
+        TRY(read_rope_type(r, object, name, t->plain_rope, &o->type));
     }
     if (turned != 1)
         return ERR(ERR_INPUT, "%s: key 'partial_rotary_factor': found %g, expected 1: the whole head is rotated",
@@ -218,8 +264,17 @@ static status read_rope(const reading *r, model_config *c) {
     if (o->type == ROPE_DEFAULT) return OK;
     TRY(read_real(r, object, where, "factor", 0, NAN, &o->factor));
     if (o->type == ROPE_LINEAR) return OK;
-    TRY(read_real(r, object, where, "low_freq_factor", 0, NAN, &o->low_freq_factor));
-    TRY(read_real(r, object, where, "high_freq_factor", o->low_freq_factor, NAN, &o->high_freq_factor));
+    if (o->type == ROPE_DYNAMIC) {
+        if (c->head_dim < 4)
+            return refuse(r->path, "head_dim", get(r->root, "head_dim"), "at least 4 with dynamic positions");
+        o->original_max_positions = c->max_positions;
+        return OK;
+    }
+    if (o->type == ROPE_YARN) TRY(read_yarn(r, object, where, o));
+    if (o->type == ROPE_LLAMA3) {
+        TRY(read_real(r, object, where, "low_freq_factor", 0, NAN, &o->low_freq_factor));
+        TRY(read_real(r, object, where, "high_freq_factor", o->low_freq_factor, NAN, &o->high_freq_factor));
+    }
     /* transformers 5 lets the one beside the rotary parameters win over theirs. */
     static const char key[] = "original_max_position_embeddings";
     const reading inner = {r->path, object};
@@ -263,10 +318,16 @@ static status read_layer_types(const reading *r, const json_t *types, model_conf
 static status read_windows(const reading *r, model_config *c) {
     const model_traits *t = model_family_traits(c->family);
     const json_t *types = get(r->root, "layer_types"), *from = get(r->root, "max_window_layers");
-    bool use = t->windows == WINDOWS_ALL, has_key = json_object_get(r->root, "sliding_window");
+    bool use = t->windows != WINDOWS_FROM, has_key = json_object_get(r->root, "sliding_window");
     if (t->windows == WINDOWS_NONE) return OK;
     TRY(read_size_or(r, "sliding_window", 1 << 24, has_key ? 0 : t->usual_window, &c->window));
     if (t->windows == WINDOWS_ALL) return OK;
+    if (t->windows == WINDOWS_TYPES) {
+        if (types) return read_layer_types(r, types, c);
+        TRY(read_size_or(r, "sliding_window_pattern", MODEL_LAYERS_MAX, t->usual_full_every, &c->full_every));
+        if (!c->window) c->full_every = 0;
+        return OK;
+    }
     TRY(read_bool(r, "use_sliding_window", use, &use));
     if (from && (!json_is_integer(from) || json_integer_value(from) < 0))
         return refuse(r->path, "max_window_layers", from, "a whole number");
@@ -279,6 +340,22 @@ static status read_windows(const reading *r, model_config *c) {
 }
 
 /* ---- Llama and those like it ------------------------------------------------------------------------------------- */
+
+/* Absent: the family's usual one; null: none. */
+static status read_softcap(const reading *r, const char *key, bool has, double usual, double *out) {
+    if (!has) return demand_absent(r, key, "nothing: this family has no such cap");
+    if (json_object_get(r->root, key)) usual = 0;
+    return read_real(r, r->root, "", key, 0, usual, out);
+}
+
+static status read_softcaps(const reading *r, model_config *c) {
+    const model_traits *t = model_family_traits(c->family);
+    TRY(read_softcap(r, "attn_logit_softcapping", t->attention_softcap_key, t->usual_attention_softcap,
+                     &c->attention_softcap));
+    TRY(read_softcap(r, "final_logit_softcapping", t->final_softcap_key, t->usual_final_softcap, &c->final_softcap));
+    TRY(demand_bool(r, "use_bidirectional_attention", false, "false: no token looks at those behind it"));
+    return t->query_scalar_key ? read_real(r, r->root, "", "query_pre_attn_scalar", 0, 256, &c->query_scalar) : OK;
+}
 
 static status read_llama_like(const reading *r, model_config *c) {
     const model_traits *t = model_family_traits(c->family);
@@ -299,9 +376,12 @@ static status read_llama_like(const reading *r, model_config *c) {
     TRY(read_size_or(r, "head_dim", 1024, wide ? t->usual_head_dim : c->hidden / c->n_heads, &c->head_dim));
     if (!get(r->root, "head_dim") && !wide && c->hidden % c->n_heads)
         return refuse(r->path, "num_attention_heads", get(r->root, "num_attention_heads"), "a divisor of hidden_size");
-    TRY(read_real(r, r->root, "", "rms_norm_eps", 0, 1e-6, &c->norm_eps));
-    TRY(read_bool(r, "tie_word_embeddings", false, &c->tied));
-    TRY(demand_word(r, "hidden_act", NAMES("silu", "swish"), "\"silu\""));
+    TRY(read_real(r, r->root, "", "rms_norm_eps", 0, t->usual_eps > 0 ? t->usual_eps : 1e-6, &c->norm_eps));
+    TRY(read_bool(r, "tie_word_embeddings", t->tied, &c->tied));
+    const char *activation = t->activation_key ? t->activation_key : "hidden_act";
+    if (t->gelu_gate) TRY(demand_word(r, activation, NAMES("gelu_pytorch_tanh", "gelu_new"), "\"gelu_pytorch_tanh\""));
+    else TRY(demand_word(r, activation, NAMES("silu", "swish"), "\"silu\""));
+    TRY(read_softcaps(r, c));
     /* Qwen2 has biases on q, k and v whatever its config says. */
     if (t->no_attention_bias_key)
         TRY(demand_bool(r, t->no_attention_bias_key, false, "false: attention without biases in this family"));
@@ -387,15 +467,21 @@ static void put_int(json_t *o, const char *key, int64_t n) { put(o, key, json_in
 
 static json_t *rope_json(const rope_options *r, bool with_theta) {
     json_t *o = json_object();
-    static const char *const types[] = {[ROPE_DEFAULT] = "default", [ROPE_LLAMA3] = "llama3", [ROPE_LINEAR] = "linear"};
-    put(o, "rope_type", json_string(types[r->type]));
+    put(o, "rope_type", json_string(rope_types[r->type]));
     if (with_theta) put(o, "rope_theta", json_real(r->theta));
     if (r->type != ROPE_DEFAULT) put(o, "factor", json_real(r->factor));
     if (r->type == ROPE_LLAMA3) {
         put(o, "low_freq_factor", json_real(r->low_freq_factor));
         put(o, "high_freq_factor", json_real(r->high_freq_factor));
-        put_int(o, "original_max_position_embeddings", r->original_max_positions);
     }
+    if (r->type == ROPE_YARN) {
+        put(o, "beta_fast", json_real(r->beta_fast));
+        put(o, "beta_slow", json_real(r->beta_slow));
+        put(o, "attention_factor", json_real(r->attention_factor));
+        put(o, "truncate", json_boolean(!r->untruncated));
+    }
+    if (r->type == ROPE_LLAMA3 || r->type == ROPE_YARN)
+        put_int(o, "original_max_position_embeddings", r->original_max_positions);
     return o;
 }
 
@@ -420,13 +506,22 @@ static void put_windows(json_t *o, const model_config *c) {
     if (keys == WINDOWS_NONE) return;
     put(o, "sliding_window", c->window ? json_integer(c->window) : json_null());
     if (keys == WINDOWS_ALL) return;
-    put(o, "use_sliding_window", json_boolean(c->window > 0));
-    put_int(o, "max_window_layers", c->window ? c->window_from : model_main_layers(c));
+    if (keys == WINDOWS_FROM) {
+        put(o, "use_sliding_window", json_boolean(c->window > 0));
+        put_int(o, "max_window_layers", c->window ? c->window_from : model_main_layers(c));
+    }
     json_t *types = json_array();
     for (int64_t l = 0; l < model_main_layers(c); l++)
         json_array_append_new(types, json_string(model_layer_window(c, l) ? "sliding_attention" : "full_attention"));
     put(o, "layer_types", types);
 }
+
+/* transformers takes no 256.0 for a whole number. */
+static void put_whole(json_t *o, const char *key, double x) {
+    put(o, key, x == floor(x) && x < 0x1p53 ? json_integer((json_int_t)x) : json_real(x));
+}
+
+static void put_cap(json_t *o, const char *key, double cap) { put(o, key, cap > 0 ? json_real(cap) : json_null()); }
 
 static void put_llama_like(json_t *o, const model_config *c) {
     put_int(o, "hidden_size", c->hidden);
@@ -435,16 +530,30 @@ static void put_llama_like(json_t *o, const model_config *c) {
     put_int(o, "num_key_value_heads", c->n_kv_heads);
     put_int(o, "head_dim", c->head_dim);
     put_int(o, "intermediate_size", c->ffn);
-    put_int(o, "max_position_embeddings", c->max_positions);
+    /* Dynamic positions are stretched by how much longer than these a row is. */
+    bool dynamic = c->rope.type == ROPE_DYNAMIC;
+    put_int(o, "max_position_embeddings", dynamic ? c->rope.original_max_positions : c->max_positions);
     put(o, "rms_norm_eps", json_real(c->norm_eps));
-    put(o, "hidden_act", json_string("silu"));
-    put(o, "attention_dropout", json_real(0));
     const model_traits *t = model_family_traits(c->family);
+    put(o, t->activation_key ? t->activation_key : "hidden_act",
+        json_string(t->gelu_gate ? "gelu_pytorch_tanh" : "silu"));
+    put(o, "attention_dropout", json_real(0));
+    if (t->query_scalar_key) put_whole(o, "query_pre_attn_scalar", c->query_scalar);
+    if (t->attention_softcap_key) put_cap(o, "attn_logit_softcapping", c->attention_softcap);
+    if (t->final_softcap_key) put_cap(o, "final_logit_softcapping", c->final_softcap);
     if (t->no_attention_bias_key) put(o, t->no_attention_bias_key, json_false());
     if (t->no_mlp_bias_key) put(o, t->no_mlp_bias_key, json_false());
     put_windows(o, c);
     put(o, "rope_theta", json_real(c->rope.theta));
     put(o, "rope_scaling", c->rope.type == ROPE_DEFAULT ? json_null() : rope_json(&c->rope, false));
+    if (t->two_ropes) {
+        const rope_options local = {.theta = c->local_theta};
+        put(o, "rope_local_base_freq", json_real(c->local_theta));
+        put(o, "rope_parameters",
+            json_pack("{s:o, s:o}", "full_attention", rope_json(&c->rope, true), "sliding_attention",
+                      rope_json(&local, true)));
+        return;
+    }
     put(o, "rope_parameters", rope_json(&c->rope, true));
 }
 

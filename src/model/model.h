@@ -64,6 +64,9 @@ typedef struct model_config {
     /* Layers whose queries see so many keys, themselves the last: those from window_from on, but every full_every-th layer of
      * the model sees all. 0: no layer has a window; every one of those has. */
     int64_t window, window_from, full_every;
+    double local_theta;  /* of rope in layers with a window, without stretching; 0: as in the others */
+    double query_scalar; /* scores are divided by its root; 0: head_dim */
+    double attention_softcap, final_softcap; /* of scores and of logits; 0: none */
     /* Multi-token prediction: the last so many layers are heads, each of which reads the output of the layers before all of
      * them (the trunk); head k predicts the k-th token from here. 0 and 1: an ordinary model. */
     int64_t mtp_heads;
@@ -95,15 +98,17 @@ model_config model_main_config(const model_config *c); /* of the ordinary model 
 typedef struct tensor_names {
     const char *prefix; /* that files of the bare decoder leave out */
     const char *embed, *positions, *final_norm, *unembed;
-    const char *norm1, *qkv[3], *q_norm, *k_norm, *out, *norm2; /* qkv: three tensors, or one with all rows */
-    const char *up[2], *down;                                   /* up: gate and up, or up alone */
+    /* Norms before attention and MLP and after them, where there are any; qkv: three tensors, or one with all rows. */
+    const char *norm1, *qkv[3], *q_norm, *k_norm, *out, *norm1_after, *norm2, *norm2_after;
+    const char *up[2], *down; /* up: gate and up, or one with all rows, which of gelu without a gate are those of up */
 } tensor_names;
 
 /* How config.json says which layers have a window. */
 typedef enum window_keys {
-    WINDOWS_NONE, /* it does not: no layer has one */
-    WINDOWS_ALL,  /* sliding_window: every layer */
-    WINDOWS_FROM, /* use_sliding_window: layers from max_window_layers on; or layer_types */
+    WINDOWS_NONE,  /* it does not: no layer has one */
+    WINDOWS_ALL,   /* sliding_window: every layer */
+    WINDOWS_FROM,  /* use_sliding_window: layers from max_window_layers on; or layer_types */
+    WINDOWS_TYPES, /* layer_types; where absent, every layer but each usual_full_every-th */
 } window_keys;
 
 /* What a family is made of: a row of families.def. */
@@ -114,8 +119,11 @@ typedef struct model_traits {
     bool layernorm;            /* else rmsnorm */
     bool learned_positions;    /* else rope */
     bool gelu;                 /* one up projection and gelu; else gate|up and swiglu */
+    bool gelu_gate;            /* gate|up with gelu, its tanh form, in the place of silu */
+    bool scaled_embed;         /* rows of the embedding times the root of their width */
+    float gain_offset;         /* added to the gains of norms, which begin as 1 less it */
     bool qkv_bias, other_bias; /* biases on q|k|v; on every other projection */
-    bool qk_norm;
+    bool qk_norm, wide_qk_norm; /* of q and k: every head by itself, or wide: all heads as one row */
     bool transposed_files;     /* weight files hold (in, out), as GPT-2's Conv1D does */
     bool scaled_residual_init; /* projections into the residual stream start smaller by sqrt(2 L) */
     /* what its config.json has */
@@ -124,6 +132,15 @@ typedef struct model_traits {
     const char *no_attention_bias_key, *no_mlp_bias_key; /* must be false where it is there; NULL: not looked at */
     window_keys windows;
     int64_t usual_window;                                /* where sliding_window is absent; 0: none */
+    int64_t usual_full_every;
+    bool tied;                                           /* where tie_word_embeddings is absent */
+    bool plain_rope;                                     /* positions are not stretched in this family */
+    bool two_ropes;                                      /* rotary parameters of each type of layer */
+    const char *activation_key;                          /* "hidden_act" unless given */
+    bool query_scalar_key;                               /* query_pre_attn_scalar, usually 256 */
+    double usual_eps, usual_theta;                       /* 1e-6 and 10000 unless given */
+    double usual_attention_softcap, usual_final_softcap; /* where the key is absent */
+    bool attention_softcap_key, final_softcap_key;       /* it has them at all */
     int64_t usual_head_dim;                              /* where head_dim is absent; 0: an equal share of the width */
 } model_traits;
 const model_traits *model_family_traits(model_family f);
@@ -311,6 +328,7 @@ typedef struct model {
     int n_chunks;                                          /* of layers, of all stages; 1: there is no pipeline */
     value_id tokens, targets, doc_start, weights, scalars; /* inputs of one micro-batch */
     int n_losses;
+    float embed_scale; /* of the rows of the embedding; 0: 1 */
     selection_options selection;
     model_loss loss[MTP_HEADS_MAX]; /* the first has targets and weights from above */
     /* Sequence ranks: those are of this rank's tokens, doc_start so that i % (T / S) - doc_start[i] is the position, and this is doc_start of

@@ -19,6 +19,20 @@
         .name = n, .family = FAMILY_MISTRAL, .vocab = V, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = G, \
         .head_dim = D, .ffn = F, .max_positions = P, .norm_eps = 1e-5, .rope = {.theta = base}, .window = W         \
     }
+#define OLMO2(n, C, L, H, F)                                                                                           \
+    {                                                                                                                  \
+        .name = n, .family = FAMILY_OLMO2, .vocab = 100352, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = H, \
+        .head_dim = (C) / (H), .ffn = F, .max_positions = 4096, .norm_eps = 1e-6, .rope = {                            \
+            .theta = 5e5                                                                                               \
+        }                                                                                                              \
+    }
+#define GEMMA2(n, C, L, H, G, D, F, S)                                                                         \
+    {                                                                                                          \
+        .name = n, .family = FAMILY_GEMMA2, .vocab = 256000, .hidden = C, .n_layers = L, .n_heads = H,         \
+        .n_kv_heads = G, .head_dim = D, .ffn = F, .max_positions = 8192, .norm_eps = 1e-6, .tied = true,       \
+        .rope = {.theta = 10000}, .window = 4096, .full_every = 2, .query_scalar = S, .attention_softcap = 50, \
+        .final_softcap = 30                                                                                    \
+    }
 #define QWEN25(n, V, C, L, H, G, F, E, T)                                                                         \
     {                                                                                                             \
         .name = n, .family = FAMILY_QWEN2, .vocab = V, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = G, \
@@ -33,6 +47,16 @@
             .theta = 1e6                                                                                               \
         }                                                                                                              \
     }
+#define LLAMA_TIED(n, V, C, L, H, G, D, F, P, ...)                                                                \
+    {                                                                                                             \
+        .name = n, .family = FAMILY_LLAMA, .vocab = V, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = G, \
+        .head_dim = D, .ffn = F, .max_positions = P, .norm_eps = 1e-5, .tied = true, .rope = {                    \
+            __VA_ARGS__                                                                                           \
+        }                                                                                                         \
+    }
+#define STRETCHED(times)                                                                             \
+    .type = ROPE_LLAMA3, .theta = 5e5, .factor = times, .low_freq_factor = 1, .high_freq_factor = 4, \
+    .original_max_positions = 8192
 /* Byte vocabulary (260), made for tests and for the default task. */
 #define SMALL(n, fam, C, L, H, G, D, F, T)                                                                 \
     {                                                                                                      \
@@ -48,6 +72,24 @@ static const model_config presets[] = {
     SMALL("test-llama", FAMILY_LLAMA, 64, 2, 4, 2, 16, 160, false),
     SMALL("test-qwen2", FAMILY_QWEN2, 64, 2, 4, 2, 16, 160, true),
     SMALL("test-qwen3", FAMILY_QWEN3, 64, 2, 4, 2, 32, 160, true),
+    {.name = "test-gemma2",
+     .family = FAMILY_GEMMA2,
+     .vocab = 260,
+     .hidden = 64,
+     .n_layers = 2,
+     .n_heads = 4,
+     .n_kv_heads = 2,
+     .head_dim = 16,
+     .ffn = 160,
+     .max_positions = 4096,
+     .norm_eps = 1e-6,
+     .tied = true,
+     .rope = {.theta = 10000},
+     .window = 12,
+     .full_every = 2,
+     .query_scalar = 16,
+     .attention_softcap = 50,
+     .final_softcap = 30},
     {.name = "test-mistral",
      .family = FAMILY_MISTRAL,
      .vocab = 260,
@@ -69,9 +111,61 @@ static const model_config presets[] = {
     LLAMA("llama2-13b", 32000, 5120, 40, 40, 40, 13824, 4096, 1e4),
     LLAMA("llama3-8b", 128256, 4096, 32, 32, 8, 14336, 8192, 5e5),
     LLAMA("llama3-70b", 128256, 8192, 80, 64, 8, 28672, 8192, 5e5),
+    LLAMA_TIED("llama3.2-1b", 128256, 2048, 16, 32, 8, 64, 8192, 131072, STRETCHED(32)),
+    LLAMA_TIED("llama3.2-3b", 128256, 3072, 28, 24, 8, 128, 8192, 131072, STRETCHED(32)),
+    LLAMA_TIED("smollm2-135m", 49152, 576, 30, 9, 3, 64, 1536, 8192, .theta = 1e5),
+    LLAMA_TIED("smollm2-360m", 49152, 960, 32, 15, 5, 64, 2560, 8192, .theta = 1e5),
+    LLAMA_TIED("smollm2-1.7b", 49152, 2048, 24, 32, 32, 64, 8192, 8192, .theta = 130000),
     MISTRAL("mistral-7b-v0.1", 32000, 4096, 32, 32, 8, 128, 14336, 32768, 1e4, 4096),
     MISTRAL("mistral-7b-v0.3", 32768, 4096, 32, 32, 8, 128, 14336, 32768, 1e6, 0),
     MISTRAL("mistral-nemo-12b", 131072, 5120, 40, 32, 8, 128, 14336, 131072, 1e6, 0),
+    {.name = "phi-3-mini-4k",
+     .family = FAMILY_PHI3,
+     .vocab = 32064,
+     .hidden = 3072,
+     .n_layers = 32,
+     .n_heads = 32,
+     .n_kv_heads = 32,
+     .head_dim = 96,
+     .ffn = 8192,
+     .max_positions = 4096,
+     .norm_eps = 1e-5,
+     .rope = {.theta = 10000},
+     .window = 2047},
+    {.name = "phi-4",
+     .family = FAMILY_PHI3,
+     .vocab = 100352,
+     .hidden = 5120,
+     .n_layers = 40,
+     .n_heads = 40,
+     .n_kv_heads = 10,
+     .head_dim = 128,
+     .ffn = 17920,
+     .max_positions = 16384,
+     .norm_eps = 1e-5,
+     .rope = {.theta = 250000}},
+    OLMO2("olmo-2-1b", 2048, 16, 16, 8192),
+    OLMO2("olmo-2-7b", 4096, 32, 32, 11008),
+    OLMO2("olmo-2-13b", 5120, 40, 40, 13824),
+    GEMMA2("gemma-2-2b", 2304, 26, 8, 4, 256, 9216, 256),
+    GEMMA2("gemma-2-9b", 3584, 42, 16, 8, 256, 14336, 256),
+    {.name = "gemma-3-1b",
+     .family = FAMILY_GEMMA3,
+     .vocab = 262144,
+     .hidden = 1152,
+     .n_layers = 26,
+     .n_heads = 4,
+     .n_kv_heads = 1,
+     .head_dim = 256,
+     .ffn = 6912,
+     .max_positions = 32768,
+     .norm_eps = 1e-6,
+     .tied = true,
+     .rope = {.theta = 1e6},
+     .window = 512,
+     .full_every = 6,
+     .local_theta = 10000,
+     .query_scalar = 256},
     QWEN25("qwen2.5-0.5b", 151936, 896, 24, 14, 2, 4864, 1e-6, true),
     QWEN25("qwen2.5-1.5b", 151936, 1536, 28, 12, 2, 8960, 1e-6, true),
     QWEN25("qwen2.5-3b", 151936, 2048, 36, 16, 2, 11008, 1e-6, true),

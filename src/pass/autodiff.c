@@ -280,6 +280,7 @@ static void backward_table(differ *d, const op *f, value_id table, value_id toke
     SAME_PLACE(EMBED_BWD_TOKENS, EMBED_BWD_ADD_TOKENS);
     SAME_PLACE(EMBED_BWD_DY, EMBED_BWD_ADD_DY);
     SAME_PLACE(EMBED_BWD_DTABLE, EMBED_BWD_ADD_DTABLE);
+    o->attr.scale = d->options->model->embed_scale; /* f is the loss where another stage has the embedding */
     op_in(o, EMBED_BWD_TOKENS, tokens), op_in(o, EMBED_BWD_DY, dy);
     op_out(o, EMBED_BWD_DTABLE, dtable);
     differ_finish(d, table, f);

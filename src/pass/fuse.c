@@ -67,7 +67,7 @@ SAME_PLACE(QK_NORM_BWD_DGK, QK_NORM_ROPE_BWD_DGK);
 
 /* qk_norm, rope -> qk_norm_rope. The backward of the norm reads its input, so nothing else needs the value between them. */
 static bool fuse_rotation(const op *a, const op *b, const unsigned *readers, op *out) {
-    if (a->kind != OP_QK_NORM || b->kind != OP_ROPE || b->attr.inverse) return false;
+    if (a->kind != OP_QK_NORM || a->attr.wide || b->kind != OP_ROPE || b->attr.inverse) return false;
     if (b->in[ROPE_QKV] != a->out[QK_NORM_Y] || readers[a->out[QK_NORM_Y]] != 1 || a->section != b->section)
         return false;
     *out = *a;
@@ -79,7 +79,8 @@ static bool fuse_rotation(const op *a, const op *b, const unsigned *readers, op 
 
 /* rope back, qk_norm_bwd -> qk_norm_rope_bwd. */
 static bool fuse_rotation_back(const op *a, const op *b, const unsigned *readers, op *out) {
-    if (a->kind != OP_ROPE || !a->attr.inverse || b->kind != OP_QK_NORM_BWD || b->in[QK_NORM_BWD_DY] != a->out[ROPE_Y])
+    if (a->kind != OP_ROPE || !a->attr.inverse || b->kind != OP_QK_NORM_BWD || b->attr.wide ||
+        b->in[QK_NORM_BWD_DY] != a->out[ROPE_Y])
         return false;
     if (readers[a->out[ROPE_Y]] != 1 || a->section != b->section) return false;
     *out = *b;

@@ -144,7 +144,8 @@ void op_row_sums(const program *p, const op *o, int64_t *n_rows, int64_t *line) 
     case OP_QK_NORM_ROPE_BWD:
         x = o->in[QK_NORM_BWD_QKV];
         width = heads;
-        *line = (!!o->out[QK_NORM_BWD_DGQ] + !!o->out[QK_NORM_BWD_DGK]) * (int64_t)o->attr.head_dim;
+        *line = o->out[QK_NORM_BWD_DGQ] ? count_of(p, o->out[QK_NORM_BWD_DGQ]) : 0;
+        if (o->out[QK_NORM_BWD_DGK]) *line += count_of(p, o->out[QK_NORM_BWD_DGK]);
         break;
     default:
         ASSERT(o->kind == OP_BIAS_GRAD);
@@ -180,9 +181,30 @@ int64_t op_dropout_place(const op *o, int64_t row, int64_t columns) {
 }
 float op_dropout_factor(const op *o) { return 1.0f / (1.0f - o->attr.rate); }
 
-double rope_inverse_frequency(const rope_options *r, int head_dim, int i) {
-    double freq = 1.0 / pow(r->theta, 2.0 * i / head_dim);
+/* The pair that turns so many times in the original positions, as a real number. */
+static double yarn_pair(const rope_options *r, int head_dim, double turns) {
+    return head_dim * log((double)r->original_max_positions / (turns * 2 * M_PI)) / (2 * log(r->theta));
+}
+
+/* Pairs before `low` keep their frequency, those from `high` on are stretched, and between them it is a line. */
+static double yarn_frequency(const rope_options *r, double freq, int head_dim, int i) {
+    double low = yarn_pair(r, head_dim, r->beta_fast), high = yarn_pair(r, head_dim, r->beta_slow);
+    if (!r->untruncated) low = floor(low), high = ceil(high);
+    low = fmax(low, 0), high = fmin(high, head_dim - 1);
+    if (low == high) high += 0.001;
+    double stretched = fmin(fmax((i - low) / (high - low), 0), 1);
+    return freq / r->factor * stretched + freq * (1 - stretched);
+}
+
+double rope_inverse_frequency(const rope_options *r, int head_dim, int64_t n_positions, int i) {
+    double theta = r->theta;
+    if (r->type == ROPE_DYNAMIC && n_positions > r->original_max_positions) {
+        double longer = (double)n_positions / (double)r->original_max_positions;
+        theta *= pow(r->factor * longer - (r->factor - 1), (double)head_dim / (head_dim - 2));
+    }
+    double freq = 1.0 / pow(theta, 2.0 * i / head_dim);
     if (r->type == ROPE_LINEAR) return freq / r->factor;
+    if (r->type == ROPE_YARN) return yarn_frequency(r, freq, head_dim, i);
     if (r->type != ROPE_LLAMA3) return freq;
     /* Llama 3.1: stretches long wavelengths by `factor`, keeps short ones, and blends between them. */
     double wavelength = 2 * M_PI / freq, original = (double)r->original_max_positions;

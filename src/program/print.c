@@ -77,6 +77,9 @@ uint64_t program_hash(const program *p) {
         if (op_is_comm(o->kind)) h = mix_comm(h, p, o);
         if (is_adapter(o->kind)) h = mix_adapter(h, o);
         if (o->attr.window || o->attr.softcap > 0) h = mix(mix(h, (uint64_t)o->attr.window), bits_of(o->attr.softcap));
+        if (o->attr.logits_softcap > 0) h = mix(h, bits_of(o->attr.logits_softcap));
+        if (o->attr.gain_offset > 0 || o->attr.wide || o->attr.gelu_gate)
+            h = mix(h, bits_of(o->attr.gain_offset) << 2 | (uint64_t)o->attr.wide << 1 | o->attr.gelu_gate);
         if (o->rows) h = mix(h, o->rows);
         for (int k = 0; k < OP_MAX_IN; k++) h = mix(h, o->in[k]);
         for (int k = 0; k < OP_MAX_OUT; k++) h = mix(h, o->out[k]);

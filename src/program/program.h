@@ -134,29 +134,38 @@ enum {
     TAG_ANSWER,   /* evaluation: losses and best tokens, from the last stage to all others */
 };
 
-/* How positions become angles; llama3 stretches low frequencies as Llama 3.1 does. */
-typedef enum rope_type { ROPE_DEFAULT, ROPE_LLAMA3, ROPE_LINEAR } rope_type;
+/* How positions become angles; llama3 stretches low frequencies as Llama 3.1 does, yarn those that turn less than beta_fast times
+ * in the original positions, dynamic the base where a row is longer than the original positions. */
+typedef enum rope_type { ROPE_DEFAULT, ROPE_LLAMA3, ROPE_LINEAR, ROPE_YARN, ROPE_DYNAMIC, ROPE_TYPE_COUNT } rope_type;
 typedef struct rope_options {
     rope_type type;
     double theta;
-    double factor, low_freq_factor, high_freq_factor; /* llama3; linear uses factor */
+    double factor, low_freq_factor, high_freq_factor; /* llama3; the other types use factor */
     int64_t original_max_positions;
+    double beta_fast, beta_slow; /* yarn */
+    double attention_factor;     /* yarn: of cosines and sines; 0: 1 */
+    bool untruncated;            /* yarn: the bounds between kept and stretched are no whole numbers */
 } rope_options;
-/* The inverse frequency of pair i of head_dim / 2, in double. */
-double rope_inverse_frequency(const rope_options *r, int head_dim, int i);
+/* The inverse frequency of pair i of head_dim / 2, in double, in a table of n_positions rows. */
+double rope_inverse_frequency(const rope_options *r, int head_dim, int64_t n_positions, int i);
+static inline double rope_amplitude(const rope_options *r) { return r->attention_factor > 0 ? r->attention_factor : 1; }
 
 /* Constants of an op. Each op reads the few that concern it. */
 typedef struct op_attr {
     int64_t batch, seq_len;            /* attention, rope, embed: N = batch * seq_len */
     int n_heads, n_kv_heads, head_dim; /* attention, rope, qk_norm */
     float eps;                         /* norms, adamw */
-    float scale;                       /* attention: 1 / sqrt(D); lora_* */
+    float scale;                       /* attention: 1 / sqrt(D); lora_*; embed: of the table's rows, 0: 1 */
+    float gain_offset;                 /* rms norms: added to every gain */
+    bool wide;                         /* qk_norm: one norm over all q heads and one over all k heads */
+    bool gelu_gate;                    /* swiglu: gelu, its tanh form, in the place of silu */
     int64_t window;                    /* attention: a query sees so many keys, itself the last; 0: all of its document */
     float softcap;                     /* attention: scores become softcap * tanh(score / softcap); 0: they stay */
     bool inverse;                      /* rope */
     rope_options rope;                 /* rope_table */
     int64_t chunk_bytes;               /* unembed_loss: budget for one chunk of logits and their gradient */
     float logits_scale;                /* unembed_loss, _stats, _grad: logits are multiplied by it; 0: they are not */
+    float logits_softcap;              /* unembed_*: before that logits become cap * tanh(logit / cap); 0: they stay */
     float beta1, beta2, weight_decay;  /* adamw; weight_decay 0 on norms and biases */
     float lr_scale;                    /* adamw: multiplies the learning rate; 0: it does not */
     uint64_t noise_key;                /* stochastic rounding, dropout: which tensor this is */

@@ -367,12 +367,15 @@ static status check_qk_norm(const checker *c, value_id qkv, value_id gq, value_i
     const op_attr *a = &c->o->attr;
     const value_id gains[] = {gq, gk};
     TRY(check_heads(c, qkv));
-    for (int i = 0; i < 2; i++)
-        REQUIRE(is_shape1(c, gains[i], a->head_dim) && same_type(c, qkv, gains[i]),
-                "gain is not (D) of the rows' dtype", gains[i]);
+    for (int i = 0; i < 2; i++) {
+        int64_t width = a->head_dim * (int64_t)(!a->wide ? 1 : i ? a->n_kv_heads : a->n_heads);
+        REQUIRE(is_shape1(c, gains[i], width) && same_type(c, qkv, gains[i]),
+                "gain is not (D), or wide (H D) and (G D), of the rows' dtype", gains[i]);
+    }
     TRY(verify_like(c, qkv, y));
-    REQUIRE(has_type(c, rstd, DTYPE_F32) && is_shape2(c, rstd, sh(c, qkv)->dim[0], a->n_heads + a->n_kv_heads),
-            "rstd is not (N, H + G)", rstd);
+    int64_t n_norms = a->wide ? 2 : a->n_heads + a->n_kv_heads;
+    REQUIRE(has_type(c, rstd, DTYPE_F32) && is_shape2(c, rstd, sh(c, qkv)->dim[0], n_norms),
+            "rstd is not (N, H + G), or wide (N, 2)", rstd);
     return OK;
 }
 

@@ -240,10 +240,10 @@ static void windows_and_caps(dtype type, const dims *shapes, size_t n) {
     limits.window = 0, limits.softcap = 0;
 }
 
-#define LIMITED(name, type)                                                                                         \
-    static void windows_and_soft_caps_of_##name##_match_double_reference(void **state) {                            \
-        static const dims shapes[] = {{2, 7, 3, 3, 10}, {2, 65, 4, 2, 24}, {1, 190, 8, 1, 32}, {1, 257, 3, 1, 72}}; \
-        windows_and_caps(type, shapes, ARRAY_LENGTH(shapes));                                                       \
+#define LIMITED(name, type)                                                                     \
+    static void windows_and_soft_caps_of_##name##_match_double_reference(void **state) {        \
+        static const dims shapes[] = {{2, 7, 3, 3, 10}, {2, 65, 4, 2, 24}, {1, 190, 8, 1, 32}}; \
+        windows_and_caps(type, shapes, ARRAY_LENGTH(shapes));                                   \
     }
 LIMITED(fp32, DTYPE_F32)
 LIMITED(bf16, DTYPE_BF16)
@@ -262,7 +262,6 @@ static void long_rows_with_a_window_are_cut_and_added(void **state) {
     check(&pieces, DTYPE_BF16, one, 1.5, 91);
     limits.window = 700;
     check(&segments, DTYPE_F32, one, 1.0, 92);
-    check(&segments, DTYPE_BF16, one, 1.0, 93);
     limits.window = 0, limits.softcap = 0;
     free(packed);
     free(one);

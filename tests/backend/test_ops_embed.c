@@ -156,12 +156,12 @@ static void test_rows_of_one_id_are_added_in_order_of_occurrence(void **state) {
 
 /* EMBED_BWD is the transpose of EMBED: <embed(table), w> = <table, embed_bwd(w)>, which for a linear op is the whole
  * of what finite differences could show. */
-static void test_embed_bwd_is_the_transpose_of_embed(void **state) {
+static void check_transpose(float scale) {
     setup s = setups[2];
     int64_t N = s.B * s.T;
     int32_t *tokens = make_tokens(&s);
-    op_case *f = op_case_open(OP_EMBED, &(op_attr){.batch = s.B, .seq_len = s.T}),
-            *b = op_case_open(OP_EMBED_BWD, &(op_attr){0});
+    op_case *f = op_case_open(OP_EMBED, &(op_attr){.batch = s.B, .seq_len = s.T, .scale = scale}),
+            *b = op_case_open(OP_EMBED_BWD, &(op_attr){.scale = scale});
     op_case_ints(f, EMBED_TOKENS, SHAPE(N), tokens);
     op_case_random(f, EMBED_TABLE, DTYPE_F32, SHAPE(s.V, s.C), 1, 8);
     op_case_output(f, EMBED_X, DTYPE_F32, SHAPE(N, s.C));
@@ -174,6 +174,10 @@ static void test_embed_bwd_is_the_transpose_of_embed(void **state) {
                  *table = op_case_input_values(f, EMBED_TABLE);
     const double *dtable = op_case_values(b, EMBED_BWD_DTABLE);
     double left = 0, right = 0, size = 0;
+    for (int64_t i = 0; i < N * s.C; i++) {
+        double want = table[tokens[i / s.C] * s.C + i % s.C] * (scale > 0 ? (double)scale : 1);
+        assert_true(fabs(x[i] - want) <= U32 * fabs(want));
+    }
     for (int64_t i = 0; i < N * s.C; i++) left += x[i] * w[i], size += fabs(x[i] * w[i]);
     for (int64_t i = 0; i < s.V * s.C; i++) right += table[i] * dtable[i];
     assert_true(fabs(left - right) <= 64 * U32 * size); /* chains of up to N / 2 = 60 fp32 additions */
@@ -183,6 +187,9 @@ static void test_embed_bwd_is_the_transpose_of_embed(void **state) {
     free(tokens);
 }
 
+static void test_embed_bwd_is_the_transpose_of_embed(void **state) { check_transpose(0); }
+static void test_scaled_rows_have_scaled_gradients(void **state) { check_transpose(5.65f); }
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_embed_takes_rows_and_adds_positions),
@@ -190,6 +197,7 @@ int main(void) {
         cmocka_unit_test(test_position_bwd_sums_rows_by_position_in_the_document),
         cmocka_unit_test(test_rows_of_one_id_are_added_in_order_of_occurrence),
         cmocka_unit_test(test_embed_bwd_is_the_transpose_of_embed),
+        cmocka_unit_test(test_scaled_rows_have_scaled_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -585,8 +585,55 @@ static void test_qk_norm_rope_and_its_backward_norm_and_turn_every_head(void **s
             }
 }
 
+/* A gain and an offset that is added to it give the bits of their sum as the gain. */
+static void test_an_offset_of_gains_is_a_gain(void **state) {
+    enum { N = 37, H = 3, G = 1, D = 24, C = (H + 2 * G) * D, P = 40 };
+    static const op_kind kinds[] = {OP_RMSNORM,     OP_RMSNORM_BWD,  OP_QK_NORM,
+                                    OP_QK_NORM_BWD, OP_QK_NORM_ROPE, OP_QK_NORM_ROPE_BWD};
+    static const char *const outputs[] = {"y rstd", "dx dgamma", "y rstd", "dqkv dgq dgk", "y rstd", "dqkv dgq dgk"};
+    int32_t doc_start[N];
+    double gains[2][C];
+    for (int i = 0; i < N; i++) doc_start[i] = i / 5 * 5;
+    for (int i = 0; i < C; i++)
+        gains[0][i] = 0.125 * (i % 13 - 6), gains[1][i] = gains[0][i] + 1; /* exact in every type */
+    for (size_t k = 0; k < ARRAY_LENGTH(kinds) * ARRAY_LENGTH(check_types); k++) {
+        op_kind kind = kinds[k / ARRAY_LENGTH(check_types)];
+        dtype type = check_types[k % ARRAY_LENGTH(check_types)];
+        bool heads = k / ARRAY_LENGTH(check_types) > 1;
+        op_case *t[2];
+        for (int whole = 0; whole < 2; whole++) {
+            op_attr a = {.batch = 1, .seq_len = N, .n_heads = H, .n_kv_heads = G, .head_dim = D, .eps = EPS};
+            a.gain_offset = whole ? 0 : 1;
+            op_case *c = t[whole] = op_case_open(kind, &a);
+            for (int n = 0; n < op_input_count(kind); n++) {
+                const char *name = op_input_name(kind, n);
+                if (name[0] == 'g') op_case_floats(c, n, type, SHAPE(heads ? D : C), gains[whole]);
+                else if (!strcmp(name, "doc_start")) op_case_ints(c, n, SHAPE(N), doc_start);
+                else if (!strcmp(name, "table")) op_case_random(c, n, DTYPE_F32, SHAPE(P, D), 1, 4);
+                else if (!strcmp(name, "rstd"))
+                    op_case_random(c, n, DTYPE_F32, heads ? SHAPE(N, H + G) : SHAPE(N), 1, 5);
+                else if (strcmp(name, "dres")) op_case_random(c, n, type, SHAPE(N, C), 1, 6 + (uint64_t)n);
+            }
+            for (int n = 0; n < op_output_count(kind); n++) {
+                const char *name = op_output_name(kind, n);
+                bool gain = name[0] == 'd' && name[1] == 'g', stat = !strcmp(name, "rstd");
+                if (!strstr(outputs[k / ARRAY_LENGTH(check_types)], name)) continue;
+                op_case_output(c, n, gain || stat ? DTYPE_F32 : type,
+                               gain   ? SHAPE(heads ? D : C)
+                               : stat ? (heads ? SHAPE(N, H + G) : SHAPE(N))
+                                      : SHAPE(N, C));
+            }
+            op_case_run(c, 2);
+        }
+        check_equal_bits(t[0], 0, t[1], 0, (size_t)(N * C), op_name(kind));
+        op_case_close(t[0]);
+        op_case_close(t[1]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_an_offset_of_gains_is_a_gain),
         cmocka_unit_test(test_the_backward_formula_is_the_slope_of_the_definition),
         cmocka_unit_test(test_norms_match_their_definition),
         cmocka_unit_test(test_add_rmsnorms_of_fp32_round_the_sum_first),

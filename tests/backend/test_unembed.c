@@ -38,10 +38,12 @@ static int32_t *targets_make(const dims *d, uint64_t seed, bool outside) {
 
 static bool trained(const dims *d, int32_t t) { return t >= 0 && t < d->V; }
 
+static double softcap; /* of the logits of the cases at hand; 0: none */
+
 /* Any of the outputs may be NULL. */
 static void reference(const dims *d, const double *h, const double *w, const int32_t *targets, const double *weights,
                       double seed, double *losses, int32_t *argmax, double *dh, double *dw) {
-    double *x = new_doubles(d->V);
+    double *x = new_doubles(d->V), *slope = new_doubles(d->V);
     if (dh) memset(dh, 0, (size_t)(d->N * d->C) * sizeof *dh);
     if (dw) memset(dw, 0, (size_t)(d->V * d->C) * sizeof *dw);
     for (int64_t i = 0; i < d->N; i++) {
@@ -50,6 +52,8 @@ static void reference(const dims *d, const double *h, const double *w, const int
         for (int64_t v = 0; v < d->V; v++) {
             x[v] = 0;
             for (int64_t c = 0; c < d->C; c++) x[v] += h[i * d->C + c] * w[v * d->C + c];
+            slope[v] = 1 - (softcap ? pow(tanh(x[v] / softcap), 2) : 0);
+            if (softcap) x[v] = softcap * tanh(x[v] / softcap);
             if (x[v] > x[best]) best = v;
         }
         double top = x[best];
@@ -59,7 +63,7 @@ static void reference(const dims *d, const double *h, const double *w, const int
         if (losses) losses[i] = trained(d, targets[i]) ? top + log(sum) - target : 0;
         if (!dh || !trained(d, targets[i])) continue;
         for (int64_t v = 0; v < d->V; v++) {
-            double g = (weights ? weights[i] : 1) * seed * (x[v] / sum - (v == targets[i]));
+            double g = (weights ? weights[i] : 1) * seed * (x[v] / sum - (v == targets[i])) * slope[v];
             for (int64_t c = 0; c < d->C; c++) {
                 dh[i * d->C + c] += g * w[v * d->C + c];
                 dw[v * d->C + c] += g * h[i * d->C + c];
@@ -67,6 +71,7 @@ static void reference(const dims *d, const double *h, const double *w, const int
         }
     }
     free(x);
+    free(slope);
 }
 
 static const dims SHAPES[] = {{1, 8, 3}, {7, 20, 64}, {33, 65, 1000}, {12, 16, 4096}, {9, 24, 4099}, {70, 17, 130}};
@@ -79,7 +84,7 @@ static int64_t chunk_bytes(const dims *d, int choice) {
 }
 
 static op_case *forward_case(const dims *d, dtype t, int64_t bytes, const int32_t *targets, bool argmax) {
-    op_case *f = op_case_open(OP_UNEMBED_LOSS, &(op_attr){.chunk_bytes = bytes});
+    op_case *f = op_case_open(OP_UNEMBED_LOSS, &(op_attr){.chunk_bytes = bytes, .logits_softcap = (float)softcap});
     op_case_random(f, UNEMBED_LOSS_H, t, SHAPE(d->N, d->C), 1.0, 11);
     op_case_random(f, UNEMBED_LOSS_W, t, SHAPE(d->V, d->C), 0.5, 12);
     op_case_ints(f, UNEMBED_LOSS_TARGETS, SHAPE(d->N), targets);
@@ -127,7 +132,8 @@ static void set_weights(op_case *c, int64_t N) {
 
 static op_case *gradient_case(const gradient_setup *g, const int32_t *targets) {
     const dims *d = &g->d;
-    op_case *c = op_case_open(OP_UNEMBED_LOSS_GRAD, &(op_attr){.chunk_bytes = g->chunk_bytes});
+    op_case *c =
+        op_case_open(OP_UNEMBED_LOSS_GRAD, &(op_attr){.chunk_bytes = g->chunk_bytes, .logits_softcap = (float)softcap});
     op_case_random(c, UNEMBED_LOSS_GRAD_H, g->type, SHAPE(d->N, d->C), 1.0, 21);
     op_case_random(c, UNEMBED_LOSS_GRAD_W, g->type, SHAPE(d->V, d->C), 0.5, 22);
     op_case_ints(c, UNEMBED_LOSS_GRAD_TARGETS, SHAPE(d->N), targets);
@@ -230,8 +236,7 @@ static void seed_scales_the_gradient(void **state) {
 
 /* (f(x + e) - f(x - e)) / 2e of the loop in double, f = sum of weight * loss: truncation e^2 and rounding 1e-11 are far
  * under fp32's own error. */
-static void gradient_matches_finite_differences(void **state) {
-    (void)state;
+static void check_finite_differences(void) {
     gradient_setup g = {{9, 10, 50}, DTYPE_F32, DTYPE_F32, 800, true, 1.0f};
     const dims *d = &g.d;
     int32_t *targets = targets_make(d, 5, false);
@@ -257,6 +262,26 @@ static void gradient_matches_finite_differences(void **state) {
     op_case_close(c);
     free(targets);
     free(losses);
+}
+
+static void gradient_matches_finite_differences(void **state) {
+    (void)state;
+    check_finite_differences();
+}
+
+/* A cap under most logits, so that every one is bent: losses, and gradients in one piece and in chunks. */
+static void a_soft_cap_bends_logits_and_their_gradients(void **state) {
+    (void)state;
+    softcap = 1.5;
+    for (size_t t = 0; t < 2; t++)
+        for (int k = 0; k < N_CHUNKINGS; k++) {
+            dtype type = t ? DTYPE_BF16 : DTYPE_F32;
+            check_losses(&SHAPES[2], type, k, false);
+            gradient_setup g = {SHAPES[2], type, type, chunk_bytes(&SHAPES[2], k), true, 1.0f};
+            check_gradient(&g, false);
+        }
+    check_finite_differences();
+    softcap = 0;
 }
 
 static void nothing_trained_on_gives_zeros(void **state) {
@@ -483,6 +508,7 @@ int main(void) {
         cmocka_unit_test(bf16_weight_gradient_is_rounded_once),
         cmocka_unit_test(seed_scales_the_gradient),
         cmocka_unit_test(gradient_matches_finite_differences),
+        cmocka_unit_test(a_soft_cap_bends_logits_and_their_gradients),
         cmocka_unit_test(nothing_trained_on_gives_zeros),
         cmocka_unit_test(argmax_takes_the_lowest_of_equals),
         cmocka_unit_test(minus_infinity_is_a_weight_of_zero),

@@ -147,6 +147,17 @@ static void equal_programs_hash_equal_and_others_differ(void **state) {
     plan_close(&a), plan_close(&b), plan_close(&c);
 }
 
+/* The number of transformers' _compute_dynamic_ntk_parameters for rows of 24 in a model of 16 positions. */
+static void dynamic_rope_stretches_for_rows_that_are_too_long(void **state) {
+    (void)state;
+    rope_options plain = {.type = ROPE_DEFAULT, .theta = 10000};
+    rope_options r = {.type = ROPE_DYNAMIC, .theta = 10000, .factor = 2, .original_max_positions = 16};
+    for (int i = 0; i < 8; i++)
+        assert_true(rope_inverse_frequency(&r, 16, 16, i) == rope_inverse_frequency(&plain, 16, 16, i));
+    assert_true(fabs(rope_inverse_frequency(&r, 16, 24, 1) - 0.28641497097875973) < 1e-15);
+    assert_true(fabs(rope_inverse_frequency(&r, 16, 24, 7) - 0.00015811388300841897) < 1e-18);
+}
+
 static void llama3_rope_blends_between_kept_and_stretched(void **state) {
     (void)state;
     rope_options plain = {.type = ROPE_DEFAULT, .theta = 500000};
@@ -156,11 +167,12 @@ static void llama3_rope_blends_between_kept_and_stretched(void **state) {
                       .low_freq_factor = 1,
                       .high_freq_factor = 4,
                       .original_max_positions = 8192};
-    assert_true(rope_inverse_frequency(&r, 128, 0) == rope_inverse_frequency(&plain, 128, 0)); /* short wave kept */
-    double last = rope_inverse_frequency(&plain, 128, 63);
-    assert_true(fabs(rope_inverse_frequency(&r, 128, 63) - last / 8) < 1e-18); /* long wave stretched */
+    assert_true(rope_inverse_frequency(&r, 128, 1, 0) ==
+                rope_inverse_frequency(&plain, 128, 1, 0)); /* short wave kept */
+    double last = rope_inverse_frequency(&plain, 128, 1, 63);
+    assert_true(fabs(rope_inverse_frequency(&r, 128, 1, 63) - last / 8) < 1e-18); /* long wave stretched */
     for (int i = 1; i < 64; i++)
-        assert_true(rope_inverse_frequency(&r, 128, i) < rope_inverse_frequency(&r, 128, i - 1));
+        assert_true(rope_inverse_frequency(&r, 128, 1, i) < rope_inverse_frequency(&r, 128, 1, i - 1));
 }
 
 int main(void) {
@@ -176,6 +188,7 @@ int main(void) {
         cmocka_unit_test(lost_gradient_is_refused),
         cmocka_unit_test(equal_programs_hash_equal_and_others_differ),
         cmocka_unit_test(llama3_rope_blends_between_kept_and_stretched),
+        cmocka_unit_test(dynamic_rope_stretches_for_rows_that_are_too_long),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

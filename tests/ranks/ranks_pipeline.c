@@ -123,6 +123,7 @@ static void check_stages(void) {
     check_one((cell){"test-llama", layers, PRECISION_BF16, 3, NULL}, 0);
     check_one((cell){"test-gpt2", layers, PRECISION_BF16_SR, 4, NULL}, 0);
     check_one((cell){"test-qwen2", layers, PRECISION_FP32, 1, NULL}, 0);
+    check_one((cell){"test-gemma2", layers, PRECISION_FP32, 2, NULL}, 0); /* a tied table whose rows are scaled */
     check_head();
     if (S == 2) check_one((cell){"test-llama", many, PRECISION_FP32, 4, three}, 0);
 }

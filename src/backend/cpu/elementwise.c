@@ -117,6 +117,7 @@ typedef struct rows_job {
     int64_t n_positions;   /* of table */
     int64_t n_rows, width; /* width: elements of a row of y, or F */
     int64_t rows_per_task;
+    bool is_gelu; /* the gate of swiglu */
 } rows_job;
 
 static void rows_run(backend_context *c, rows_job *j, pool_fn fn) {
@@ -148,33 +149,47 @@ void cpu_kernel_ADD_BIAS(backend_context *c, const kernel_call *k) {
     rows_run(c, &j, add_bias_task);
 }
 
-VEC_INLINE vec swiglu_vec(dtype t, const void *gate, const void *up, size_t i, size_t lanes) {
+VEC_INLINE vec swiglu_vec(dtype t, bool is_gelu, const void *gate, const void *up, size_t i, size_t lanes) {
     vec g = typed_load(gate, t, i, lanes);
-    return g / (1.0f + vec_exp1(-g)) * typed_load(up, t, i, lanes);
+    return (is_gelu ? gelu(g) : g / (1.0f + vec_exp1(-g))) * typed_load(up, t, i, lanes);
 }
 
-VEC_INLINE void swiglu_row(dtype t, void *y, const void *gate, const void *up, size_t n) {
+VEC_INLINE void gated_row(dtype t, bool is_gelu, void *y, const void *gate, const void *up, size_t n) {
     size_t whole = n - n % (UNROLL * VEC_WIDTH);
     for (size_t i = 0; i < whole; i += UNROLL * VEC_WIDTH) {
         vec r[UNROLL];
-        for (size_t u = 0; u < UNROLL; u++) r[u] = swiglu_vec(t, gate, up, i + u * VEC_WIDTH, VEC_WIDTH);
+        for (size_t u = 0; u < UNROLL; u++) r[u] = swiglu_vec(t, is_gelu, gate, up, i + u * VEC_WIDTH, VEC_WIDTH);
         for (size_t u = 0; u < UNROLL; u++) typed_store(y, t, i + u * VEC_WIDTH, VEC_WIDTH, r[u]);
     }
-    EACH_VEC(i, lanes, n - whole, { typed_store(y, t, whole + i, lanes, swiglu_vec(t, gate, up, whole + i, lanes)); });
+    EACH_VEC(i, lanes, n - whole,
+             { typed_store(y, t, whole + i, lanes, swiglu_vec(t, is_gelu, gate, up, whole + i, lanes)); });
+}
+VEC_INLINE void swiglu_row(dtype t, void *y, const void *gate, const void *up, size_t n) {
+    gated_row(t, false, y, gate, up, n);
+}
+VEC_INLINE void geglu_row(dtype t, void *y, const void *gate, const void *up, size_t n) {
+    gated_row(t, true, y, gate, up, n);
 }
 
 static void swiglu_task(void *context, int64_t task, int thread) {
     const rows_job *j = context;
     int64_t first = task * j->rows_per_task, end = MIN(first + j->rows_per_task, j->n_rows), F = j->width;
-    for (int64_t row = first; row < end; row++)
-        BY_TYPE(j->type, swiglu_row, element_at(j->y, j->type, row * F), element_at(j->x, j->type, row * 2 * F),
-                element_at(j->x, j->type, row * 2 * F + F), (size_t)F);
+    for (int64_t row = first; row < end; row++) {
+        void *y = element_at(j->y, j->type, row * F);
+        const void *gate = element_at(j->x, j->type, row * 2 * F), *up = element_at(j->x, j->type, row * 2 * F + F);
+        if (j->is_gelu) BY_TYPE(j->type, geglu_row, y, gate, up, (size_t)F);
+        else BY_TYPE(j->type, swiglu_row, y, gate, up, (size_t)F);
+    }
 }
 
 void cpu_kernel_SWIGLU(backend_context *c, const kernel_call *k) {
     const value *gu = call_in(k, SWIGLU_GU), *y = call_out(k, SWIGLU_Y);
     ASSERT(gu->type == y->type && shape_count(&gu->shape) == 2 * shape_count(&y->shape));
-    rows_job j = {.type = y->type, .y = k->out[SWIGLU_Y], .x = k->in[SWIGLU_GU], .width = shape_row_length(&y->shape)};
+    rows_job j = {.type = y->type,
+                  .is_gelu = k->op->attr.gelu_gate,
+                  .y = k->out[SWIGLU_Y],
+                  .x = k->in[SWIGLU_GU],
+                  .width = shape_row_length(&y->shape)};
     j.n_rows = cpu_rows(k, shape_count(&y->shape) / j.width);
     rows_run(c, &j, swiglu_task);
     cpu_absmax(c, k, SWIGLU_AMAX, SWIGLU_Y);
@@ -185,43 +200,58 @@ typedef struct gate_up {
 } gate_up;
 
 /* silu(g) = g s: d gate = dy up s (1 + g (1 - s)), d up = dy g s. */
-VEC_INLINE gate_up swiglu_bwd_vec(dtype t, const void *gate, const void *up, const void *dy, size_t i, size_t lanes) {
+VEC_INLINE gate_up swiglu_bwd_vec(dtype t, bool is_gelu, const void *gate, const void *up, const void *dy, size_t i,
+                                  size_t lanes) {
     vec g = typed_load(gate, t, i, lanes), u = typed_load(up, t, i, lanes), d = typed_load(dy, t, i, lanes);
+    if (is_gelu) return (gate_up){.gate = d * u * gelu_slope(g), .up = d * gelu(g)};
     vec s = sigmoid(g);
     return (gate_up){.gate = d * u * s * vec_fma(g, 1.0f - s, vec_set(1.0f)), .up = d * (g * s)};
 }
 
-VEC_INLINE void swiglu_bwd_row(dtype t, void *dgate, void *dup, const void *gate, const void *up, const void *dy,
-                               size_t n) {
+VEC_INLINE void gated_bwd_row(dtype t, bool is_gelu, void *dgate, void *dup, const void *gate, const void *up,
+                              const void *dy, size_t n) {
     size_t whole = n - n % (UNROLL * VEC_WIDTH);
     for (size_t i = 0; i < whole; i += UNROLL * VEC_WIDTH) {
         gate_up r[UNROLL];
-        for (size_t u = 0; u < UNROLL; u++) r[u] = swiglu_bwd_vec(t, gate, up, dy, i + u * VEC_WIDTH, VEC_WIDTH);
+        for (size_t u = 0; u < UNROLL; u++)
+            r[u] = swiglu_bwd_vec(t, is_gelu, gate, up, dy, i + u * VEC_WIDTH, VEC_WIDTH);
         for (size_t u = 0; u < UNROLL; u++) {
             typed_store(dgate, t, i + u * VEC_WIDTH, VEC_WIDTH, r[u].gate);
             typed_store(dup, t, i + u * VEC_WIDTH, VEC_WIDTH, r[u].up);
         }
     }
     EACH_VEC(i, lanes, n - whole, {
-        gate_up r = swiglu_bwd_vec(t, gate, up, dy, whole + i, lanes);
+        gate_up r = swiglu_bwd_vec(t, is_gelu, gate, up, dy, whole + i, lanes);
         typed_store(dgate, t, whole + i, lanes, r.gate);
         typed_store(dup, t, whole + i, lanes, r.up);
     });
+}
+VEC_INLINE void swiglu_bwd_row(dtype t, void *dgate, void *dup, const void *gate, const void *up, const void *dy,
+                               size_t n) {
+    gated_bwd_row(t, false, dgate, dup, gate, up, dy, n);
+}
+VEC_INLINE void geglu_bwd_row(dtype t, void *dgate, void *dup, const void *gate, const void *up, const void *dy,
+                              size_t n) {
+    gated_bwd_row(t, true, dgate, dup, gate, up, dy, n);
 }
 
 static void swiglu_bwd_task(void *context, int64_t task, int thread) {
     const rows_job *j = context;
     int64_t first = task * j->rows_per_task, end = MIN(first + j->rows_per_task, j->n_rows), F = j->width;
-    for (int64_t row = first; row < end; row++)
-        BY_TYPE(j->type, swiglu_bwd_row, element_at(j->y, j->type, row * 2 * F),
-                element_at(j->y, j->type, row * 2 * F + F), element_at(j->x, j->type, row * 2 * F),
-                element_at(j->x, j->type, row * 2 * F + F), element_at(j->other, j->type, row * F), (size_t)F);
+    for (int64_t row = first; row < end; row++) {
+        void *dgate = element_at(j->y, j->type, row * 2 * F), *dup = element_at(j->y, j->type, row * 2 * F + F);
+        const void *gate = element_at(j->x, j->type, row * 2 * F), *up = element_at(j->x, j->type, row * 2 * F + F);
+        const void *dy = element_at(j->other, j->type, row * F);
+        if (j->is_gelu) BY_TYPE(j->type, geglu_bwd_row, dgate, dup, gate, up, dy, (size_t)F);
+        else BY_TYPE(j->type, swiglu_bwd_row, dgate, dup, gate, up, dy, (size_t)F);
+    }
 }
 
 void cpu_kernel_SWIGLU_BWD(backend_context *c, const kernel_call *k) {
     const value *gu = call_in(k, SWIGLU_BWD_GU), *dy = call_in(k, SWIGLU_BWD_DY);
     ASSERT(gu->type == dy->type && call_out(k, SWIGLU_BWD_DGU)->type == gu->type);
     rows_job j = {.type = gu->type,
+                  .is_gelu = k->op->attr.gelu_gate,
                   .y = k->out[SWIGLU_BWD_DGU],
                   .x = k->in[SWIGLU_BWD_GU],
                   .other = k->in[SWIGLU_BWD_DY],
@@ -291,9 +321,10 @@ static void rope_table_task(void *context, int64_t position, int thread) {
     float *row = j->table + position * j->head_dim;
     int64_t half = j->head_dim / 2;
     for (int64_t i = 0; i < half; i++) {
-        double angle = (double)position * rope_inverse_frequency(&j->attr->rope, (int)j->head_dim, (int)i);
-        row[i] = (float)cos(angle);
-        row[half + i] = (float)sin(angle);
+        double angle =
+            (double)position * rope_inverse_frequency(&j->attr->rope, (int)j->head_dim, j->n_positions, (int)i);
+        row[i] = (float)(cos(angle) * rope_amplitude(&j->attr->rope));
+        row[half + i] = (float)(sin(angle) * rope_amplitude(&j->attr->rope));
     }
 }
 

@@ -36,6 +36,10 @@ VEC_INLINE void add_row(dtype t, void *y, const void *a, const void *b, size_t n
     EACH_VEC(i, lanes, n, { typed_store(y, t, i, lanes, typed_load(a, t, i, lanes) + typed_load(b, t, i, lanes)); });
 }
 
+VEC_INLINE void scale_row(dtype t, void *y, float factor, size_t n) {
+    EACH_VEC(i, lanes, n, { typed_store(y, t, i, lanes, typed_load(y, t, i, lanes) * factor); });
+}
+
 static void embed_task(void *context, int64_t task, int thread) {
     const embed_job *j = context;
     int64_t first = task * j->rows_per_task, end = MIN(first + j->rows_per_task, j->n), C = j->C;
@@ -45,6 +49,7 @@ static void embed_task(void *context, int64_t task, int thread) {
         void *x = element_at(j->x, j->type, row * C);
         if (id < 0) memset(x, 0, (size_t)C * dtype_bytes(j->type));
         else memcpy(x, element_at(j->table, j->type, id * C), (size_t)C * dtype_bytes(j->type));
+        if (id >= 0 && j->attr->scale > 0) BY_TYPE(j->type, scale_row, x, j->attr->scale, (size_t)C);
         int64_t mine = row - j->attr->first_token;
         if (!j->positions || (j->attr->n_tokens > 0 && (mine < 0 || mine >= j->attr->n_tokens))) continue;
         int64_t position = row % j->seq_len - (j->doc_start ? j->doc_start[row] : 0);
@@ -139,6 +144,7 @@ static void scatter_task(void *context, int64_t task, int thread) {
         int64_t id = j->present[p], begin = id > 0 ? j->ends[id - 1] : 0;
         for (int64_t i = begin; i < j->ends[id]; i++)
             BY_TYPE(j->type, sum_row, sum, element_at(j->dy, j->type, j->order[i] * j->C + column), i == begin, n);
+        if (j->attr->scale > 0 && !j->by_position) scale_row(DTYPE_F32, sum, j->attr->scale, n);
         void *row = element_at(j->dtable, j->table_type, id * j->C + column);
         if (j->add) {
             typed_row_load(before, row, j->table_type, n);

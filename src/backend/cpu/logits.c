@@ -1,7 +1,31 @@
 /* logits.c - hidden states to fp32 logits, only for the rows that are sampled, and what every way to sample asks of a row. */
 #include "backend/cpu/gemm.h"
+#include "backend/cpu/vector.h"
 
 #include <math.h>
+
+typedef struct cap_job {
+    float *x;
+    int64_t n;
+    float softcap;
+} cap_job;
+enum { CAP_ELEMENTS = 8192 };
+
+static void cap_task(void *context, int64_t task, int thread) {
+    (void)thread;
+    const cap_job *j = context;
+    float *x = j->x + task * CAP_ELEMENTS, tail[VEC_WIDTH] = {0};
+    int64_t n = MIN((int64_t)CAP_ELEMENTS, j->n - task * CAP_ELEMENTS), i = 0;
+    for (; i + VEC_WIDTH <= n; i += VEC_WIDTH) vec_store(x + i, j->softcap * vec_tanh(vec_load(x + i) / j->softcap));
+    memcpy(tail, x + i, (size_t)(n - i) * sizeof *x);
+    vec_store(tail, j->softcap * vec_tanh(vec_load(tail) / j->softcap));
+    memcpy(x + i, tail, (size_t)(n - i) * sizeof *x);
+}
+
+void cpu_cap_logits(backend_context *c, float *logits, int64_t n, float softcap) {
+    cap_job j = {logits, n, softcap};
+    pool_run(c->threads, cap_task, &j, divide_up(n, CAP_ELEMENTS));
+}
 
 /* Picked rows are copied together: the product wants them behind each other. */
 static size_t picked_bytes(const program *p, const op *o) {
@@ -37,6 +61,8 @@ void cpu_kernel_UNEMBED_LOGITS(backend_context *c, const kernel_call *k) {
                    .c_type = DTYPE_F32,
                    .ldc = V};
     gemm_rows_run(c, &g, (char *)k->work + n_picked);
+    float softcap = k->op->attr.logits_softcap;
+    if (softcap > 0) cpu_cap_logits(c, k->out[UNEMBED_LOGITS_LOGITS], R * V, softcap);
 }
 
 /* ---- the next token ---------------------------------------------------------------------------------------------- */

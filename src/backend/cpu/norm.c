@@ -40,7 +40,7 @@ typedef struct norm_job {
     const void *a, *b; /* b NULL: the row is a itself, else s = a + b */
     void *s, *y;
     const void *gamma, *beta; /* beta NULL: RMSNorm */
-    float *mean, *rstd, eps;
+    float *mean, *rstd, eps, offset;
     int64_t n_rows, C, rows_per_task;
 } norm_job;
 
@@ -57,7 +57,7 @@ static void norm_task(void *context, int64_t task, int thread) {
             x = s;
         }
         if (j->beta) BY_TYPE(j->type, layernorm_row, y, x, j->gamma, j->beta, n, j->eps, &j->mean[row], &j->rstd[row]);
-        else BY_TYPE(j->type, rmsnorm_row, y, x, j->gamma, n, j->eps, &j->rstd[row]);
+        else BY_TYPE(j->type, rmsnorm_row, y, x, j->gamma, j->offset, n, j->eps, &j->rstd[row]);
     }
 }
 
@@ -67,6 +67,7 @@ static void norm_run(backend_context *c, const kernel_call *k, norm_job j, const
     const value *x = call_in(k, RMSNORM_X);
     j.type = x->type;
     j.eps = k->op->attr.eps;
+    j.offset = k->op->attr.gain_offset;
     j.C = shape_count(&gamma->shape);
     j.n_rows = cpu_rows(k, shape_count(&x->shape) / j.C);
     j.rows_per_task = MAX((int64_t)1, NORM_TASK_ELEMENTS / j.C);
@@ -162,6 +163,7 @@ typedef struct backward_job {
     void *dx;
     float *lines; /* (blocks, line): the sums for gamma, then those for beta, where they are asked for */
     bool dgamma, dbeta;
+    float offset; /* of the gains */
     int64_t n_rows, C, line, rows_per_block;
 } backward_job;
 
@@ -179,7 +181,7 @@ static void backward_task(void *context, int64_t block, int thread) {
             row_stats s = {.mean = j->mean[row], .rstd = j->rstd[row], .centered = true};
             BY_TYPE(j->type, norm_bwd_row, dx, dgamma, dbeta, x, j->gamma, dy, dres, (size_t)C, s);
         } else {
-            row_stats s = {.rstd = j->rstd[row]};
+            row_stats s = {.rstd = j->rstd[row], .offset = j->offset};
             BY_TYPE(j->type, norm_bwd_row, dx, dgamma, NULL, x, j->gamma, dy, dres, (size_t)C, s);
         }
     }
@@ -192,6 +194,7 @@ SAME_PLACE(RMSNORM_BWD_DX, LAYERNORM_BWD_DX);
 static backward_job backward_run(backend_context *c, const kernel_call *k, backward_job j) {
     const value *x = call_in(k, RMSNORM_BWD_X), *gamma = call_in(k, RMSNORM_BWD_GAMMA);
     j.type = x->type;
+    j.offset = k->op->attr.gain_offset;
     j.C = shape_count(&gamma->shape);
     j.n_rows = shape_count(&x->shape) / j.C;
     j.line = (j.dgamma + j.dbeta) * j.C;

@@ -37,16 +37,20 @@ VEC_INLINE float row_moment(dtype t, const void *x, size_t n, float center, bool
     return total;
 }
 
-VEC_INLINE void rmsnorm_row(dtype t, void *y, const void *x, const void *gamma, size_t n, float eps, float *rstd) {
+/* Gains are gamma + offset. */
+VEC_INLINE void rmsnorm_row(dtype t, void *y, const void *x, const void *gamma, float offset, size_t n, float eps,
+                            float *rstd) {
     float r = 1.0f / sqrtf(row_moment(t, x, n, 0, true) / (float)n + eps);
-    EACH_VEC(i, lanes, n,
-             { typed_store(y, t, i, lanes, typed_load(x, t, i, lanes) * r * typed_load(gamma, t, i, lanes)); });
+    EACH_VEC(i, lanes, n, {
+        typed_store(y, t, i, lanes, typed_load(x, t, i, lanes) * r * (typed_load(gamma, t, i, lanes) + offset));
+    });
     *rstd = r;
 }
 
 typedef struct row_stats {
     float mean, rstd;
     bool centered; /* LayerNorm */
+    float offset;  /* of the gains */
 } row_stats;
 
 /* dx =, dgamma +=, dbeta +=, each of the two unless it is NULL. dx may be dy or dres: the first pass only reads, the second
@@ -54,8 +58,8 @@ typedef struct row_stats {
 VEC_INLINE void norm_bwd_row(dtype t, void *dx, float *dgamma, float *dbeta, const void *x, const void *gamma,
                              const void *dy, const void *dres, size_t n, row_stats s) {
     vec sum_a = {0}, sum_axh = {0};
-    EACH_VEC(i, lanes, n, { /* lanes past the end hold dy = 0 and gamma = 0 and add nothing */
-                            vec d = typed_load(dy, t, i, lanes), a = d * typed_load(gamma, t, i, lanes);
+    EACH_VEC(i, lanes, n, { /* lanes past the end hold dy = 0 and add nothing */
+                            vec d = typed_load(dy, t, i, lanes), a = d * (typed_load(gamma, t, i, lanes) + s.offset);
                             vec xh = (typed_load(x, t, i, lanes) - s.mean) * s.rstd;
                             sum_axh = vec_fma(a, xh, sum_axh);
                             if (dgamma)
@@ -67,7 +71,7 @@ VEC_INLINE void norm_bwd_row(dtype t, void *dx, float *dgamma, float *dbeta, con
     });
     float mean_a = s.centered ? vec_sum(sum_a) / (float)n : 0, mean_axh = vec_sum(sum_axh) / (float)n;
     EACH_VEC(i, lanes, n, {
-        vec a = typed_load(dy, t, i, lanes) * typed_load(gamma, t, i, lanes);
+        vec a = typed_load(dy, t, i, lanes) * (typed_load(gamma, t, i, lanes) + s.offset);
         vec xh = (typed_load(x, t, i, lanes) - s.mean) * s.rstd;
         vec d = s.rstd * vec_fma(xh, vec_set(-mean_axh), a - mean_a);
         if (dres) d += typed_load(dres, t, i, lanes);

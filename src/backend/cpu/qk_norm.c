@@ -9,17 +9,18 @@
 
 VEC_INLINE vec_pair pair_times(vec_pair a, vec_pair b) { return (vec_pair){a.low * b.low, a.high * b.high}; }
 VEC_INLINE vec_pair pair_scale(vec_pair a, float b) { return (vec_pair){a.low * b, a.high * b}; }
+VEC_INLINE vec_pair pair_plus(vec_pair a, float b) { return (vec_pair){a.low + b, a.high + b}; }
 VEC_INLINE vec_pair pair_fma(vec_pair a, vec_pair b, vec_pair c) {
     return (vec_pair){vec_fma(a.low, b.low, c.low), vec_fma(a.high, b.high, c.high)};
 }
 
 /* y may be x: both elements of a pair are read before one is written. */
-VEC_INLINE void norm_turn_head(dtype t, void *y, const void *x, const void *gamma, const float *turn, size_t half,
-                               float eps, float *rstd) {
+VEC_INLINE void norm_turn_head(dtype t, void *y, const void *x, const void *gamma, float offset, const float *turn,
+                               size_t half, float eps, float *rstd) {
     float r = 1.0f / sqrtf(row_moment(t, x, 2 * half, 0, true) / (float)(2 * half) + eps);
     EACH_VEC(i, lanes, half, {
         vec_pair xh = pair_scale(pair_load(x, t, half, i, lanes), r);
-        vec_pair normed = pair_times(xh, pair_load(gamma, t, half, i, lanes));
+        vec_pair normed = pair_times(xh, pair_plus(pair_load(gamma, t, half, i, lanes), offset));
         pair_store(y, t, half, i, lanes, pair_turn(normed, pair_load(turn, DTYPE_F32, half, i, lanes), 1));
     });
     *rstd = r;
@@ -28,13 +29,13 @@ VEC_INLINE void norm_turn_head(dtype t, void *y, const void *x, const void *gamm
 /* dx =, dgamma += unless it is NULL. dx may be dy. a (D) takes dy, turned back, times gamma. Lanes past the end hold dy = 0 and add
  * nothing. */
 VEC_INLINE void norm_turn_bwd_head(dtype t, void *dx, float *dgamma, float *a, const void *x, const void *gamma,
-                                   const void *dy, const float *turn, size_t half, float rstd) {
+                                   float offset, const void *dy, const float *turn, size_t half, float rstd) {
     vec_pair sum = {0};
     EACH_VEC(i, lanes, half, {
         vec_pair by = pair_load(turn, DTYPE_F32, half, i, lanes);
         vec_pair d = pair_turn(pair_load(dy, t, half, i, lanes), by, -1);
         vec_pair xh = pair_scale(pair_load(x, t, half, i, lanes), rstd);
-        vec_pair d_gamma = pair_times(d, pair_load(gamma, t, half, i, lanes));
+        vec_pair d_gamma = pair_times(d, pair_plus(pair_load(gamma, t, half, i, lanes), offset));
         sum = pair_fma(d_gamma, xh, sum);
         pair_store(a, DTYPE_F32, half, i, lanes, d_gamma);
         if (dgamma)
@@ -60,7 +61,20 @@ typedef struct heads_job {
     const float *table; /* (n_positions, D), or NULL: nothing is turned */
     const int32_t *doc_start;
     int64_t n_positions, n_rows, width, line, rows_per_task;
+    int64_t n_normed, q_width, k_width; /* norms of a row; how wide they are */
 } heads_job;
+
+/* A run of a row that has a norm of its own: a head, or all of them. */
+typedef struct normed_head {
+    int64_t first, width;
+    bool is_key;
+} normed_head;
+
+static normed_head head_at(const heads_job *j, int64_t h) {
+    int64_t n_q = j->attr->wide ? 1 : j->attr->n_heads;
+    if (h < n_q) return (normed_head){h * j->q_width, j->q_width, false};
+    return (normed_head){n_q * j->q_width + (h - n_q) * j->k_width, j->k_width, true};
+}
 
 SAME_PLACE(QK_NORM_QKV, QK_NORM_ROPE_QKV, QK_NORM_BWD_QKV, QK_NORM_ROPE_BWD_QKV);
 SAME_PLACE(QK_NORM_GQ, QK_NORM_ROPE_GQ, QK_NORM_BWD_GQ, QK_NORM_ROPE_BWD_GQ);
@@ -83,6 +97,9 @@ static heads_job heads_make(const kernel_call *k) {
                    .out = k->out[QK_NORM_Y],
                    .width = (a->n_heads + 2 * a->n_kv_heads) * (int64_t)a->head_dim};
     j.n_rows = shape_count(&qkv->shape) / j.width;
+    j.n_normed = a->wide ? 2 : a->n_heads + a->n_kv_heads;
+    j.q_width = a->head_dim * (int64_t)(a->wide ? a->n_heads : 1);
+    j.k_width = a->head_dim * (int64_t)(a->wide ? a->n_kv_heads : 1);
     ASSERT(call_in(k, QK_NORM_GQ)->type == j.type && call_in(k, QK_NORM_GK)->type == j.type &&
            call_out(k, QK_NORM_Y)->type == j.type);
     return j;
@@ -117,17 +134,18 @@ static void copy_v(const heads_job *j, const void *from, int64_t row) {
 static void heads_task(void *context, int64_t task, int thread) {
     const heads_job *j = context;
     const op_attr *a = j->attr;
-    int64_t first = task * j->rows_per_task, end = MIN(first + j->rows_per_task, j->n_rows), D = a->head_dim;
-    int64_t n_normed = a->n_heads + a->n_kv_heads;
+    int64_t first = task * j->rows_per_task, end = MIN(first + j->rows_per_task, j->n_rows);
     for (int64_t row = first; row < end; row++) {
         const float *turn = row_turn(j, row);
-        for (int64_t h = 0; h < n_normed; h++) {
-            int64_t e = row * j->width + h * D;
+        for (int64_t h = 0; h < j->n_normed; h++) {
+            normed_head head = head_at(j, h);
+            int64_t e = row * j->width + head.first;
+            size_t D = (size_t)head.width;
             void *y = element_at(j->out, j->type, e);
-            const void *x = element_at(j->qkv, j->type, e), *gamma = h < a->n_heads ? j->gq : j->gk;
-            float *rstd = &j->rstd[row * n_normed + h];
-            if (turn) BY_TYPE(j->type, norm_turn_head, y, x, gamma, turn, (size_t)(D / 2), a->eps, rstd);
-            else BY_TYPE(j->type, rmsnorm_row, y, x, gamma, (size_t)D, a->eps, rstd);
+            const void *x = element_at(j->qkv, j->type, e), *gamma = head.is_key ? j->gk : j->gq;
+            float *rstd = &j->rstd[row * j->n_normed + h], offset = a->gain_offset;
+            if (turn) BY_TYPE(j->type, norm_turn_head, y, x, gamma, offset, turn, D / 2, a->eps, rstd);
+            else BY_TYPE(j->type, rmsnorm_row, y, x, gamma, offset, D, a->eps, rstd);
         }
         copy_v(j, j->qkv, row);
     }
@@ -146,24 +164,24 @@ void cpu_kernel_QK_NORM_ROPE(backend_context *c, const kernel_call *k) { heads_r
 static void heads_bwd_task(void *context, int64_t block, int thread) {
     const heads_job *j = context;
     const op_attr *a = j->attr;
-    int64_t first = block * j->rows_per_task, end = MIN(first + j->rows_per_task, j->n_rows), D = a->head_dim;
-    int64_t n_normed = a->n_heads + a->n_kv_heads;
+    int64_t first = block * j->rows_per_task, end = MIN(first + j->rows_per_task, j->n_rows);
     float *line = j->line ? j->lines + block * j->line : NULL;
-    float *dgq = j->dgq ? line : NULL, *dgk = j->dgk ? line + j->line - D : NULL;
+    float *dgq = j->dgq ? line : NULL, *dgk = j->dgk ? line + j->line - j->k_width : NULL;
     if (line) memset(line, 0, (size_t)j->line * sizeof(float));
     for (int64_t row = first; row < end; row++) {
         const float *turn = row_turn(j, row);
-        for (int64_t h = 0; h < n_normed; h++) {
-            int64_t e = row * j->width + h * D;
+        for (int64_t h = 0; h < j->n_normed; h++) {
+            normed_head head = head_at(j, h);
+            int64_t e = row * j->width + head.first, D = head.width;
             void *dx = element_at(j->out, j->type, e);
             const void *x = element_at(j->qkv, j->type, e), *dy = element_at(j->dy, j->type, e);
-            const void *gamma = h < a->n_heads ? j->gq : j->gk;
-            float *dgamma = h < a->n_heads ? dgq : dgk, rstd = j->rstd[row * n_normed + h];
+            const void *gamma = head.is_key ? j->gk : j->gq;
+            float *dgamma = head.is_key ? dgk : dgq, rstd = j->rstd[row * j->n_normed + h];
             if (turn) {
-                BY_TYPE(j->type, norm_turn_bwd_head, dx, dgamma, j->turned_back + block * D, x, gamma, dy, turn,
-                        (size_t)(D / 2), rstd);
+                BY_TYPE(j->type, norm_turn_bwd_head, dx, dgamma, j->turned_back + block * D, x, gamma, a->gain_offset,
+                        dy, turn, (size_t)(D / 2), rstd);
             } else {
-                row_stats s = {.rstd = rstd};
+                row_stats s = {.rstd = rstd, .offset = a->gain_offset};
                 BY_TYPE(j->type, norm_bwd_row, dx, dgamma, NULL, x, gamma, dy, NULL, (size_t)D, s);
             }
         }
@@ -172,16 +190,16 @@ static void heads_bwd_task(void *context, int64_t block, int thread) {
 }
 
 static void heads_bwd_run(backend_context *c, const kernel_call *k, heads_job j) {
-    int64_t n_blocks = cpu_sum_block_count(j.n_rows), D = k->op->attr.head_dim;
+    int64_t n_blocks = cpu_sum_block_count(j.n_rows);
     j.lines = k->work;
     j.dgq = k->out[QK_NORM_BWD_DGQ];
     j.dgk = k->out[QK_NORM_BWD_DGK];
-    j.line = (j.dgq + j.dgk) * D;
+    j.line = j.dgq * j.q_width + j.dgk * j.k_width;
     if (j.table) j.turned_back = j.lines + n_blocks * j.line;
     j.rows_per_task = cpu_sum_block_rows(j.n_rows);
     pool_run(c->threads, heads_bwd_task, &j, n_blocks);
     cpu_finish_sums(c, k, QK_NORM_BWD_DGQ, n_blocks, j.line, 0);
-    cpu_finish_sums(c, k, QK_NORM_BWD_DGK, n_blocks, j.line, j.line - D);
+    cpu_finish_sums(c, k, QK_NORM_BWD_DGK, n_blocks, j.line, j.line - j.k_width);
 }
 
 void cpu_kernel_QK_NORM_BWD(backend_context *c, const kernel_call *k) {

@@ -33,6 +33,7 @@ typedef struct unembed_plan {
     int64_t n_segments;      /* of one row of logits */
     bool gradient, has_dw;
     const float *scale; /* of the logits; NULL: 1 */
+    float softcap;      /* of the logits, scaled like them; 0: none */
     size_t at_parts, at_rows, at_gemm, n_bytes; /* scratch: logits, then these */
 } unembed_plan;
 
@@ -78,6 +79,7 @@ static unembed_plan plan_make(const program *p, const op *o, int n_threads) {
     if (o->attr.vocab > 0) u.vocab = o->attr.vocab, u.first_id = o->attr.first_id, u.V = o->attr.n_ids;
     u.gradient = op_is_loss_gradient(o->kind);
     if (o->attr.logits_scale > 0) u.scale = &o->attr.logits_scale;
+    u.softcap = o->attr.logits_softcap * (u.scale ? *u.scale : 1);
     bool shared = o->kind == OP_UNEMBED_GRAD;
     int at_dh = shared ? UNEMBED_GRAD_DH : UNEMBED_LOSS_GRAD_DH;
     int at_dw = shared ? UNEMBED_GRAD_DW : UNEMBED_LOSS_GRAD_DW;
@@ -281,6 +283,14 @@ static void state_task(void *context, int64_t row, int thread) {
     *state = gradient_state(r, token, (float)all[STAT_MAX], all[STAT_SUM]);
 }
 
+/* Of capped logits to that of the logits before. */
+static void cap_gradient(float *gradient, const float *capped, int64_t n, float softcap) {
+    for (int64_t i = 0; i < n; i++) {
+        float t = capped[i] / softcap;
+        gradient[i] *= 1 - t * t;
+    }
+}
+
 /* logits -> factor * exp(logit - max), less weight * seed at the target: in place, 16-bit ones packed to the left. */
 static void gradient_row(const unembed_run *r, int64_t row, int64_t from, int64_t to) {
     int64_t token = r->first_row + row, target = r->targets[token] - r->plan->first_id - r->first_column;
@@ -302,6 +312,7 @@ static void gradient_row(const unembed_run *r, int64_t row, int64_t from, int64_
         for (int64_t c = 0; c < n; c += VEC_WIDTH)
             vec_store(block + c, vec_exp_down(vec_load(block + c) - state->max) * state->factor);
         if (target >= i && target < i + n) block[target - i] -= onehot;
+        if (r->plan->softcap > 0) cap_gradient(block, x + i, n, r->plan->softcap);
         row_store(out + (size_t)i * width, block, type, (size_t)n);
     }
 }
@@ -332,6 +343,7 @@ static void run_logits(backend_context *c, const unembed_run *r, const void *h, 
                    .ldc = r->n_columns,
                    .scale = u->scale};
     gemm_run(c, &g, work);
+    if (u->softcap > 0) cpu_cap_logits(c, r->logits, r->n_rows * r->n_columns, u->softcap);
 }
 
 static void run_gradient(backend_context *c, unembed_run *r) {

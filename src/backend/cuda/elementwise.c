@@ -29,7 +29,7 @@ void cuda_kernel_SWIGLU(backend_context *c, const kernel_call *k) {
     const value *gu = call_in(k, SWIGLU_GU), *y = call_out(k, SWIGLU_Y);
     ASSERT(gu->type == y->type && shape_count(&gu->shape) == 2 * shape_count(&y->shape));
     launch_swiglu(c->stream, launch_type_of(y->type), k->out[SWIGLU_Y], k->out[SWIGLU_AMAX], k->in[SWIGLU_GU],
-                  shape_row_count(&y->shape), shape_row_length(&y->shape), k->rows);
+                  shape_row_count(&y->shape), shape_row_length(&y->shape), k->rows, k->op->attr.gelu_gate);
 }
 
 void cuda_kernel_SWIGLU_BWD(backend_context *c, const kernel_call *k) {
@@ -38,7 +38,7 @@ void cuda_kernel_SWIGLU_BWD(backend_context *c, const kernel_call *k) {
     ASSERT(shape_count(&gu->shape) == 2 * shape_count(&dy->shape));
     launch_swiglu_bwd(c->stream, launch_type_of(gu->type), k->out[SWIGLU_BWD_DGU], k->out[SWIGLU_BWD_AMAX],
                       k->in[SWIGLU_BWD_GU], k->in[SWIGLU_BWD_DY], shape_row_count(&dy->shape),
-                      shape_row_length(&dy->shape));
+                      shape_row_length(&dy->shape), k->op->attr.gelu_gate);
 }
 
 void cuda_kernel_ROPE(backend_context *c, const kernel_call *k) {
@@ -68,8 +68,10 @@ void cuda_kernel_ROPE_TABLE(backend_context *c, const kernel_call *k) {
     for (int first = 0; first < half; first += ROPE_FREQUENCIES) {
         double frequencies[ROPE_FREQUENCIES];
         int n = MIN((int)ROPE_FREQUENCIES, half - first);
-        for (int i = 0; i < n; i++) frequencies[i] = rope_inverse_frequency(&k->op->attr.rope, head_dim, first + i);
-        launch_rope_table(c->stream, k->out[ROPE_TABLE_TABLE], s->dim[0], half, first, n, frequencies);
+        const rope_options *rope = &k->op->attr.rope;
+        for (int i = 0; i < n; i++) frequencies[i] = rope_inverse_frequency(rope, head_dim, s->dim[0], first + i);
+        launch_rope_table(c->stream, k->out[ROPE_TABLE_TABLE], s->dim[0], half, first, n, frequencies,
+                          rope_amplitude(rope));
     }
 }
 

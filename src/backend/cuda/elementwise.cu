@@ -141,7 +141,7 @@ DEVICE float reciprocal(float x) {
  * leave no time for exact divisions either: g / (1 + e^-g) is 0 here where g is below -87, not 1e-36. */
 enum { SWIGLU_ROWS = 2 };
 
-template <typename T, bool VECTOR, bool AMAX>
+template <typename T, bool VECTOR, bool AMAX, bool GELU>
 static __global__ void __launch_bounds__(THREADS)
     swiglu_kernel(T *y, float *amax, const T *gu, int64_t n_rows, int64_t F, const int32_t *rows) {
     __shared__ uint32_t mosts[WARP];
@@ -162,7 +162,8 @@ static __global__ void __launch_bounds__(THREADS)
             int64_t row = first + r * gridDim.y, left = row < held ? F - column : 0;
             pack<T> g = pack_widen<T>(gate[r]), u = pack_widen<T>(up[r]);
 #pragma unroll
-            for (int e = 0; e < pack<T>::N; e++) g.v[e] = g.v[e] * reciprocal(1.0f + expf(-g.v[e])) * u.v[e];
+            for (int e = 0; e < pack<T>::N; e++)
+                g.v[e] = (GELU ? map_gelu::run(g.v[e], 0) : g.v[e] * reciprocal(1.0f + expf(-g.v[e]))) * u.v[e];
             uint4 rounded = pack_narrow<T>(g);
             raw_store<VECTOR>(y + row * F + column, rounded, left);
             if (AMAX) most = absmax_pack<T>(most, rounded, left);
@@ -172,7 +173,7 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 /* silu(g) = g s: d gate = dy up s (1 + g (1 - s)), d up = dy g s. */
-template <typename T, bool VECTOR, bool AMAX>
+template <typename T, bool VECTOR, bool AMAX, bool GELU>
 static __global__ void __launch_bounds__(THREADS)
     swiglu_bwd_kernel(T *dgu, float *amax, const T *gu, const T *dy, int64_t n_rows, int64_t F) {
     __shared__ uint32_t mosts[WARP];
@@ -185,6 +186,11 @@ static __global__ void __launch_bounds__(THREADS)
         pack<T> g = pack_widen<T>(g_raw), u = pack_widen<T>(u_raw), d = pack_widen<T>(d_raw), dg, du;
 #pragma unroll
         for (int e = 0; e < pack<T>::N; e++) {
+            if (GELU) {
+                dg.v[e] = map_gelu_bwd::run(g.v[e], d.v[e] * u.v[e]);
+                du.v[e] = d.v[e] * map_gelu::run(g.v[e], 0);
+                continue;
+            }
             float s = sigmoid(g.v[e]);
             dg.v[e] = d.v[e] * u.v[e] * s * fmaf(g.v[e], 1.0f - s, 1.0f);
             du.v[e] = d.v[e] * (g.v[e] * s);
@@ -216,33 +222,37 @@ static int64_t rows_of_blocks(int64_t n_rows, int rows, const float *amax) {
 }
 
 void launch_swiglu(cudaStream_t s, launch_type t, void *y, float *amax, const void *gu, int64_t n_rows, int64_t F,
-                   const int32_t *rows) {
+                   const int32_t *rows, bool is_gelu) {
     absmax_clear(s, amax);
     by_type(t, [&](auto zero) {
         using T = decltype(zero);
         bool whole = F % pack<T>::N == 0 && aligned(y, 16) && aligned(gu, 16);
         by_flag(whole, [&](auto vector) {
             by_amax<T>(amax, [&](auto asked) {
-                launch_chained(swiglu_kernel<T, decltype(vector)::value, decltype(asked)::value>,
-                               row_grid(rows_of_blocks(n_rows, SWIGLU_ROWS, amax), F, pack<T>::N),
-                               dim3(row_threads(F, pack<T>::N)), 0, 1, s, (T *)y, amax, (const T *)gu, n_rows, F,
-                               rows);
+                by_flag(is_gelu, [&](auto gelu) {
+                    launch_chained(
+                        swiglu_kernel<T, decltype(vector)::value, decltype(asked)::value, decltype(gelu)::value>,
+                        row_grid(rows_of_blocks(n_rows, SWIGLU_ROWS, amax), F, pack<T>::N),
+                        dim3(row_threads(F, pack<T>::N)), 0, 1, s, (T *)y, amax, (const T *)gu, n_rows, F, rows);
+                });
             });
         });
     });
 }
 
 void launch_swiglu_bwd(cudaStream_t s, launch_type t, void *dgu, float *amax, const void *gu, const void *dy,
-                       int64_t n_rows, int64_t F) {
+                       int64_t n_rows, int64_t F, bool is_gelu) {
     absmax_clear(s, amax);
     by_type(t, [&](auto zero) {
         using T = decltype(zero);
         bool whole = F % pack<T>::N == 0 && aligned(dgu, 16) && aligned(gu, 16) && aligned(dy, 16);
         by_flag(whole, [&](auto vector) {
             by_amax<T>(amax, [&](auto asked) {
-                launch(swiglu_bwd_kernel<T, decltype(vector)::value, decltype(asked)::value>,
-                       row_grid(rows_of_blocks(n_rows, 1, amax), F, pack<T>::N), dim3(row_threads(F, pack<T>::N)), s,
-                       (T *)dgu, amax, (const T *)gu, (const T *)dy, n_rows, F);
+                by_flag(is_gelu, [&](auto gelu) {
+                    launch(swiglu_bwd_kernel<T, decltype(vector)::value, decltype(asked)::value, decltype(gelu)::value>,
+                           row_grid(rows_of_blocks(n_rows, 1, amax), F, pack<T>::N), dim3(row_threads(F, pack<T>::N)),
+                           s, (T *)dgu, amax, (const T *)gu, (const T *)dy, n_rows, F);
+                });
             });
         });
     });
@@ -309,22 +319,23 @@ struct rope_frequencies {
 
 /* In double to the end: at position 100,000 a float angle is off by 0.004. */
 static __global__ void __launch_bounds__(THREADS)
-    rope_table_kernel(float *table, int64_t n_positions, int half, int first, int n, rope_frequencies frequencies) {
+    rope_table_kernel(float *table, int64_t n_positions, int half, int first, int n, rope_frequencies frequencies,
+                      double amplitude) {
     int64_t position = blockIdx.x;
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
         double sine, cosine;
         sincos((double)position * frequencies.f[i], &sine, &cosine);
-        table[position * 2 * half + first + i] = (float)cosine;
-        table[position * 2 * half + half + first + i] = (float)sine;
+        table[position * 2 * half + first + i] = (float)(cosine * amplitude);
+        table[position * 2 * half + half + first + i] = (float)(sine * amplitude);
     }
 }
 
 void launch_rope_table(cudaStream_t s, float *table, int64_t n_positions, int half, int first, int n,
-                       const double frequencies[ROPE_FREQUENCIES]) {
+                       const double frequencies[ROPE_FREQUENCIES], double amplitude) {
     rope_frequencies f = {};
     for (int i = 0; i < n; i++) f.f[i] = frequencies[i];
     launch(rope_table_kernel, dim3((unsigned)n_positions), dim3(block_threads(n, THREADS)), s, table, n_positions, half,
-           first, n, f);
+           first, n, f, amplitude);
 }
 
 /* ---- cast -------------------------------------------------------------------------------------------------------- */

@@ -21,6 +21,7 @@ void cuda_kernel_EMBED(backend_context *c, const kernel_call *k) {
                            .n = shape_count(&call_in(k, EMBED_TOKENS)->shape),
                            .C = table->shape.dim[1],
                            .seq_len = o->seq_len,
+                           .scale = o->scale,
                            .ids = ids_of(o, table->shape.dim[0])};
     a.first_token = o->n_tokens > 0 ? o->first_token : 0;
     a.n_tokens = o->n_tokens > 0 ? o->n_tokens : a.n;
@@ -50,7 +51,8 @@ static void scatter_run(backend_context *c, const kernel_call *k, bool add, int6
                              .held = ids_of(&k->op->attr, dtable->shape.dim[0]),
                              .type = launch_type_of(dy->type),
                              .table_type = launch_type_of(dtable->type),
-                             .add = add};
+                             .add = add,
+                             .scale = seq_len ? 0 : k->op->attr.scale};
     ASSERT(dtable->type == DTYPE_F32 || dtable->type == DTYPE_BF16);
     ASSERT(shape_count(&dy->shape) == a.n * a.C && a.n <= INT32_MAX && a.V < INT32_MAX);
     launch_scatter(c->stream, &a);

@@ -20,6 +20,12 @@ template <typename T, bool VECTOR> static __global__ void __launch_bounds__(THRE
         int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N, left = a.C - i;
         uint4 entry = make_uint4(0, 0, 0, 0);
         if (held_here) entry = raw_load<VECTOR>((const T *)a.table + id * a.C + i, left);
+        if (a.scale > 0) {
+            pack<T> x = pack_widen<T>(entry);
+#pragma unroll
+            for (int e = 0; e < N; e++) x.v[e] *= a.scale;
+            entry = pack_narrow<T>(x);
+        }
         if (placed) {
             pack<T> x = pack_widen<T>(entry), p = pack_load<VECTOR>((const T *)a.positions + position * a.C + i, left);
 #pragma unroll

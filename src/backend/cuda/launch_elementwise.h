@@ -21,11 +21,11 @@ void launch_map(cudaStream_t s, launch_op op, launch_type t, void *y, const void
 
 void launch_add_bias(cudaStream_t s, launch_type t, void *y, const void *x, const void *bias, int64_t n_rows,
                      int64_t width, const int32_t *rows);
-/* gu (n_rows, 2F), y (n_rows, F). amax: the largest |y|, |dgu|, or NULL. */
+/* gu (n_rows, 2F), y (n_rows, F); is_gelu: the gate has gelu in the place of silu. amax: the largest |y|, |dgu|, or NULL. */
 void launch_swiglu(cudaStream_t s, launch_type t, void *y, float *amax, const void *gu, int64_t n_rows, int64_t F,
-                   const int32_t *rows);
+                   const int32_t *rows, bool is_gelu);
 void launch_swiglu_bwd(cudaStream_t s, launch_type t, void *dgu, float *amax, const void *gu, const void *dy,
-                       int64_t n_rows, int64_t F);
+                       int64_t n_rows, int64_t F, bool is_gelu);
 
 typedef struct launch_rope_args {
     void *y;
@@ -43,7 +43,7 @@ void launch_rope(cudaStream_t s, launch_type t, const launch_rope_args *a);
 /* Columns first .. first + n of both halves of table (n_positions, 2 * half). The frequencies travel with the launch. */
 enum { ROPE_FREQUENCIES = 256 };
 void launch_rope_table(cudaStream_t s, float *table, int64_t n_positions, int half, int first, int n,
-                       const double frequencies[ROPE_FREQUENCIES]);
+                       const double frequencies[ROPE_FREQUENCIES], double amplitude);
 
 void launch_cast(cudaStream_t s, launch_type y_type, launch_type x_type, void *y, const void *x, int64_t n);
 

@@ -21,6 +21,7 @@ typedef struct launch_embed_args {
     int64_t n, C, n_positions, seq_len;
     launch_ids ids;
     int64_t first_token, n_tokens;
+    float scale; /* of the table's rows; 0: 1 */
 } launch_embed_args;
 void launch_embed(cudaStream_t s, launch_type t, const launch_embed_args *a);
 
@@ -34,6 +35,7 @@ typedef struct launch_scatter_args {
     launch_ids held;              /* tokens that have a row */
     launch_type type, table_type; /* of dy; of dtable: fp32 or bf16 */
     bool add;
+    float scale; /* of the sums; 0: 1 */
 } launch_scatter_args;
 void launch_scatter(cudaStream_t s, const launch_scatter_args *a);
 

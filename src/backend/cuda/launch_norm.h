@@ -18,7 +18,7 @@ typedef struct launch_norm_args {
     float *amax;         /* the largest |y|, or NULL */
     const int32_t *rows; /* op.rows, in device memory, or NULL */
     int64_t n_rows, C;
-    float eps;
+    float eps, offset; /* offset: added to every gain of RMSNorm */
 } launch_norm_args;
 void launch_norm(cudaStream_t s, launch_type t, const launch_norm_args *a);
 
@@ -33,7 +33,7 @@ typedef struct launch_heads_args {
     const int32_t *rows;
     int64_t n_rows;
     int n_q, n_k, n_v, D;
-    float eps;
+    float eps, offset; /* offset: added to every gain */
 } launch_heads_args;
 void launch_qk_norm(cudaStream_t s, launch_type t, const launch_heads_args *a);
 void launch_qk_norm_bwd(cudaStream_t s, launch_type t, const launch_heads_args *a);
@@ -48,6 +48,7 @@ typedef struct launch_norm_bwd_args {
     int64_t line;
     float *amax; /* the largest |dx|, or NULL */
     int64_t n_rows, C;
+    float offset; /* added to every gain */
 } launch_norm_bwd_args;
 void launch_norm_bwd(cudaStream_t s, launch_type t, const launch_norm_bwd_args *a);
 

@@ -14,6 +14,7 @@ static void norm_run(backend_context *c, const kernel_call *k, launch_norm_args 
     a.n_rows = shape_count(&x->shape) / a.C;
     a.rows = k->rows;
     a.eps = k->op->attr.eps;
+    a.offset = k->op->attr.gain_offset;
     ASSERT(gamma->type == x->type && y->type == x->type);
     ASSERT((size_t)a.C * dtype_bytes(x->type) <= NORM_ROW_BYTES_MAX);
     launch_norm(c->stream, launch_type_of(x->type), &a);
@@ -97,6 +98,7 @@ static void backward_run(backend_context *c, const kernel_call *k, launch_norm_b
     const value *x = call_in(k, RMSNORM_BWD_X), *gamma = call_in(k, RMSNORM_BWD_GAMMA);
     a.C = shape_count(&gamma->shape);
     a.n_rows = shape_count(&x->shape) / a.C;
+    a.offset = k->op->attr.gain_offset;
     line_pair lines = lines_place(k, k->out[dgamma], dbeta == NO_OUTPUT ? NULL : k->out[dbeta], a.C);
     a.gamma_lines = lines.first, a.beta_lines = lines.second, a.line = lines.line;
     ASSERT(gamma->type == x->type && call_out(k, RMSNORM_BWD_DX)->type == x->type);
@@ -155,7 +157,9 @@ static launch_heads_args heads_make(const kernel_call *k) {
                            .n_k = a->n_kv_heads,
                            .n_v = a->n_kv_heads,
                            .D = a->head_dim,
-                           .eps = a->eps};
+                           .eps = a->eps,
+                           .offset = a->gain_offset};
+    ASSERT(!a->wide); /* refused where the plan is made */
     h.n_rows = shape_count(&qkv->shape) / ((int64_t)(h.n_q + h.n_k + h.n_v) * h.D);
     ASSERT(call_in(k, QK_NORM_GQ)->type == qkv->type && call_in(k, QK_NORM_GK)->type == qkv->type &&
            call_out(k, QK_NORM_Y)->type == qkv->type);

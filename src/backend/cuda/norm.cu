@@ -87,7 +87,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(launch_norm_ar
             for (int e = 0; e < N; e++) y.v[e] = fmaf((x[k].v[e] - mean) * rstd, gamma.v[e], beta.v[e]);
         } else {
 #pragma unroll
-            for (int e = 0; e < N; e++) y.v[e] = x[k].v[e] * rstd * gamma.v[e];
+            for (int e = 0; e < N; e++) y.v[e] = x[k].v[e] * rstd * (gamma.v[e] + n.offset);
         }
         uint4 rounded = pack_narrow<T>(y);
         raw_store<VECTOR>((T *)n.y + start + i, rounded, n.C - i);
@@ -160,7 +160,7 @@ static __global__ void __launch_bounds__(HEAD_THREADS) qk_norm_kernel(launch_hea
             if (head < n_normed) {
                 pack<T> g = pack_load<VECTOR>(gain + i, n.D - i);
 #pragma unroll
-                for (int e = 0; e < N; e++) x[k].v[e] = x[k].v[e] * rstd * g.v[e];
+                for (int e = 0; e < N; e++) x[k].v[e] = x[k].v[e] * rstd * (g.v[e] + n.offset);
             }
             pack_store<VECTOR>((T *)n.y + start + i, x[k], n.D - i);
         }

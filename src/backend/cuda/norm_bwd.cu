@@ -118,12 +118,12 @@ static __global__ void __launch_bounds__(CUT::THREADS_MAX) norm_bwd_kernel(launc
         if constexpr (STAGES > 0) copy_async_wait<STAGES - 1>();
         row_sums sum = {0, 0};
 #pragma unroll
-        for (int k = 0; k < PACKS; k++) { /* past the end of a row dy and gamma are 0 and add nothing */
+        for (int k = 0; k < PACKS; k++) { /* past the end of a row dy is 0 and adds nothing */
             pack<T> x = row_pack<VECTOR, CUT>(stage, OF_X, k, x_row, n.C),
                     dy = row_pack<VECTOR, CUT>(stage, OF_DY, k, dy_row, n.C), g = pack_widen<T>(gamma[k]);
 #pragma unroll
             for (int e = 0; e < N; e++) {
-                float a = dy.v[e] * g.v[e], xh = (x.v[e] - mean) * rstd;
+                float a = dy.v[e] * (g.v[e] + n.offset), xh = (x.v[e] - mean) * rstd;
                 sum.axh = fmaf(a, xh, sum.axh);
                 dgamma[k][e] = fmaf(dy.v[e], xh, dgamma[k][e]);
                 if (CENTERED) {
@@ -142,7 +142,7 @@ static __global__ void __launch_bounds__(CUT::THREADS_MAX) norm_bwd_kernel(launc
 #pragma unroll
             for (int e = 0; e < N; e++) {
                 float xh = (x.v[e] - mean) * rstd;
-                dx.v[e] = rstd * fmaf(xh, -mean_axh, dy.v[e] * g.v[e] - mean_a);
+                dx.v[e] = rstd * fmaf(xh, -mean_axh, dy.v[e] * (g.v[e] + n.offset) - mean_a);
             }
             if (n.dres) {
                 pack<T> dres = row_pack<VECTOR, CUT>(stage, OF_DRES, k, (const T *)n.dres + row * n.C, n.C);
@@ -245,7 +245,7 @@ static __global__ void __launch_bounds__(HEAD_THREADS) qk_norm_bwd_kernel(launch
 #pragma unroll
             for (int e = 0; e < N; e++) {
                 float xh = x.v[e] * now.rstd;
-                axh = fmaf(dy.v[e] * g.v[e], xh, axh);
+                axh = fmaf(dy.v[e] * (g.v[e] + n.offset), xh, axh);
                 if (head < n.n_q) dg[0][k][e] = fmaf(dy.v[e], xh, dg[0][k][e]);
                 else dg[1][k][e] = fmaf(dy.v[e], xh, dg[1][k][e]);
             }
@@ -259,7 +259,8 @@ static __global__ void __launch_bounds__(HEAD_THREADS) qk_norm_bwd_kernel(launch
             if (head < n_normed) {
                 pack<T> g = pack_load<VECTOR>(gain + i, n.D - i);
 #pragma unroll
-                for (int e = 0; e < N; e++) dy.v[e] = now.rstd * fmaf(x.v[e] * now.rstd, -mean_axh, dy.v[e] * g.v[e]);
+                for (int e = 0; e < N; e++)
+                    dy.v[e] = now.rstd * fmaf(x.v[e] * now.rstd, -mean_axh, dy.v[e] * (g.v[e] + n.offset));
             }
             pack_store<VECTOR>((T *)n.y + (first * n_heads + unit) * n.D + i, dy, n.D - i);
         }

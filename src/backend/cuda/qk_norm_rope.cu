@@ -114,8 +114,8 @@ static __global__ void __launch_bounds__(HEAD_THREADS) qk_norm_rope_kernel(launc
             pack<T> g_low = pack_load<VECTOR>(gain + i, left), g_high = pack_load<VECTOR>(gain + half + i, left);
 #pragma unroll
             for (int e = 0; e < N; e++) {
-                low.v[e] = low.v[e] * rstd * g_low.v[e];
-                high.v[e] = high.v[e] * rstd * g_high.v[e];
+                low.v[e] = low.v[e] * rstd * (g_low.v[e] + n.offset);
+                high.v[e] = high.v[e] * rstd * (g_high.v[e] + n.offset);
             }
             turn<T, PACKS>(low, high, by, k, 1);
             pack_store<VECTOR>(y, low, left);
@@ -206,8 +206,8 @@ DEVICE void heads_bwd(const launch_turned_args &a, int64_t first, int64_t end, i
                 float xh_low = x_low.v[e] * now.rstd, xh_high = x_high.v[e] * now.rstd;
                 dgamma[0][k][e] = fmaf(low[k].v[e], xh_low, dgamma[0][k][e]);
                 dgamma[1][k][e] = fmaf(high[k].v[e], xh_high, dgamma[1][k][e]);
-                low[k].v[e] *= g_low.v[e];
-                high[k].v[e] *= g_high.v[e];
+                low[k].v[e] *= g_low.v[e] + n.offset;
+                high[k].v[e] *= g_high.v[e] + n.offset;
                 axh = fmaf(high[k].v[e], xh_high, fmaf(low[k].v[e], xh_low, axh));
             }
         }

@@ -133,11 +133,14 @@ static __global__ void __launch_bounds__(TILE_THREADS)
 enum { SUM_PLACES = 64, SUM_THREADS = 256 };
 
 /* What was added for one id, to its row of the table. */
-template <bool VECTOR, typename G> DEVICE void sum_flush(G *row, const float sum[4], int64_t left, bool add) {
+template <bool VECTOR, typename G> DEVICE void sum_flush(G *row, const float sum[4], int64_t left, bool add, float scale) {
     quad<G> q = {};
     if (add) q = quad_load<VECTOR>(row, left);
 #pragma unroll
-    for (int e = 0; e < 4; e++) narrow(&q.e[e], add ? widen(q.e[e]) + sum[e] : sum[e]);
+    for (int e = 0; e < 4; e++) {
+        float whole = scale > 0 ? sum[e] * scale : sum[e];
+        narrow(&q.e[e], add ? widen(q.e[e]) + whole : whole);
+    }
     quad_store<VECTOR>(row, q, left);
 }
 
@@ -148,7 +151,7 @@ template <bool VECTOR, typename G> DEVICE void sum_flush(G *row, const float sum
 template <typename T, typename G, bool VECTOR>
 static __global__ void __launch_bounds__(SUM_THREADS)
     sum_kernel(G *dtable, const T *dy, const int32_t *ids, const int32_t *order, int64_t n, int64_t V, int64_t C,
-               bool add) {
+               bool add, float scale) {
     enum {
         ROWS = 64 / sizeof(T)
     }; /* 64 registers of them: two blocks of such threads hold enough under way for an SM */
@@ -188,7 +191,7 @@ static __global__ void __launch_bounds__(SUM_THREADS)
         for (int r = 0; r < ROWS; r++) {
             if (id[r] < 0) continue;
             bool first = id[r] != current;
-            if (first && current >= 0) sum_flush<VECTOR>(dtable + (int64_t)current * C + column, sum, left, add);
+            if (first && current >= 0) sum_flush<VECTOR>(dtable + (int64_t)current * C + column, sum, left, add, scale);
             current = id[r];
 #pragma unroll
             for (int e = 0; e < 4; e++) { /* the first as it is: 0 + -0 would lose the sign */
@@ -197,7 +200,7 @@ static __global__ void __launch_bounds__(SUM_THREADS)
             }
         }
     }
-    if (current >= 0) sum_flush<VECTOR>(dtable + (int64_t)current * C + column, sum, left, add);
+    if (current >= 0) sum_flush<VECTOR>(dtable + (int64_t)current * C + column, sum, left, add, scale);
 }
 
 template <typename T, typename G>
@@ -208,7 +211,7 @@ static void sum_launch(cudaStream_t s, const launch_scatter_args *a, const int32
     by_flag(whole, [&](auto vector) {
         launch(sum_kernel<T, G, decltype(vector)::value>, grid,
                dim3(block_threads(divide_up(quads, slabs), SUM_THREADS)), s, (G *)a->dtable, (const T *)a->dy, ids,
-               order, a->n, a->V, a->C, a->add);
+               order, a->n, a->V, a->C, a->add, a->scale);
     });
 }
 

@@ -57,6 +57,7 @@ static unembed_run run_make(backend_context *c, const kernel_call *k) {
                            .targets = k->in[UNEMBED_LOSS_TARGETS],
                            .n_vocabulary = (int32_t)u.plan.vocab,
                            .first_id = (int32_t)u.plan.first_id,
+                           .softcap = k->op->attr.logits_softcap * (u.scale > 0 ? u.scale : 1),
                            .type = launch_type_of(u.plan.type)};
     return u;
 }
@@ -87,6 +88,7 @@ static void run_logits(const unembed_run *u, const unembed_rows *r, int64_t firs
                    .alpha = u->scale,
                    .work = u->work + p->at_products};
     gemm_launch(u->c, &g);
+    if (r->softcap > 0) launch_cap_logits(u->c->stream, r->logits, r->n_rows, r->n_columns, r->ld, r->softcap);
 }
 
 static void run_dh(const unembed_run *u, const unembed_rows *r, int64_t first_row, void *dh) {
@@ -246,4 +248,8 @@ void cuda_kernel_UNEMBED_LOGITS(backend_context *c, const kernel_call *k) {
         g.a = k->work;
     }
     gemm_launch(c, &g);
+    float softcap = k->op->attr.logits_softcap;
+    const shape *s = &call_out(k, UNEMBED_LOGITS_LOGITS)->shape;
+    if (softcap > 0)
+        launch_cap_logits(c->stream, k->out[UNEMBED_LOGITS_LOGITS], s->dim[0], s->dim[1], s->dim[1], softcap);
 }

@@ -49,11 +49,31 @@ template <bool ARGMAX> static __device__ row_part scan_row(const float *x, int32
     return p;
 }
 
+/* ---- soft cap ----------------------------------------------------------------------------------------------------- */
+
+static __global__ void __launch_bounds__(256) cap_kernel(float *logits, int64_t n_columns, int64_t ld, float softcap) {
+    float *x = logits + blockIdx.y * ld;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n_columns; i += (int64_t)gridDim.x * blockDim.x)
+        x[i] = softcap * tanhf(x[i] / softcap);
+}
+
+void launch_cap_logits(cudaStream_t stream, float *logits, int64_t n_rows, int64_t n_columns, int64_t ld,
+                       float softcap) {
+    enum { ROWS_MOST = 65535, BLOCK = 256, EACH = 4 };
+    int64_t across = (n_columns + BLOCK * EACH - 1) / (BLOCK * EACH);
+    for (int64_t first = 0; first < n_rows; first += ROWS_MOST) {
+        int64_t rows = n_rows - first < ROWS_MOST ? n_rows - first : (int64_t)ROWS_MOST;
+        cap_kernel<<<dim3((unsigned)across, (unsigned)rows), BLOCK, 0, stream>>>(logits + first * ld, n_columns, ld,
+                                                                                 softcap);
+    }
+}
+
 /* ---- gradient --------------------------------------------------------------------------------------------------- */
 
 /* out = factor * exp(x - max), less onehot at the target. Every thread of the block comes along to every barrier. */
 template <typename T>
-static __device__ void gradient_row(T *out, const float *x, int32_t n, int32_t target, unembed_state s, float onehot) {
+static __device__ void gradient_row(T *out, const float *x, int32_t n, int32_t target, unembed_state s, float onehot,
+                                    float softcap) {
     int32_t step = blockDim.x * 4, stride = step * VECTORS;
     for (int32_t first = (n - 1) / stride * stride; first >= 0; first -= stride) {
         int32_t i = first + threadIdx.x * 4;
@@ -65,7 +85,7 @@ static __device__ void gradient_row(T *out, const float *x, int32_t n, int32_t t
 #pragma unroll
         for (int u = 0; u < VECTORS; u++) {
             int32_t at = i + u * step;
-            if (at < n) store4(out + at, gradient4(v[u], at, target, s, onehot));
+            if (at < n) store4(out + at, gradient4(v[u], at, target, s, onehot, softcap));
         }
     }
 }
@@ -106,7 +126,7 @@ template <typename T> static __global__ void __launch_bounds__(THREADS_MOST, 2) 
     float onehot = onehot_of(r, row);
     unembed_state s = {p.max, onehot / p.sum};
     if (s.factor == 0) zero_row(out, r.n_columns, blockDim.x);
-    else gradient_row(out, x, r.n_columns, target, s, onehot);
+    else gradient_row(out, x, r.n_columns, target, s, onehot, r.softcap);
     if (threadIdx.x != 0) return;
     r.losses[row] = loss_of(p, logit);
     if (r.states) r.states[row] = s;
@@ -123,7 +143,8 @@ template <typename T> static __global__ void __launch_bounds__(THREADS_MOST, 3) 
         return;
     }
     float onehot = onehot_of(r, row);
-    gradient_row(out, r.logits + row * r.ld, r.n_columns, target - r.first_id - r.first_column, s, onehot);
+    gradient_row(out, r.logits + row * r.ld, r.n_columns, target - r.first_id - r.first_column, s, onehot,
+                 r.softcap);
 }
 
 /* ---- ranks that share the vocabulary ------------------------------------------------------------------------------ */

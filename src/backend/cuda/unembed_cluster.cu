@@ -146,7 +146,7 @@ __device__ void release(shared_layout &in, uint32_t stage) { barrier_arrive(shar
 /* out and target count from the part's first column. Gives back where the next row's pieces are. */
 template <typename T>
 __device__ piece_place gradient_part(T *out, const column_part &part, shared_layout &in, piece_place place,
-                                     int32_t target, unembed_state s, float onehot) {
+                                     int32_t target, unembed_state s, float onehot, float softcap) {
     for (int32_t at = 0; at < part.n; at += PIECE, place.advance()) {
         const float *x = in.pieces[place.stage];
         int32_t i = threadIdx.x * 4, n = part.n - at;
@@ -158,7 +158,7 @@ __device__ piece_place gradient_part(T *out, const column_part &part, shared_lay
 #pragma unroll
         for (int u = 0; u < VECTORS; u++) {
             int32_t column = at + i + u * STEP;
-            if (column < part.n) store4(out + column, gradient4(v[u], column, target, s, onehot));
+            if (column < part.n) store4(out + column, gradient4(v[u], column, target, s, onehot, softcap));
         }
     }
     return place;
@@ -184,7 +184,7 @@ template <typename T> __device__ void take_rows(const unembed_rows &r, const col
             zero_row(out, part.n, CONSUMERS);
             for (int32_t at = 0; at < part.n; at += PIECE, place.advance()) release(in, place.stage);
         } else {
-            place = gradient_part(out, part, in, place, target, s, onehot);
+            place = gradient_part(out, part, in, place, target, s, onehot, r.softcap);
         }
     }
 }

@@ -95,7 +95,7 @@ static __device__ float onehot_of(const unembed_rows &r, int64_t row) {
 }
 
 /* Of the four logits from column `at` on: factor * exp(logit - max), less onehot at the target. */
-static __device__ float4 gradient4(float4 v, int32_t at, int32_t target, unembed_state s, float onehot) {
+static __device__ float4 gradient4(float4 v, int32_t at, int32_t target, unembed_state s, float onehot, float softcap) {
     float4 g = make_float4(__expf(v.x - s.max) * s.factor, __expf(v.y - s.max) * s.factor,
                            __expf(v.z - s.max) * s.factor, __expf(v.w - s.max) * s.factor);
     uint32_t hit = (uint32_t)(target - at);
@@ -104,6 +104,11 @@ static __device__ float4 gradient4(float4 v, int32_t at, int32_t target, unembed
         else if (hit == 1) g.y -= onehot;
         else if (hit == 2) g.z -= onehot;
         else g.w -= onehot;
+    }
+    if (softcap > 0) { /* of capped logits to that of the logits before */
+        float by = 1.0f / softcap;
+        v.x *= by, v.y *= by, v.z *= by, v.w *= by;
+        g.x *= 1.0f - v.x * v.x, g.y *= 1.0f - v.y * v.y, g.z *= 1.0f - v.z * v.z, g.w *= 1.0f - v.w * v.w;
     }
     return g;
 }
