@@ -3,18 +3,16 @@
  * A run that says "running" and whose process is gone has died: on this host its process id tells, on another one the newest sign of life
  * of its ranks. */
 #include "live/board.h"
+#include "report/report.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { SILENT_S = 60, WORD_MOST = 300 };
+enum { WORD_MOST = 300 };
 
 void board_file_fini(board_file *f) {
     json_decref(f->root);
@@ -49,37 +47,11 @@ void board_file_poll(board_file *f, int dir, bool *changed) {
 
 /* ---- is it alive -------------------------------------------------------------------------------------------------- */
 
-/* Started after the run was: another process has its number now. Where /proc does not say, it is the run. */
-static bool is_newer_process(json_int_t pid, double run_started) {
-    char path[64], line[1024];
-    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
-    FILE *f = fopen(path, "re"), *uptime = fopen("/proc/uptime", "re");
-    unsigned long long ticks = 0;
-    double up = 0;
-    bool known = false;
-    if (f && uptime && fgets(line, sizeof line, f) && fscanf(uptime, "%lf", &up) == 1) {
-        const char *rest = strrchr(line, ')'); /* the name before it may contain anything */
-        known = rest &&
-                sscanf(rest + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-                       &ticks) == 1;
-    }
-    if (f) fclose(f);
-    if (uptime) fclose(uptime);
-    double started = (double)time(NULL) - up + (double)ticks / (double)sysconf(_SC_CLK_TCK);
-    return known && started > run_started + 10; /* seconds: clocks are set while a machine runs */
-}
-
 static bool is_alive(const board *b, const json_t *run) {
-    char host[256] = "";
-    gethostname(host, sizeof host - 1);
-    const char *theirs = json_string_value(json_object_get(run, "host"));
-    json_int_t pid = json_integer_value(json_object_get(run, "pid"));
-    double started = json_number_value(json_object_get(run, "started"));
-    if (theirs && strcmp(theirs, host) == 0 && pid > 0 && pid < INT32_MAX)
-        return (kill((pid_t)pid, 0) == 0 || errno == EPERM) && !is_newer_process(pid, started);
-    double newest = started;
+    double started = json_number_value(json_object_get(run, "started")), newest = started;
     for (size_t i = 0; i < b->n_ranks; i++) newest = MAX(newest, b->ranks[i].time);
-    return (double)time(NULL) - newest <= SILENT_S;
+    return run_is_alive(json_string_value(json_object_get(run, "host")),
+                        json_integer_value(json_object_get(run, "pid")), started, newest);
 }
 
 static const char *state_of(const board *b, const json_t *run) {

@@ -66,6 +66,9 @@ void series_smooth_keep_peak(const double *y, size_t n, size_t width, double *ou
 /* died: run.json says running, but its process is gone. unfinished: an old run without run.json, whose last step was not reached. */
 typedef enum run_state { RUN_RUNNING, RUN_FINISHED, RUN_STOPPED, RUN_FAILED, RUN_DIED, RUN_UNFINISHED } run_state;
 const char *run_state_name(run_state s);
+/* Does the process of a run that says it is running still live? On this host its process is looked for, elsewhere its newest sign of life
+ * is what counts. pid 0, host NULL: not known. started, sign: unix seconds; NAN: not known. */
+bool run_is_alive(const char *host, long long pid, double started, double sign);
 
 typedef struct run_setting {
     const char *key, *value;

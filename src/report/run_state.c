@@ -72,15 +72,18 @@ static bool same_host(const char *a, const char *b) {
     return n == m && n > 0 && strncmp(a, b, n) == 0;
 }
 
-static run_state running_or_died(run *r, const json_t *info) {
+bool run_is_alive(const char *host, long long pid, double started, double sign) {
     char here[256] = "";
-    const json_t *pid = json_object_get(info, "pid");
     gethostname(here, sizeof here - 1);
-    if (r->host && same_host(r->host, here) && json_is_integer(pid))
-        return process_lives(json_integer_value(pid), r->started) ? RUN_RUNNING : RUN_DIED;
+    if (host && same_host(host, here) && pid != 0) return process_lives(pid, started);
+    return !((double)time(NULL) - sign > SILENT_SECONDS);
+}
+
+static run_state running_or_died(run *r, const json_t *info) {
     double sign = last_sign(r);
     if (isnan(sign)) sign = r->changed;
-    return (double)time(NULL) - sign > SILENT_SECONDS ? RUN_DIED : RUN_RUNNING;
+    json_int_t pid = json_integer_value(json_object_get(info, "pid"));
+    return run_is_alive(r->host, pid, r->started, sign) ? RUN_RUNNING : RUN_DIED;
 }
 
 /* ---- run.json ------------------------------------------------------------------------------------------------------- */
