@@ -121,6 +121,7 @@ static void write_run(monitor *m, const char *state, bool ended, const char *err
 static void write_plan(const monitor *m) {
     plan_view view;
     status rc = plan_view_init(&view, m->options.request, m->options.plan);
+    if (!view.survey.n && m->options.data) dataset_survey(m->options.data, &view.survey); /* it was not needed to choose rows */
     if (rc == OK) rc = write_json(m, "plan.json", plan_view_json(&view));
     if (rc != OK) give_up(m, "the run directory has no plan.json");
     plan_view_fini(&view);

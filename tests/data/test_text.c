@@ -138,8 +138,8 @@ static void text_that_cannot_be_trained_on_is_refused(void **state) {
     expect_error(dataset_open(&d, &o), ERR_INPUT, "empty.txt|empty file");
     o = (data_options){.source = path_of("absent.txt"), .seq_len = 64, .pack = true};
     expect_error(dataset_open(&d, &o), ERR_IO, "absent.txt|No such file");
-    o = (data_options){.source = test_dir, .seq_len = 64, .pack = true};
-    expect_error(dataset_open(&d, &o), ERR_INPUT, "directory");
+    o = (data_options){.source = test_dir, .seq_len = 64, .pack = true}; /* a directory: all of its files */
+    expect_error(dataset_open(&d, &o), ERR_INPUT, "empty.txt|empty file");
     snprintf(two, 600, "%s,,%s", path_of("small.txt"), path_of("small.txt"));
     o = (data_options){.source = two, .seq_len = 64, .pack = true};
     expect_error(dataset_open(&d, &o), ERR_INPUT, "empty name|commas");

@@ -10,6 +10,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+bool matrix_is_large(void) {
+    const char *asked = getenv("RALO_MATRIX");
+    return asked && strcmp(asked, "large") == 0;
+}
+
 const char *const training_presets[4] = {"test-gpt2", "test-llama", "test-qwen2", "test-qwen3"};
 
 void training_must(status rc) {

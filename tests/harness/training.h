@@ -11,6 +11,9 @@
  * checkpoints is what `ralo train` plans. */
 #include "cli/cli.h"
 
+/* RALO_MATRIX=large (`make matrix`): every cell of a matrix; else a part that meets every choice. */
+bool matrix_is_large(void);
+
 typedef struct training {
     const char *preset, *source; /* NULL: test-llama, builtin:grammar */
     precision precision;

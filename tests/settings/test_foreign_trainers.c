@@ -83,7 +83,7 @@ static void test_examples_of_axolotl(void **state) {
         {"axolotl/llama3-qlora-fsdp-70b.yaml", 0, {"parallel.zero", "3", "memory.offload.states", "host", "model.base", "nf4", "model.lora.rank", "8"}},
         {"axolotl/qwen3-32b-qlora.yaml", 0, {"model.base", "nf4", "model.lora.alpha", "32"}},
         {"axolotl/qwen3-8b-fsdp-tp-cp.yaml", 0, {"parallel.tensor", "2", "parallel.sequence", "2", "parallel.zero", "3", "memory.recompute", "auto"}},
-        {"axolotl/gemma2-qlora.yaml", 0, {"model.base", "nf4", "model.path", "google/gemma-2-9b"}},
+        {"axolotl/gemma2-qlora.yaml", 0, {"model.base", "nf4", "model.preset", "gemma-2-9b"}},
         {"axolotl/llama2-lora.yaml", 0, {"model.preset", "auto", "model.base", "int8", "model.lora.rank", "32"}},
         {"axolotl/llama3-lora-8b.yaml", 1, {"lora_modules_to_save: found [embed_tokens, lm_head]"}},
         {"axolotl/mistral-dpo-qlora.yaml", 1, {"lora_modules_to_save"}},

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef struct fixture {
@@ -76,6 +77,14 @@ static json_t *read_lines(const fixture *f, const char *name) {
     return list;
 }
 
+/* The sampler's first line, which its thread writes when it gets a core. */
+static void wait_for_sample(const fixture *f) {
+    char path[512];
+    struct stat info = {0};
+    snprintf(path, sizeof path, "%s/monitor/rank-00000.jsonl", f->dir);
+    while (stat(path, &info) != 0 || info.st_size == 0) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
 static int64_t whole(const json_t *object, const char *key) {
     assert_true(json_is_integer(json_object_get(object, key)));
     return json_integer_value(json_object_get(object, key));
@@ -119,6 +128,7 @@ static void a_run_is_described_from_its_start_to_its_end(void **state) {
                      f.k.p.planned[TIER_DEVICE]);
     json_decref(plan);
     monitor_start(m, 0);
+    wait_for_sample(&f);
     for (int64_t step = 1; step <= 9; step++) {
         train_step_report r = report_at(&f, step);
         monitor_step(m, &r);
@@ -144,6 +154,7 @@ static void the_sampler_follows_a_run_that_steps(void **state) {
     fixture_open(&f);
     monitor *m = opened(&f, true);
     monitor_start(m, 0);
+    wait_for_sample(&f);
     int64_t step = 0;
     while (measured_peak(&f) == 0) /* until the sampler has written it, a second from now */
         for (int i = 0; i < 1000; i++) {

@@ -111,8 +111,7 @@ static cell cell_at(uint64_t index) {
 
 static void every_cell_ends_with_the_same_bits(void **state) {
     (void)state;
-    const char *asked = getenv("RALO_MATRIX");
-    bool large = asked && strcmp(asked, "large") == 0;
+    bool large = matrix_is_large();
     matrix m = {.dir = training_dir(), .steps = large ? STEPS : SHORT_STEPS};
     /* A stride prime to every factor of the matrix walks through all combinations of any two choices. */
     uint64_t stride = large ? 89 : SANITIZED ? 29707 : 2773;

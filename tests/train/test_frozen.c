@@ -185,13 +185,8 @@ static cell cell_at(uint64_t index) {
 }
 #define CELLS (N_FAMILIES * N_PRECISIONS * N_TARGETS * (int)ARRAY_LENGTH(rungs) * 2 * 2 * 3 * 3 * 3 * 3 * 4 * 2 * 2 * 3)
 
-static bool is_large(void) {
-    const char *asked = getenv("RALO_MATRIX");
-    return asked && strcmp(asked, "large") == 0;
-}
-
 static void every_cell_ends_with_the_same_bits(void **state) {
-    bool large = is_large();
+    bool large = matrix_is_large();
     matrix *m = mem_alloc(sizeof *m);
     *m = (matrix){.dir = training_dir(), .steps = large ? STEPS : SHORT_STEPS};
     /* A stride prime to every factor of the matrix walks through all combinations of any two choices. */
@@ -215,7 +210,7 @@ static void every_technique_on_every_family(void **state) {
                          {.activations = 1}, {.grads = 1, .rung = 3},      {.rung = 7},
                          {.rung = 5},        {.activations = 2, .rung = 2}};
     for (size_t k = 0; k < N_FAMILIES; k++)
-        for (size_t i = k % 2; i < ARRAY_LENGTH(some); i += is_large() ? 1 : 2) {
+        for (size_t i = k % 2; i < ARRAY_LENGTH(some); i += matrix_is_large() ? 1 : 2) {
             cell c = some[i];
             c.model = k, c.target = (k + i) % N_TARGETS, c.accumulation = 2, c.dropout = i % 2;
             check_cell(m, &c);
