@@ -141,7 +141,7 @@ _Noreturn static void become_train(const char **argv, int out, pid_t parent) {
 static status status_of(int state, const char *stage) {
     int code = WIFEXITED(state) ? WEXITSTATUS(state) : 1;
     if (code == 0) return OK;
-    if (code == 130) return ERR(ERR_INTERRUPTED, "stage %s was stopped; the same command goes on from there", stage);
+    if (code == 130) return ERR(ERR_INTERRUPTED, "stage %s was stopped; the same command continues from there", stage);
     return ERR(code == 2 ? ERR_INPUT : code == 3 ? ERR_FIT : ERR_RUN, "stage %s failed; see above", stage);
 }
 
@@ -207,7 +207,7 @@ static status export_stage(const pipeline *p, const char *stage, bool adapters) 
 static status do_stage(const pipeline *p, size_t i, const char *settings, bool adapters) {
     const char *stage = p->stages.names[i], *run_dir = stage_run_dir(&p->stages, stage, p->memory);
     json_t *result = NULL;
-    if (stopped) return ERR(ERR_INTERRUPTED, "stopped before stage %s; the same command goes on from there", stage);
+    if (stopped) return ERR(ERR_INTERRUPTED, "stopped before stage %s; the same command continues from there", stage);
     TRY(read_marker(p, stage, settings, &result));
     bool was_done = result != NULL;
     fprintf(stderr, "\nstage     %s %s%s: %s\n", p->name, stage, was_done ? ", finished before" : "", run_dir);

@@ -31,7 +31,7 @@ static void note_lost(int64_t step, int64_t steps, int64_t saved, const char *ru
     char since[64] = "nothing was saved yet";
     if (saved > 0) snprintf(since, sizeof since, "the last checkpoint was begun after step %lld", (long long)saved);
     snprintf(lost[next], sizeof lost[next],
-             "stopped at once after step %lld of %lld; %s: what came after it is lost; ralo train %s goes on\n",
+             "stopped at once after step %lld of %lld; %s: what came after it is lost; ralo train %s continues\n",
              (long long)step, (long long)steps, since, run_dir);
     lost_at = next;
 }
@@ -391,7 +391,7 @@ status command_train(command_line *l) {
     TRY(foreign_check_train(&l->foreign));
     live_options live = live_options_of(l, NULL);
     if (command_line_given(l, "live")) TRY(live_check(&live));
-    else if (l->live_token) return ERR(ERR_INPUT, "train: --live-token is about the page of --live, and that is not given");
+    else if (l->live_token) return ERR(ERR_INPUT, "train: --live-token needs --live");
     track_sinks sinks = sinks_of(c);
     TRY(track_sinks_check(&sinks));
     if (ranks_wanted(l)) return ranks_launch(l);

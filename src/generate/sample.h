@@ -1,5 +1,6 @@
 #pragma once
-/* sample.h - private to generate: the next token from a row of logits.
+/* sample.h - private to generate: the next token from a row of logits, on the host. Without filters DRAW_TOKENS draws where the logits
+ * are, and sample_drawn reads what it found.
  *
  * The steps and their order are those of transformers 5 (logits processors): repetition penalty; then, when sampling,
  * temperature, top-k, top-p, min-p. Ties at the border of top-k all stay; top-p keeps a token when the tokens before it

@@ -9,7 +9,6 @@
 #include "live/server.h"
 #include "live/page.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <math.h>
 #include <microhttpd.h>
@@ -48,17 +47,12 @@ static struct {
 
 status server_check(void) {
     if (lib.is_loaded) return OK;
-    void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-        return ERR(ERR_INPUT,
-                   "the live page needs %s, which cannot be loaded (%s); run: apt-get install libmicrohttpd-dev",
-                   LIBRARY, dlerror());
-    void *found;
-#define X(name)                                                                                                   \
-    if (!(found = dlsym(library, #name))) return ERR(ERR_INPUT, "live page: %s has no function " #name, LIBRARY); \
-    memcpy(&lib.name, &found, sizeof found);
-    FUNCTIONS(X)
+#define X(name) {#name, &lib.name},
+    static const library_symbol symbols[] = {FUNCTIONS(X)};
 #undef X
+    char why[400];
+    if (!library_load(LIBRARY, symbols, ARRAY_LENGTH(symbols), why, sizeof why))
+        return ERR(ERR_INPUT, "live page: %s; run: apt-get install libmicrohttpd-dev", why);
     lib.is_loaded = true;
     return OK;
 }

@@ -28,7 +28,7 @@ static status read_numbers(run *r, const json_t *list, size_t n, double **out) {
         return ERR(ERR_INPUT, "found %zu numbers, expected %zu", json_array_size(list), n);
     for (size_t i = 0; i < n; i++) {
         (*out)[i] = number_or_nan(json_array_get(list, i));
-        if (!((*out)[i] >= 0 && (*out)[i] < 1e20)) return ERR(ERR_INPUT, "number %zu is none of bytes", i);
+        if (!((*out)[i] >= 0 && (*out)[i] < 1e20)) return ERR(ERR_INPUT, "entry %zu: expected a number of bytes", i);
     }
     return OK;
 }

@@ -12,7 +12,6 @@
 
 #define CURL_DISABLE_TYPECHECK 1 /* its macros call functions by name */
 #include <curl/curl.h>
-#include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,20 +37,13 @@ static struct {
 #undef X
 } lib;
 
-/* It is never unloaded: libraries that it brings have handlers for the end of the process. */
 static status load(void) {
-    void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-        return ERR(ERR_INPUT, "reward.list: found http, but %s cannot be loaded (%s); install libcurl4", LIBRARY,
-                   dlerror());
-    void *found;
-#define X(name)                                                                            \
-    if (!(found = dlsym(library, #name)))                                                  \
-        return ERR(ERR_INPUT, "reward.list: found http, but %s lacks %s", LIBRARY, #name); \
-    memcpy(&lib.name, &found, sizeof found);
-    FUNCTIONS(X)
+#define X(name) {#name, &lib.name},
+    static const library_symbol symbols[] = {FUNCTIONS(X)};
 #undef X
-    return OK;
+    char why[400];
+    if (library_load(LIBRARY, symbols, ARRAY_LENGTH(symbols), why, sizeof why)) return OK;
+    return ERR(ERR_INPUT, "reward.list: found http, but %s; install libcurl4", why);
 }
 
 /* ---- open and close ---------------------------------------------------------------------------------------------- */

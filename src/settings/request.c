@@ -100,7 +100,7 @@ static status base_is_gone(const config *c) {
     if (same_weights)
         return ERR(
             ERR_INPUT,
-            "model.path: found no directory %s, which the run %s began from; it goes on only with the same weights "
+            "model.path: found no directory %s, which the run %s began from; it continues only with the same weights "
             "(adapters, a reference or values stand on them): bring the directory back, or set model.path to where it "
             "is now",
             c->model.path, c->run.dir);
@@ -173,7 +173,7 @@ static status value_head_from_config(const config *c, model_config *out) {
     if (c->task != TASK_CRITIC && found)
         return ERR(ERR_INPUT,
                    "model.path: %s is a critic with a value head (%s), expected a language model for "
-                   "train.task %s; train.task=critic goes on with it",
+                   "train.task %s; train.task=critic continues it",
                    c->model.path, value_head_name(found), task_name(task_of(c->task)));
     if (c->task != TASK_CRITIC) return OK;
     if (found && found != asked && config_was_given(c, "critic.head"))

@@ -7,7 +7,6 @@
 
 #define CURL_DISABLE_TYPECHECK 1 /* its macros call functions by name */
 #include <curl/curl.h>
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,22 +33,14 @@ static struct {
 #undef X
 } lib;
 
-/* Never unloaded, and its global state never ended: other threads and the reward http may use it. */
+/* Its global state is never ended: other threads and the reward http may use it. */
 static void load(void) {
-    void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL), *found;
-    if (!library) {
-        lib.problem = LIBRARY " cannot be loaded";
-        return;
-    }
-#define X(name)                                               \
-    if (!(found = dlsym(library, #name))) {                   \
-        lib.problem = LIBRARY " is too old: it lacks " #name; \
-        return;                                               \
-    }                                                         \
-    memcpy(&lib.name, &found, sizeof found);
-    FUNCTIONS(X)
+#define X(name) {#name, &lib.name},
+    static const library_symbol symbols[] = {FUNCTIONS(X)};
 #undef X
-    if (lib.curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) lib.problem = LIBRARY " does not start";
+    static char why[400];
+    if (!library_load(LIBRARY, symbols, ARRAY_LENGTH(symbols), why, sizeof why)) lib.problem = why;
+    else if (lib.curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) lib.problem = LIBRARY " does not start";
 }
 
 status mlflow_check(const char *uri, const char *from) {

@@ -13,7 +13,7 @@ if grep -q 'apt-get install libmicrohttpd' err; then # the one command that inst
     exit 77
 fi
 check 2 "found the address '1.2.3.4.5:80', expected ADDR:PORT" -- train $tiny --live 1.2.3.4.5:80
-check 2 '--live-token is about the page of --live' -- train $tiny --live-token 0123456789abcdef
+check 2 '--live-token needs --live' -- train $tiny --live-token 0123456789abcdef
 check 2 '--live-token: found 3 characters' -- train $tiny --live --live-token abc
 check 2 'found no RUN, expected: ralo live RUN' -- live
 check 2 "found no run in '.', expected a directory with run.json" -- live .

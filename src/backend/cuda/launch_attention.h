@@ -21,7 +21,7 @@ typedef struct launch_attention {
     float scale;
     int window;                  /* keys that a query sees at most, itself the last; ATTENTION_NO_WINDOW */
     float softcap;               /* of scores; 0: none. Not in the wgmma kernels */
-    const void *q, *kv;          /* rows of q, and of k|v; wgmma kernels take both from one tensor */
+    const void *q, *kv;          /* rows of q, and of k|v */
     int64_t q_stride, kv_stride; /* elements from row to row */
     const int32_t *doc_start;    /* (B T) */
     void *y;                     /* (B T, H D): written forward, read backward */
