@@ -56,7 +56,7 @@ for how in KILL INT; do
     wait $pid
     code=$?
     [ $how = KILL ] || [ $code = 130 ] || fail "Ctrl-C: exit code $code: $(tail -n 2 log_$how)"
-    [ $how = KILL ] || grep -q "the same command goes on" log_$how || fail "Ctrl-C: $(tail -n 2 log_$how)"
+    [ $how = KILL ] || grep -q "the same command continues from there" log_$how || fail "Ctrl-C: $(tail -n 2 log_$how)"
     pid=
     [ ! -e $how/policy.json ] || fail "$how: the stage had ended already"
     for i in $(seq 100); do # the stage outlives a killed pipeline for a moment, in which it saves
