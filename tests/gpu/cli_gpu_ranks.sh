@@ -3,31 +3,18 @@
 # rank that takes N micro-batches, and ranks that share a model or a row come near the losses of one. Label gpu: skipped
 # where there is none. RALO names the program; RALO_MATRIX=large tries every precision in every stage.
 . "$(dirname "$0")/../harness/check.sh"
-need python3 "it reads the JSON output"
-need_gpu
-need_ranks
-common=(--preset test-qwen3 --set run.device=cuda --set data.seq_len=32 --set train.micro_batch=2 --set train.steps=4
-    --set train.warmup=0 --set train.problems=0 --set train.eval_rows=4 --set run.threads=1 --set run.bind=false --json)
-number=0
-train() { # RANKS ARGUMENTS: a run of its own
-    local n=$1
-    shift
-    number=$((number + 1))
-    timeout 300 "$RALO" train --ranks "$n" "${common[@]}" --set run.dir=run-$number "$@" >out 2>err </dev/null ||
-        fail "$n ranks $*: $(tail -n 3 err)"
-}
-get() { python3 -c "import json; r = json.loads(open('out').read().splitlines()[-1]); print($1)"; }
+. "$(dirname "$0")/../harness/gpu_ranks.sh"
 
 same() { # PRECISION ZERO...: 2 and 4 ranks in these stages against one
     local precision=$1 n zero expected
     shift
     for n in 2 4; do
         train 1 --set precision=$precision --set train.accumulation=$n
-        expected=$(get "r['param_hash'], r['loss']['last']")
+        expected=$(result)
         for zero; do
             train $n --set precision=$precision --set train.accumulation=1 --set parallel.zero=$zero
-            [ "$(get "r['param_hash'], r['loss']['last']")" = "$expected" ] ||
-                fail "$precision, $n ranks, ZeRO $zero: $(get "r['param_hash'], r['loss']['last']"), expected $expected"
+            [ "$(result)" = "$expected" ] ||
+                fail "$precision, $n ranks, ZeRO $zero: $(result), expected $expected"
             holds "r['world'] == $n and all(x[t]['planned'] == x[t]['peak'] for x in r['ranks'] for t in ('device', 'host', 'nvme'))"
             holds "all(0 < x['gpu_context'] < 4 << 30 for x in r['ranks'])" # each its part of what the driver counts
         done

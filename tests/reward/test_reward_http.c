@@ -1,18 +1,14 @@
 /* test_reward_http.c - scores from a server that answers, is slow, breaks off, is wrong or never ends. The server is a thread of this
  * test. */
-#define _GNU_SOURCE 1 /* strcasestr, POLLRDHUP */
 #include "reward/reward.h"
 #include "files.h"
+#include "http_server.h"
 #include "must.h"
 
-#include <arpa/inet.h>
 #include <math.h>
-#include <poll.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 /* ---- the server -------------------------------------------------------------------------------------------------- */
 
@@ -30,41 +26,7 @@ typedef enum mode {
 } mode;
 
 static atomic_int server_mode, n_requests;
-static int listener, bell[2]; /* a byte in the bell ends the server */
-static pthread_t thread;
-static char url[64];
-
-static bool should_end(void) { return poll(&(struct pollfd){.fd = bell[0], .events = POLLIN}, 1, 0) > 0; }
-
-/* The whole request; its body begins at *body. */
-static bool read_request(int fd, strbuf *in, size_t *body) {
-    char buffer[65536];
-    in->length = 0;
-    for (size_t wanted = SIZE_MAX; in->length < wanted;) {
-        struct pollfd ready[] = {{.fd = fd, .events = POLLIN}, {.fd = bell[0], .events = POLLIN}};
-        if (poll(ready, 2, -1) < 0 || ready[1].revents) return false;
-        ssize_t n = recv(fd, buffer, sizeof buffer, 0);
-        if (n <= 0) return false;
-        strbuf_add_bytes(in, buffer, (size_t)n);
-        const char *end = wanted == SIZE_MAX ? strstr(in->text, "\r\n\r\n") : NULL;
-        if (!end) continue;
-        const char *length = strcasestr(in->text, "content-length:");
-        if (!length || !strstr(in->text, "application/json") || !str_starts_with(in->text, "POST /score "))
-            return false;
-        *body = (size_t)(end + 4 - in->text);
-        wanted = *body + (size_t)atoll(length + 15);
-    }
-    return true;
-}
-
-static bool say(int fd, const char *status, const char *headers, const char *body) {
-    strbuf out;
-    strbuf_init(&out);
-    strbuf_printf(&out, "HTTP/1.1 %s\r\n%sContent-Length: %zu\r\n\r\n%s", status, headers, strlen(body), body);
-    bool sent = send(fd, out.text, out.length, MSG_NOSIGNAL) == (ssize_t)out.length;
-    strbuf_fini(&out);
-    return sent;
-}
+static char url[80];
 
 /* Each item's score is its column "id" and a half. */
 static bool say_scores(int fd, const char *body, size_t n_bytes, size_t missing) {
@@ -76,7 +38,7 @@ static bool say_scores(int fd, const char *body, size_t n_bytes, size_t missing)
     }
     json_t *out = json_pack("{s:o}", "scores", scores);
     char *text = json_dumps(out, 0);
-    bool sent = say(fd, "200 OK", "", text);
+    bool sent = http_say(fd, "200 OK", "", text);
     free(text);
     json_decref(out);
     json_decref(root);
@@ -87,54 +49,31 @@ static bool say_without_end(int fd) {
     static char zeros[65536];
     static const char head[] = "HTTP/1.1 200 OK\r\n\r\n";
     send(fd, head, sizeof head - 1, MSG_NOSIGNAL);
-    while (!should_end() && send(fd, zeros, sizeof zeros, MSG_NOSIGNAL) > 0) {}
+    while (!http_server_ending() && send(fd, zeros, sizeof zeros, MSG_NOSIGNAL) > 0) {}
     return false;
 }
 
-static void wait_for_hangup(int fd) {
-    struct pollfd ready[] = {{.fd = fd, .events = POLLRDHUP}, {.fd = bell[0], .events = POLLIN}};
-    poll(ready, 2, -1);
-}
-
-/* False: the connection is over. */
-static bool serve(int fd, strbuf *in) {
-    size_t body;
-    if (!read_request(fd, in, &body)) return false;
+static bool serve(int fd, const strbuf *in, size_t body) {
+    if (!strstr(in->text, "application/json") || !str_starts_with(in->text, "POST /score ")) return false;
     int n = atomic_fetch_add(&n_requests, 1);
     switch ((mode)atomic_load(&server_mode)) {
     case RIGHT: return say_scores(fd, in->text + body, in->length - body, 0);
-    case SILENT: wait_for_hangup(fd); return false;
+    case SILENT: return http_wait_for_hangup(fd);
     case FAILS_TWICE:
-        if (n < 2) return say(fd, n ? "503 Busy" : "500 Broken", "", "{\"scores\": [9, 9]}");
+        if (n < 2) return http_say(fd, n ? "503 Busy" : "500 Broken", "", "{\"scores\": [9, 9]}");
         return say_scores(fd, in->text + body, in->length - body, 0);
-    case NOT_FOUND: return say(fd, "404 Not Found", "", "{}");
-    case GARBAGE: return say(fd, "200 OK", "", "<html>\033[31mno\377</html>");
+    case NOT_FOUND: return http_say(fd, "404 Not Found", "", "{}");
+    case GARBAGE: return http_say(fd, "200 OK", "", "<html>\033[31mno\377</html>");
     case ONE_SHORT: return say_scores(fd, in->text + body, in->length - body, 1);
-    case STRANGE_SCORES: return say(fd, "200 OK", "", "{\"scores\": [1, null, \"2\", {\"score\": 3}, true]}");
+    case STRANGE_SCORES: return http_say(fd, "200 OK", "", "{\"scores\": [1, null, \"2\", {\"score\": 3}, true]}");
     case ENDLESS: return say_without_end(fd);
-    case BREAKS_OFF: return send(fd, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", 40, MSG_NOSIGNAL) < 0;
-    case MOVED: return say(fd, "302 Found", "Location: file:///etc/passwd\r\n", "");
+    case BREAKS_OFF: return http_break_off(fd);
+    case MOVED: return http_say(fd, "302 Found", "Location: file:///etc/passwd\r\n", "");
     }
     return false;
 }
 
-static void *run_server(void *ignored) {
-    strbuf in;
-    strbuf_init(&in);
-    for (;;) {
-        struct pollfd ready[] = {{.fd = listener, .events = POLLIN}, {.fd = bell[0], .events = POLLIN}};
-        if (poll(ready, 2, -1) < 0 || ready[1].revents) break;
-        int fd = accept(listener, NULL, NULL);
-        while (fd >= 0 && serve(fd, &in)) {}
-        if (fd >= 0) close(fd);
-    }
-    strbuf_fini(&in);
-    return NULL;
-}
-
 static int server_open(void **state) {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t n = sizeof at;
     rewards *r;
     reward_options probe = {.list = "http", .url = "http://127.0.0.1:1/", .timeout = 1};
     if (rewards_open(&r, &probe) != OK) {
@@ -142,23 +81,12 @@ static int server_open(void **state) {
         exit(77); /* skipped: no libcurl here */
     }
     rewards_close(r);
-    setenv("no_proxy", "127.0.0.1", 1);
-    listener = socket(AF_INET, SOCK_STREAM, 0);
-    if (listener < 0 || bind(listener, (struct sockaddr *)&at, sizeof at) || listen(listener, 16) || pipe(bell))
-        return -1;
-    if (getsockname(listener, (struct sockaddr *)&at, &n)) return -1;
-    snprintf(url, sizeof url, "http://127.0.0.1:%d/score", ntohs(at.sin_port));
-    return pthread_create(&thread, NULL, run_server, NULL);
-}
-
-static int server_close(void **state) {
-    if (write(bell[1], "", 1) != 1) return -1;
-    pthread_join(thread, NULL);
-    close(listener);
-    close(bell[0]);
-    close(bell[1]);
+    if (http_server_open(serve)) return -1;
+    snprintf(url, sizeof url, "%s/score", http_server_url());
     return 0;
 }
+
+static int server_close(void **state) { return http_server_close(); }
 
 /* ---- the client -------------------------------------------------------------------------------------------------- */
 

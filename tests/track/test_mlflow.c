@@ -1,14 +1,13 @@
 /* test_mlflow.c - MLflow's REST interface against a server that is a thread of this test: it answers, refuses, fails, hangs, talks
  * nonsense and breaks off; nothing is lost, nothing counts twice, one run is made, and no login is shown or given to a stranger. */
-#define _GNU_SOURCE 1 /* strcasestr, POLLRDHUP */
+#define _GNU_SOURCE 1 /* strcasestr */
 #include "track/sink.h"
 #include "track/track.h"
 #include "files.h"
+#include "http_server.h"
 #include "must.h"
 
-#include <arpa/inet.h>
-#include <poll.h>
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -18,9 +17,6 @@
 typedef enum mode { RIGHT, SILENT, FAILS, LOGIN, GARBAGE, BREAKS_OFF, LOSES_ANSWERS, DELETED } mode;
 
 static atomic_int server_mode, n_fail; /* so many requests are not RIGHT, then all are */
-static int listener, bell[2];          /* a byte in the bell ends the server */
-static pthread_t thread;
-static char url[64];
 
 /* What it was told; the server's while a run is on its way, then the test's. */
 static struct {
@@ -33,13 +29,7 @@ static struct {
 } heard;
 
 static bool say(int fd, const char *status, const char *body) {
-    strbuf out;
-    strbuf_init(&out);
-    strbuf_printf(&out, "HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s", status,
-                  strlen(body), body);
-    bool sent = send(fd, out.text, out.length, MSG_NOSIGNAL) == (ssize_t)out.length;
-    strbuf_fini(&out);
-    return sent;
+    return http_say(fd, status, "Content-Type: application/json\r\n", body);
 }
 
 static bool say_json(int fd, json_t *o) {
@@ -48,27 +38,6 @@ static bool say_json(int fd, json_t *o) {
     free(text);
     json_decref(o);
     return sent;
-}
-
-static bool read_request(int fd, strbuf *in, size_t *body) {
-    char buffer[65536];
-    in->length = 0;
-    for (size_t wanted = SIZE_MAX; in->length < wanted;) {
-        struct pollfd ready[] = {
-            {.fd = fd, .events = POLLIN}, {.fd = bell[0], .events = POLLIN}, {.fd = listener, .events = POLLIN}};
-        if (poll(ready, 3, -1) < 0 || ready[1].revents) return false;
-        if (!ready[0].revents && in->length == 0) return false; /* another connection: this idle one is closed for it */
-        if (!ready[0].revents) continue;
-        ssize_t n = recv(fd, buffer, sizeof buffer, 0);
-        if (n <= 0) return false;
-        strbuf_add_bytes(in, buffer, (size_t)n);
-        const char *end = wanted == SIZE_MAX ? strstr(in->text, "\r\n\r\n") : NULL;
-        if (!end) continue;
-        const char *length = strcasestr(in->text, "content-length:");
-        *body = (size_t)(end + 4 - in->text);
-        wanted = *body + (length && length < end ? (size_t)atoll(length + 15) : 0);
-    }
-    return true;
 }
 
 static json_t *run_json(void) {
@@ -154,10 +123,7 @@ static bool answer(int fd, const strbuf *in, size_t at) {
     return sent;
 }
 
-/* False: the connection is over. */
-static bool serve(int fd, strbuf *in) {
-    size_t at;
-    if (!read_request(fd, in, &at)) return false;
+static bool serve(int fd, const strbuf *in, size_t at) {
     const char *login = strcasestr(in->text, "authorization: ");
     if (login)
         snprintf(heard.authorization, sizeof heard.authorization, "%.*s", (int)strcspn(login + 15, "\r"), login + 15);
@@ -167,15 +133,11 @@ static bool serve(int fd, strbuf *in) {
     switch (m) {
     case RIGHT:
     case DELETED: return answer(fd, in, at);
-    case SILENT: {
-        struct pollfd ready[] = {{.fd = fd, .events = POLLRDHUP}, {.fd = bell[0], .events = POLLIN}};
-        poll(ready, 2, -1);
-        return false;
-    }
+    case SILENT: return http_wait_for_hangup(fd);
     case FAILS: return say(fd, "500 Broken", "<html>");
     case LOGIN: return say(fd, "401 Unauthorized", "{}");
     case GARBAGE: return say(fd, "200 OK", "<html>\033[31mno\377</html>");
-    case BREAKS_OFF: return send(fd, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", 40, MSG_NOSIGNAL) < 0;
+    case BREAKS_OFF: return http_break_off(fd);
     case LOSES_ANSWERS: {
         int nowhere[2];
         if (socketpair(AF_UNIX, SOCK_STREAM, 0, nowhere)) return false;
@@ -188,20 +150,6 @@ static bool serve(int fd, strbuf *in) {
     return false;
 }
 
-static void *run_server(void *ignored) {
-    strbuf in;
-    strbuf_init(&in);
-    for (;;) {
-        struct pollfd ready[] = {{.fd = listener, .events = POLLIN}, {.fd = bell[0], .events = POLLIN}};
-        if (poll(ready, 2, -1) < 0 || ready[1].revents) break;
-        int fd = accept(listener, NULL, NULL);
-        while (fd >= 0 && serve(fd, &in)) {}
-        if (fd >= 0) close(fd);
-    }
-    strbuf_fini(&in);
-    return NULL;
-}
-
 static void forget(mode m, int fails) {
     json_t **lists[] = {&heard.metrics, &heard.params, &heard.tags, &heard.files};
     for (size_t i = 0; i < ARRAY_LENGTH(lists); i++) json_decref(*lists[i]);
@@ -212,8 +160,6 @@ static void forget(mode m, int fails) {
 }
 
 static int server_open(void **state) {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t n = sizeof at;
     static const char *const names[] = {"MLFLOW_TRACKING_URI",      "MLFLOW_URI",
                                         "MLFLOW_EXPERIMENT_NAME",   "MLFLOW_TRACKING_TOKEN",
                                         "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"};
@@ -222,22 +168,12 @@ static int server_open(void **state) {
         print_message("%s\n", error_message());
         exit(77); /* skipped: no libcurl here */
     }
-    setenv("no_proxy", "127.0.0.1", 1);
-    listener = socket(AF_INET, SOCK_STREAM, 0);
-    if (listener < 0 || bind(listener, (struct sockaddr *)&at, sizeof at) || listen(listener, 16) || pipe(bell))
-        return -1;
-    if (getsockname(listener, (struct sockaddr *)&at, &n)) return -1;
-    snprintf(url, sizeof url, "http://127.0.0.1:%d", ntohs(at.sin_port));
     forget(RIGHT, 0);
-    return test_dir_open(state) || pthread_create(&thread, NULL, run_server, NULL);
+    return test_dir_open(state) || http_server_open(serve);
 }
 
 static int server_close(void **state) {
-    if (write(bell[1], "", 1) != 1) return -1;
-    pthread_join(thread, NULL);
-    close(listener);
-    close(bell[0]);
-    close(bell[1]);
+    if (http_server_close()) return -1;
     forget(RIGHT, 0);
     json_t *lists[] = {heard.metrics, heard.params, heard.tags, heard.files};
     for (size_t i = 0; i < ARRAY_LENGTH(lists); i++) json_decref(lists[i]);
@@ -253,7 +189,7 @@ static char output[1 << 16];
 static double play(const char *name, int first, int last, const char *lr, double wait, status rc) {
     track *t;
     FILE *out = tmpfile();
-    track_sinks sinks = {.mlflow = url, .experiment = "ein Versuch/1", .wait = wait};
+    track_sinks sinks = {.mlflow = http_server_url(), .experiment = "ein Versuch/1", .wait = wait};
     snprintf(run_dir, sizeof run_dir, "%s", path_of(name));
     must(dir_make(run_dir));
     write_text(path_of("config"), "x"); /* not in the run */
@@ -365,7 +301,7 @@ static void what_cannot_be_sent_is_kept_and_sent_later(void **state) {
     expect_error(track_send(run_dir, keep_line), ERR_INPUT, "set MLFLOW_TRACKING_URI");
     assert_string_equal(heard.authorization, "");
     assert_int_equal(heard.n_batches, 0);
-    setenv("MLFLOW_TRACKING_URI", url, 1);
+    setenv("MLFLOW_TRACKING_URI", http_server_url(), 1);
     must(track_send(run_dir, keep_line));
     assert_string_equal(heard.authorization, "Bearer very-secret");
     unsetenv("MLFLOW_TRACKING_TOKEN");
