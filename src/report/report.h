@@ -194,6 +194,7 @@ enum { REPORT_RUNS_MOST = CHART_COLORS }; /* more lines in one chart could not b
 typedef struct report_options {
     const char *out;    /* HTML file */
     const char *charts; /* directory for each chart as SVG; NULL: none */
+    const char *png;    /* directory for each chart as PNG; NULL: none */
     const char *trace;  /* of the one run; NULL: trace.json of each where there is one */
 } report_options;
 /* result: {"file", "charts", "words", "runs"}; the caller calls json_decref. */

@@ -172,6 +172,62 @@ sys.exit(bool(wrong))
 LOOK
 python3 look.py >wrong 2>&1 || fail "$(cat wrong)"
 
+# ---- PNG: each chart as pixels, with ink on them; where the library is not installed, a message says what to install
+cat >pixels.py <<'PIXELS'
+import glob, os, struct, sys, zlib
+import xml.etree.ElementTree as tree
+svg, png = ({os.path.basename(f)[:-4] for f in glob.glob(d)} for d in ("drawn/*.svg", "png/*.png"))
+assert svg == png, "charts without a picture: %s" % sorted(svg ^ png)
+for name in sorted(png):
+    data, at, packed = open("png/%s.png" % name, "rb").read(), 8, b""
+    assert data[:8] == b"\x89PNG\r\n\x1a\n", name
+    while at < len(data):
+        n, kind = struct.unpack(">I4s", data[at:at + 8])
+        body = data[at + 8:at + 8 + n]
+        assert zlib.crc32(kind + body) == struct.unpack(">I", data[at + 8 + n:at + 12 + n])[0], name
+        if kind == b"IHDR":
+            width, height, depth, colors = struct.unpack(">IIBB", body[:10])
+        packed += body if kind == b"IDAT" else b""
+        at += 12 + n
+    assert (depth, colors) == (8, 2), name
+    rows = zlib.decompress(packed)
+    root = tree.parse("drawn/%s.svg" % name).getroot()
+    assert (width, height) == tuple(2 * int(root.get(k)) for k in ("width", "height")), (name, width, height)
+    assert len(rows) == height * (1 + 3 * width), name
+    drawn = sum(len(set(rows[i + 1:i + 1 + 3 * width])) > 8 for i in range(0, len(rows), 1 + 3 * width))
+    assert drawn > height // 10, "%s is nearly blank: ink in %d of %d rows" % (name, drawn, height)
+    if name != "peak":
+        continue
+    # the bars of the activations are as large as in the SVG
+    before, found, red = bytes(3 * width), 0, bytes.fromhex("b5374a")
+    for i in range(0, len(rows), 1 + 3 * width):
+        way, row = rows[i], bytearray(rows[i + 1:i + 1 + 3 * width])
+        for k in range(3 * width if way != 0 and (way != 2 or any(row)) else 0):
+            a, b, c = (row[k - 3] if k > 2 else 0), before[k], (before[k - 3] if k > 2 else 0)
+            if way == 4:
+                x, y, z = abs(b - c), abs(a - c), abs(a + b - 2 * c)
+                near = a if x <= y and x <= z else b if y <= z else c
+            else:
+                near = (0, a, b, (a + b) // 2)[way]
+            row[k] = (row[k] + near) & 255
+        if way == 2 and not any(row):
+            row = before
+        before = bytes(row)
+        found += sum(before[k:k + 3] == red for k in range(0, 3 * width, 3)) if red in before else 0
+    wanted = sum(4 * float(e.get("width")) * float(e.get("height")) for e in root.iter() if "f0" in (e.get("class") or "").split())
+    assert wanted > 10000 and abs(found / wanted - 1) < 0.05, "activations: %d pixels, expected %d" % (found, wanted)
+PIXELS
+if "$RALO" report runs/plain --charts drawn --png png --out png.html >out 2>err; then
+    python3 pixels.py >wrong 2>&1 || fail "$(tail -n 1 wrong)"
+else
+    grep -q 'apt-get install librsvg2-2' err || fail "--png without librsvg: $(cat err)"
+    echo "PNG files are not looked at: $(cat err)"
+fi
+mkdir -p absent && echo "no library" >absent/librsvg-2.so.2
+LD_LIBRARY_PATH=$work/absent${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} check 2 "librsvg-2.so.2 cannot be loaded" "apt-get install librsvg2-2" "--charts" -- \
+    report runs/plain --png nothing --out nothing.html
+[ ! -e nothing ] && [ ! -e nothing.html ] || fail "a report that was refused left files"
+
 # ---- memory over the time of a traced step: every op at its time, the peak exact
 cat >trace.py <<'TRACE'
 import json, sys
