@@ -54,12 +54,31 @@ status report_add_chart(report *p, const char *section, const char *name, const 
 
 /* ---- reading --------------------------------------------------------------------------------------------------------------- */
 
+/* The last `n` parts of a path, or all of it. */
+static const char *last_parts(const char *path, size_t n) {
+    const char *at = path + strlen(path);
+    while (at > path && at[-1] == '/') at--;
+    for (; at > path; at--)
+        if (at[-1] == '/' && --n == 0) return at;
+    return path;
+}
+
+/* As few parts of its path as tell it from all others: "policy", or "rho1/policy" beside "baseline/policy". */
+static const char *short_label(const report *p, size_t i) {
+    for (size_t n = 2;; n++) {
+        const char *label = last_parts(p->runs[i].path, n);
+        bool taken = false;
+        for (size_t k = 0; k < p->n_runs; k++) taken |= k != i && strcmp(last_parts(p->runs[k].path, n), label) == 0;
+        if (!taken || label == p->runs[i].path) return label;
+    }
+}
+
 static void make_labels(report *p) {
     p->labels = arena_array(&p->memory, const char *, p->n_runs);
     for (size_t i = 0; i < p->n_runs; i++) {
         bool taken = false;
         for (size_t k = 0; k < p->n_runs; k++) taken |= k != i && strcmp(p->runs[k].name, p->runs[i].name) == 0;
-        p->labels[i] = taken ? p->runs[i].path : p->runs[i].name;
+        p->labels[i] = taken ? short_label(p, i) : p->runs[i].name;
     }
 }
 

@@ -113,6 +113,7 @@ typedef struct run {
     double started, ended;                  /* unix seconds; NAN: not known */
     double changed;                         /* when metrics.jsonl, or what there is, was last written */
     double step, steps;                     /* NAN: not known */
+    double others;                          /* share of the CPU time that others had while it ran; NAN: not known */
     int world;
     run_metrics metrics;
     run_setting *settings; /* in the order of config.yaml */
