@@ -231,16 +231,18 @@ static void say_speed(report *p, size_t now, size_t before) {
     char a[32], b[32];
     if (!(x > 0) || !(y > 0)) return;
     double change = x / y - 1;
+    size_t busier = p->runs[before].others > p->runs[now].others ? before : now;
     str_format_count(a, x);
     str_format_count(b, y);
-    if (fabs(change) < 0.01) report_say(p, "It cost no speed: %s and %s tokens per second.", a, b);
+    if (p->runs[busier].others >= BUSY_LEAST)
+        report_say(p,
+                   "The measured speeds, %s and %s tokens per second, say little: others used %.0f %% of the CPU time "
+                   "while %s ran.",
+                   a, b, 100 * fmin(p->runs[busier].others, 1), p->labels[busier]);
+    else if (fabs(change) < 0.01) report_say(p, "It cost no speed: %s and %s tokens per second.", a, b);
     else if (change < 0)
         report_say(p, "It cost speed: %s instead of %s tokens per second, %.0f %% less.", a, b, -100 * change);
     else report_say(p, "It was faster: %s instead of %s tokens per second, %.0f %% more.", a, b, 100 * change);
-    size_t busier = p->runs[before].others > p->runs[now].others ? before : now;
-    if (p->runs[busier].others >= BUSY_LEAST)
-        report_say(p, "Do not trust the measured speeds: others used %.0f %% of the CPU time while %s ran.",
-                   100 * fmin(p->runs[busier].others, 1), p->labels[busier]);
 }
 
 /* What the measured speed owes to other programs of the machine is not in this one. */
