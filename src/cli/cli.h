@@ -47,9 +47,9 @@ typedef struct command_line {
     bool host_only;                       /* what is measured */
     int scale;                            /* of a bench, into the row's list */
     const char *out;                      /* ... and where its files go; NULL: none are written */
-    const char *charts;                   /* report: directory for its charts; NULL: none */
+    const char *charts, *png;             /* report: directories for its charts as SVG and PNG; NULL: none */
     bool compare, csv;
-    const char *plot; /* runs: metric to draw */
+    const char *plot;                     /* runs: metric to draw */
     const char *live_listen, *live_token; /* of the live page; NULL: default */
     int ranks;                            /* ranks to start here; 0: those that a launcher started, or one */
     int world;                            /* ranks to plan for; 0: not given */

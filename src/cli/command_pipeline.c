@@ -3,10 +3,11 @@
  * A stage is a process, `ralo train CONFIG --stage NAME --resume auto`, so nothing of one stays in memory for the next, and a stage
  * that was killed goes on from its last checkpoint when the same command is given again. What has finished is told by DIR/NAME.json,
  * written whole after the run and its export: it holds the settings, and a stage that finished with other settings is refused rather
- * than taken for this one. */
+ * than taken for this one. The live page is served from here and changes from stage to stage, so its address stays. */
 #define _GNU_SOURCE 1
 #include "cli/output.h"
 #include "cli/stage_table.h"
+#include "live/live.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,6 +29,7 @@ typedef struct pipeline {
     stage_column *columns;
     size_t *n_columns;
     json_t *list; /* of all stages, for --json */
+    live **page;  /* NULL: not there yet */
 } pipeline;
 
 /* ---- which file -------------------------------------------------------------------------------------------------- */
@@ -204,6 +206,19 @@ static status export_stage(const pipeline *p, const char *stage, bool adapters) 
     return OK;
 }
 
+/* Only stages that run are shown. Their directory is made here: the page needs one to look at. */
+static status show_stage(const pipeline *p, const char *stage, const char *run_dir) {
+    const char *name = arena_format(p->memory, "%s %s", p->name, stage);
+    if (!command_line_given(p->l, "live")) return OK;
+    TRY(dir_make(run_dir));
+    if (*p->page) return live_follow(*p->page, run_dir, name);
+    TRY(live_open(
+        p->page,
+        &(live_options){.run_dir = run_dir, .name = name, .listen = p->l->live_listen, .token = p->l->live_token}));
+    log_info("live page %s", live_url(*p->page));
+    return OK;
+}
+
 static status do_stage(const pipeline *p, size_t i, const char *settings, bool adapters) {
     const char *stage = p->stages.names[i], *run_dir = stage_run_dir(&p->stages, stage, p->memory);
     json_t *result = NULL;
@@ -212,7 +227,8 @@ static status do_stage(const pipeline *p, size_t i, const char *settings, bool a
     bool was_done = result != NULL;
     fprintf(stderr, "\nstage     %s %s%s: %s\n", p->name, stage, was_done ? ", finished before" : "", run_dir);
     if (!was_done) {
-        status rc = run_stage(p, stage, &result);
+        status rc = show_stage(p, stage, run_dir);
+        if (rc == OK) rc = run_stage(p, stage, &result);
         if (rc == OK && p->stages.exported[i]) rc = export_stage(p, stage, adapters);
         json_t *marker = json_pack("{s:s, s:O?}", "settings", settings, "result", result);
         if (rc == OK) rc = json_write_file(marker_path(p, stage), marker);
@@ -261,8 +277,12 @@ static status run_pipeline(pipeline *p) {
 status command_pipeline(command_line *l) {
     stage_column columns[COLUMNS_MOST];
     size_t n_columns = 0;
-    json_t *list = json_array();
+    live *page = NULL;
     status rc = OK;
+    if (command_line_given(l, "live"))
+        TRY(live_check(&(live_options){.listen = l->live_listen, .token = l->live_token}));
+    else if (l->live_token) return ERR(ERR_INPUT, "pipeline: --live-token needs --live");
+    json_t *list = json_array();
     catch_signals(pass_on);
     for (size_t i = 0; i < MAX_ARGUMENTS && l->arguments[i] && rc == OK; i++) {
         if (l->stages_dir && l->arguments[1]) {
@@ -274,9 +294,11 @@ status command_pipeline(command_line *l) {
                       .memory = &l->memory,
                       .columns = columns,
                       .n_columns = &n_columns,
-                      .list = list};
+                      .list = list,
+                      .page = &page};
         rc = run_pipeline(&p);
     }
+    live_close(page);
     if (rc == OK) stage_table_print(columns, n_columns, report_stream(l->json));
     if (rc == OK && l->json) json_print(json_pack("{s:O}", "stages", list), "pipeline runs", 9);
     for (size_t i = 0; i < n_columns; i++) json_decref(columns[i].metrics);

@@ -9,7 +9,9 @@ status command_report(command_line *l) {
     status rc = OK;
     run_paths_init(&paths);
     for (size_t i = 0; i < l->paths.n; i++) TRY_GOTO(rc, run_paths_add(&paths, l->paths.items[i], false), done);
-    TRY_GOTO(rc, report_write(&paths, &(report_options){.out = file, .charts = l->charts, .trace = l->trace}, &result),
+    TRY_GOTO(rc,
+             report_write(&paths, &(report_options){.out = file, .charts = l->charts, .png = l->png, .trace = l->trace},
+                          &result),
              done);
     const json_t *words = json_object_get(result, "words"), *line;
     size_t i;
@@ -18,6 +20,7 @@ status command_report(command_line *l) {
     fprintf(out, "%sreport    %s, %zu charts\n", json_array_size(words) ? "\n" : "", file,
             json_array_size(json_object_get(result, "charts")));
     if (l->charts) fprintf(out, "charts    %s\n", l->charts);
+    if (l->png) fprintf(out, "png       %s\n", l->png);
     if (l->json) json_print(json_incref(result), "report", ALL_DIGITS);
 done:
     json_decref(result);

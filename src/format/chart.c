@@ -22,7 +22,10 @@ enum {
     BELOW = 34, /* names of groups, or numbers */
     BELOW_NARROW = 24,
     GAP = 26,
-    CHARACTER = 7, /* pixels of a character, at most, of the text's size */
+    CHARACTER = 7,        /* pixels of a character, at most, of the text's size */
+    TITLE_CHARACTER = 12, /* of the title's */
+    TITLE_CHARACTER_NARROW = 10,
+    TITLE_LINES = 3,
     LEGEND_MOST = 44,
 };
 
@@ -127,6 +130,31 @@ static int add_legend(strbuf *b, const chart *c, const frame *f, int y) {
     return y - first;
 }
 
+/* A title that is longer than the chart is wide is broken between words. b NULL: only counts. Returns the height below the first line. */
+static int add_title(strbuf *b, const chart *c, const frame *f, int y) {
+    size_t most = (size_t)((f->width - 2 * f->margin) / (f->narrow ? TITLE_CHARACTER_NARROW : TITLE_CHARACTER));
+    int first = y;
+    char line[4 * CHART_TEXT_MOST + 1];
+    int n_lines = 0;
+    for (const char *from = c->title; from;) {
+        size_t n = 0, end = 0, shown = 0; /* bytes so far; up to the last blank that fits; characters */
+        for (; from[n] && shown <= most && n < sizeof line - 4; n++) {
+            if (from[n] == ' ' && n > 0) end = n;
+            shown += ((unsigned char)from[n] & 0xc0) != 0x80;
+        }
+        if ((!from[n] && shown <= most) || end == 0 || ++n_lines == TITLE_LINES) end = strlen(from);
+        snprintf(line, sizeof line, "%.*s", (int)MIN(end, sizeof line - 1), from);
+        if (b)
+            plot_add_text(b, f->margin, y, "start",
+                          f->narrow ? "class=\"ink\" font-size=\"15\" font-weight=\"bold\""
+                                    : "class=\"ink\" font-size=\"18\" font-weight=\"bold\"",
+                          line);
+        from = from[end] ? from + end + 1 : NULL;
+        if (from) y += f->narrow ? LINE + 1 : LINE + 6;
+    }
+    return y - first;
+}
+
 static bool has_legend(const chart *c) {
     for (size_t i = 0; i < c->n_names; i++)
         if (c->names[i]) return true;
@@ -135,7 +163,7 @@ static bool has_legend(const chart *c) {
 
 void chart_draw(const chart *c, strbuf *b) {
     frame f = frame_of(c);
-    int title = f.narrow ? 22 : TITLE, notes = title + (int)c->n_notes * LINE;
+    int top = f.narrow ? 22 : TITLE, title = top + add_title(NULL, c, &f, top), notes = title + (int)c->n_notes * LINE;
     int legend = notes + LINE + (f.narrow ? 4 : 8);
     int first = has_legend(c) || !f.narrow ? legend + add_legend(NULL, c, &f, legend) + (f.narrow ? 6 : 18) : notes + 2;
     int columns = MAX(c->columns, 1), width = (f.width - 2 * f.margin - (columns - 1) * GAP) / columns, height = first;
@@ -153,10 +181,7 @@ void chart_draw(const chart *c, strbuf *b) {
         chart_style(b);
         strbuf_printf(b, "</style>\n<rect width=\"%d\" height=\"%d\" class=\"page\"/>\n", f.width, height);
     }
-    plot_add_text(b, f.margin, title, "start",
-                  f.narrow ? "class=\"ink\" font-size=\"15\" font-weight=\"bold\""
-                           : "class=\"ink\" font-size=\"18\" font-weight=\"bold\"",
-                  c->title);
+    add_title(b, c, &f, top);
     for (size_t i = 0; i < c->n_notes; i++)
         plot_add_text(b, f.margin, title + (int)(i + 1) * LINE, "start", CHART_SOFT, c->notes[i]);
     add_legend(b, c, &f, legend);

@@ -21,23 +21,34 @@ enum {
     SAMPLES_TAIL = 1 << 18
 };
 
-status board_open(board *b, const char *run_dir, stream_wake_fn wake, void *context) {
-    *b = (board){
-        .dir = -1, .run = {.name = "run.json"}, .plan = {.name = "plan.json"}, .memory = {.name = "memory.json"}};
-    if ((b->dir = open(run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
-        return ERR(ERR_IO, "open %s: %s", run_dir,
-                   errno == ENOTDIR ? "it is a file, expected the directory of a run" : strerror(errno));
+static status open_dir(const char *run_dir, int *out) {
+    if ((*out = open(run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) >= 0) return OK;
+    return ERR(ERR_IO, "open %s: %s", run_dir,
+               errno == ENOTDIR ? "it is a file, expected the directory of a run" : strerror(errno));
+}
+
+/* Nothing is known of the run yet. */
+static void begin_run(board *b, const char *run_dir, const char *name) {
     char *whole = realpath(run_dir, NULL);
     const char *last = whole ? strrchr(whole, '/') : NULL;
-    snprintf(b->name, sizeof b->name, "%s", last && last[1] ? last + 1 : run_dir);
+    snprintf(b->name, sizeof b->name, "%s", name ? name : last && last[1] ? last + 1 : run_dir);
     free(whole);
-    pthread_mutex_init(&b->lock, NULL);
-    stream_init(&b->stream, wake, context);
-    b->buffer = mem_alloc(TAIL_LINE_MOST + 1);
+    b->run = (board_file){.name = "run.json"};
+    b->plan = (board_file){.name = "plan.json"};
+    b->memory = (board_file){.name = "memory.json"};
     tail_init(&b->metrics_tail, "metrics.jsonl", 0);
     tail_init(&b->samples_tail, "samples.jsonl", SAMPLES_TAIL);
     tail_init(&b->completions_tail, "completions.jsonl", SAMPLES_TAIL);
     b->samples = json_array(), b->completions = json_array(), b->fresh_samples = json_array();
+}
+
+status board_open(board *b, const char *run_dir, const char *name, stream_wake_fn wake, void *context) {
+    *b = (board){.dir = -1};
+    TRY(open_dir(run_dir, &b->dir));
+    pthread_mutex_init(&b->lock, NULL);
+    stream_init(&b->stream, wake, context);
+    b->buffer = mem_alloc(TAIL_LINE_MOST + 1);
+    begin_run(b, run_dir, name);
     return OK;
 }
 
@@ -53,8 +64,7 @@ static void forget_metrics(board *b) {
     b->step = 0, b->step_ms = 0;
 }
 
-void board_close(board *b) {
-    if (b->dir < 0) return;
+static void forget_run(board *b) {
     close(b->dir);
     b->dir = -1;
     forget_metrics(b);
@@ -65,10 +75,30 @@ void board_close(board *b) {
     board_file_fini(&b->run);
     board_file_fini(&b->plan);
     board_file_fini(&b->memory);
+    free(b->run_sent);
+    b->run_sent = NULL;
+    b->is_reading = b->ranks_changed = false;
+    b->ranks_ns = 0;
+}
+
+status board_follow(board *b, const char *run_dir, const char *name) {
+    int dir;
+    TRY(open_dir(run_dir, &dir));
+    pthread_mutex_lock(&b->lock);
+    forget_run(b);
+    b->dir = dir;
+    begin_run(b, run_dir, name);
+    stream_put(&b->stream, "reload", "{}");
+    pthread_mutex_unlock(&b->lock);
+    return OK;
+}
+
+void board_close(board *b) {
+    if (b->dir < 0) return;
+    forget_run(b);
     stream_fini(&b->stream);
     pthread_mutex_destroy(&b->lock);
     free(b->buffer);
-    free(b->run_sent);
 }
 
 /* ---- metrics.jsonl ------------------------------------------------------------------------------------------------ */

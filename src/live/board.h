@@ -51,7 +51,7 @@ typedef struct board {
     pthread_mutex_t lock;
     stream stream;
     int dir;
-    char name[256]; /* of the run: the last part of its directory */
+    char name[256]; /* of the run */
     char *buffer;   /* of tail_read */
 
     tail metrics_tail;
@@ -73,7 +73,10 @@ typedef struct board {
     char *run_sent;             /* the last event of the run, less its clock */
 } board;
 
-status board_open(board *b, const char *run_dir, stream_wake_fn wake, void *context);
+/* name: what the page calls the run; NULL: the last part of its directory. */
+status board_open(board *b, const char *run_dir, const char *name, stream_wake_fn wake, void *context);
+/* Another run from now on, also while board_poll runs; the clients load everything again. */
+status board_follow(board *b, const char *run_dir, const char *name);
 void board_close(board *b);
 /* Reads what is new and tells the clients. True: there is more to read at once. Takes the lock itself. */
 bool board_poll(board *b);

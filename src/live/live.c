@@ -144,7 +144,7 @@ status live_open(live **out, const live_options *o) {
     status rc;
     TRY_GOTO(rc, gate_parse_address(o->listen, &l->address), fail);
     TRY_GOTO(rc, server_check(), fail);
-    TRY_GOTO(rc, board_open(&l->board, o->run_dir, server_wake, NULL), fail);
+    TRY_GOTO(rc, board_open(&l->board, o->run_dir, o->name, server_wake, NULL), fail);
     TRY_GOTO(rc, listen_at(&l->address, &l->socket), fail);
     rc = gate_init(&l->gate, &l->address, o->token); /* with the port that was chosen */
     if (rc != OK) close(l->socket);
@@ -159,6 +159,8 @@ fail:
     live_free(l);
     return rc;
 }
+
+status live_follow(live *l, const char *run_dir, const char *name) { return board_follow(&l->board, run_dir, name); }
 
 const char *live_url(const live *l) { return l->url; }
 

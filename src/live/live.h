@@ -15,6 +15,7 @@
 
 typedef struct live_options {
     const char *run_dir;
+    const char *name;   /* of the run, as the page shows it; NULL: the last part of run_dir */
     const char *listen; /* ADDR:PORT, [ADDR]:PORT or PORT; NULL: loopback and a free port */
     const char
         *token; /* NULL: RALO_LIVE_TOKEN of the environment; where that is not set, made at random if one is needed */
@@ -25,5 +26,7 @@ typedef struct live live;
 status live_check(const live_options *o);
 status live_open(live **out, const live_options *o);
 const char *live_url(const live *l); /* with the token, where one is needed */
+/* The page shows another run from now on, at the same address: open pages change to it by themselves. */
+status live_follow(live *l, const char *run_dir, const char *name);
 /* Sends what the files say now to open pages, tells them that this was the end, and ends the threads. NULL: nothing to do. */
 void live_close(live *l);

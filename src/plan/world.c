@@ -11,7 +11,7 @@
 /* ---- contents of a compiled plan ----------------------------------------------------------------------------------- */
 
 typedef struct contents {
-    uint64_t params, grads, states; /* persistent bytes */
+    uint64_t params, grads, states; /* persistent bytes of the device */
     uint64_t inside;                /* the rest of the device's arena */
     uint64_t kept_by_layers;        /* activations of blocks that the forward leaves for the backward */
 } contents;
@@ -32,12 +32,13 @@ static void count_contents(const plan *p, contents *out) {
         const value *a = &g->values[v];
         if (a->view_of) continue;
         uint64_t n = value_bytes(a);
-        if (a->persistent && a->role == ROLE_GRAD) out->grads += n;
-        if (a->persistent && a->role == ROLE_STATE) out->states += n;
+        bool is_held = a->persistent && tier_is_device(a->tier); /* what is offloaded is not in the device's arena */
+        if (is_held && a->role == ROLE_GRAD) out->grads += n;
+        if (is_held && a->role == ROLE_STATE) out->states += n;
         if (!a->persistent && a->role == ROLE_ACTIVATION && a->layer >= 0 && a->section == SECTION_MICRO &&
             life[v].first < loss && life[v].last > loss && life[v].last != SIZE_MAX)
             out->kept_by_layers += n;
-        if (a->role == ROLE_PARAM) out->params += n;
+        if (is_held && a->role == ROLE_PARAM) out->params += n;
     }
     out->inside = p->planned[TIER_DEVICE] - out->params - out->grads - out->states;
     free(life);

@@ -45,11 +45,11 @@ typedef struct report {
     size_t n_figures, figures_capacity;
     step_trace *traces; /* (n_runs) n_lanes 0: none */
     json_t *words;      /* sentences */
-    const char *charts_dir;
+    const char *charts_dir, *png_dir; /* NULL: none */
     arena memory;
 } report;
 
-/* Draws it for the page, and as a file of its own with --charts. `name` becomes the file's name. */
+/* Draws it for the page, and as a file of its own with --charts and --png. `name` becomes the file's name. */
 status report_add_chart(report *p, const char *section, const char *name, const chart *c);
 /* The legend: names of those runs that are shown, by colour. */
 const char **report_names(report *p, const bool *shown);

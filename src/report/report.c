@@ -1,5 +1,6 @@
 /* report.c - reads the runs, draws their charts, writes the page. */
 #include "report/build.h"
+#include "report/png.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -24,14 +25,22 @@ static const char *file_name(report *p, const char *name) {
     }
 }
 
+static status write_files(report *p, const char *file, const strbuf *svg) {
+    if (p->charts_dir)
+        TRY(file_write_whole(arena_format(&p->memory, "%s/%s", p->charts_dir, file), svg->text, svg->length));
+    if (!p->png_dir) return OK;
+    int n = (int)(strlen(file) - strlen(".svg"));
+    return png_write(arena_format(&p->memory, "%s/%.*s.png", p->png_dir, n, file), svg->text, svg->length);
+}
+
 status report_add_chart(report *p, const char *section, const char *name, const chart *c) {
     chart embedded = *c;
     strbuf svg;
     const char *file = file_name(p, name);
-    if (p->charts_dir) {
+    if (p->charts_dir || p->png_dir) {
         strbuf_init(&svg);
         chart_draw(c, &svg);
-        status rc = file_write_whole(arena_format(&p->memory, "%s/%s", p->charts_dir, file), svg.text, svg.length);
+        status rc = write_files(p, file, &svg);
         strbuf_fini(&svg);
         TRY(rc);
     }
@@ -45,12 +54,31 @@ status report_add_chart(report *p, const char *section, const char *name, const 
 
 /* ---- reading --------------------------------------------------------------------------------------------------------------- */
 
+/* The last `n` parts of a path, or all of it. */
+static const char *last_parts(const char *path, size_t n) {
+    const char *at = path + strlen(path);
+    while (at > path && at[-1] == '/') at--;
+    for (; at > path; at--)
+        if (at[-1] == '/' && --n == 0) return at;
+    return path;
+}
+
+/* As few parts of its path as tell it from all others: "policy", or "rho1/policy" beside "baseline/policy". */
+static const char *short_label(const report *p, size_t i) {
+    for (size_t n = 2;; n++) {
+        const char *label = last_parts(p->runs[i].path, n);
+        bool taken = false;
+        for (size_t k = 0; k < p->n_runs; k++) taken |= k != i && strcmp(last_parts(p->runs[k].path, n), label) == 0;
+        if (!taken || label == p->runs[i].path) return label;
+    }
+}
+
 static void make_labels(report *p) {
     p->labels = arena_array(&p->memory, const char *, p->n_runs);
     for (size_t i = 0; i < p->n_runs; i++) {
         bool taken = false;
         for (size_t k = 0; k < p->n_runs; k++) taken |= k != i && strcmp(p->runs[k].name, p->runs[i].name) == 0;
-        p->labels[i] = taken ? p->runs[i].path : p->runs[i].name;
+        p->labels[i] = taken ? short_label(p, i) : p->runs[i].name;
     }
 }
 
@@ -125,10 +153,11 @@ static json_t *result_json(const report *p, const char *file) {
 }
 
 status report_write(const run_paths *paths, const report_options *o, json_t **result) {
-    report p = {.words = json_array(), .charts_dir = o->charts};
+    report p = {.words = json_array(), .charts_dir = o->charts, .png_dir = o->png};
     status rc;
     *result = NULL;
     arena_init(&p.memory);
+    if (o->png) TRY_GOTO(rc, png_open(), done);
     TRY_GOTO(rc, read_all(&p, paths), done);
     if (o->trace && p.n_runs != 1) {
         rc = ERR(ERR_INPUT,
@@ -137,6 +166,7 @@ status report_write(const run_paths *paths, const report_options *o, json_t **re
         goto done;
     }
     if (o->charts) TRY_GOTO(rc, dir_make(o->charts), done);
+    if (o->png) TRY_GOTO(rc, dir_make(o->png), done);
     TRY_GOTO(rc, read_traces(&p, o->trace), done);
     words_write(&p);
     TRY_GOTO(rc, figures_time_line(&p), done);

@@ -113,6 +113,7 @@ typedef struct run {
     double started, ended;                  /* unix seconds; NAN: not known */
     double changed;                         /* when metrics.jsonl, or what there is, was last written */
     double step, steps;                     /* NAN: not known */
+    double others;                          /* share of the CPU time that others had while it ran; NAN: not known */
     int world;
     run_metrics metrics;
     run_setting *settings; /* in the order of config.yaml */
@@ -194,6 +195,7 @@ enum { REPORT_RUNS_MOST = CHART_COLORS }; /* more lines in one chart could not b
 typedef struct report_options {
     const char *out;    /* HTML file */
     const char *charts; /* directory for each chart as SVG; NULL: none */
+    const char *png;    /* directory for each chart as PNG; NULL: none */
     const char *trace;  /* of the one run; NULL: trace.json of each where there is one */
 } report_options;
 /* result: {"file", "charts", "words", "runs"}; the caller calls json_decref. */

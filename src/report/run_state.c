@@ -108,6 +108,8 @@ static void take_info(run *r, const json_t *info) {
     r->ended = number_of(info, "ended");
     r->step = number_of(info, "step");
     r->steps = number_of(info, "steps");
+    const json_t *cores = json_object_get(info, "cores");
+    r->others = fmax(number_of(cores, "others"), number_of(cores, "stolen"));
     double world = number_of(info, "world");
     if (world >= 1 && world <= 1e6) r->world = (int)world;
     const char *state = json_string_value(json_object_get(info, "state"));

@@ -1,7 +1,8 @@
 /* words.c - the first screen in sentences: which run used less memory, why, and what that cost.
  *
  * Of several runs the one with the lowest peak is compared with the one with the highest: that is the largest saving. The cause is
- * what differs between the two: their settings, and how the step is held (plan.json). */
+ * what differs between the two: their settings, and how the step is held (plan.json). Runs of several tasks, such as the stages of a
+ * pipeline, are compared task by task: a critic that is smaller than a policy saves nothing. */
 #include "report/build.h"
 
 #include <math.h>
@@ -9,6 +10,7 @@
 #include <string.h>
 
 enum { REASONS_MOST = 6, ROLES_SAID = 3 };
+#define BUSY_LEAST 0.1 /* of the CPU time: others changed what was measured */
 
 void report_say(report *p, const char *fmt, ...) {
     va_list args;
@@ -211,7 +213,8 @@ static void say_roles(report *p, const run *a, const run *b) {
     strbuf_init(&text);
     for (size_t i = 0; i < ARRAY_LENGTH(roles); i++) {
         role_change c = {roles[i], run_role_bytes(a, roles[i]), run_role_bytes(b, roles[i])};
-        if (isfinite(c.now) && isfinite(c.before) && c.now != c.before) list[n++] = c;
+        if (!isfinite(c.now) || !isfinite(c.before)) continue;
+        if (strcmp(bytes_text(&p->memory, c.now), bytes_text(&p->memory, c.before)) != 0) list[n++] = c;
     }
     if (n) qsort(list, n, sizeof *list, larger_change);
     for (size_t i = 0; i < MIN(n, (size_t)ROLES_SAID); i++)
@@ -228,12 +231,28 @@ static void say_speed(report *p, size_t now, size_t before) {
     char a[32], b[32];
     if (!(x > 0) || !(y > 0)) return;
     double change = x / y - 1;
+    size_t busier = p->runs[before].others > p->runs[now].others ? before : now;
     str_format_count(a, x);
     str_format_count(b, y);
-    if (fabs(change) < 0.01) report_say(p, "It cost no speed: %s and %s tokens per second.", a, b);
+    if (p->runs[busier].others >= BUSY_LEAST)
+        report_say(p,
+                   "The measured speeds, %s and %s tokens per second, say little: others used %.0f %% of the CPU time "
+                   "while %s ran.",
+                   a, b, 100 * fmin(p->runs[busier].others, 1), p->labels[busier]);
+    else if (fabs(change) < 0.01) report_say(p, "It cost no speed: %s and %s tokens per second.", a, b);
     else if (change < 0)
         report_say(p, "It cost speed: %s instead of %s tokens per second, %.0f %% less.", a, b, -100 * change);
     else report_say(p, "It was faster: %s instead of %s tokens per second, %.0f %% more.", a, b, 100 * change);
+}
+
+/* What the measured speed owes to other programs of the machine is not in this one. */
+static void say_prediction(report *p, size_t now, size_t before) {
+    double x = json_number_value(json_object_get(p->runs[now].plan, "step_ms"));
+    double y = json_number_value(json_object_get(p->runs[before].plan, "step_ms"));
+    char a[32], b[32];
+    if (!(x > 0) || !(y > 0) || !isfinite(x) || !isfinite(y) || x == y) return;
+    report_say(p, "The plans predicted %s instead of %s per step, %.1f %% %s.", str_format_seconds(a, 1e-3 * x),
+               str_format_seconds(b, 1e-3 * y), 100 * fabs(x / y - 1), x > y ? "more" : "less");
 }
 
 static bool same_text(const char *a, const char *b) { return (!a && !b) || (a && b && strcmp(a, b) == 0); }
@@ -242,6 +261,8 @@ static void say_result(report *p, size_t now, size_t before) {
     const run *a = &p->runs[now], *b = &p->runs[before];
     bool rewarded = metric(a, "reward") && metric(b, "reward");
     const char *name = rewarded ? "reward" : "loss", *key = rewarded ? "reward" : "train/loss";
+    if (!same_text(run_setting_find(a, "train.weighting"), run_setting_find(b, "train.weighting")))
+        name = "held-out loss", key = "val/loss"; /* that of training counts other tokens in each */
     const metric_series *x = metric(a, key), *y = metric(b, key);
     if (!same_text(a->model, b->model) || !same_text(a->data, b->data) || !same_text(a->task, b->task)) {
         report_say(p, "Their losses and rewards do not compare: model, data or task differ.");
@@ -257,36 +278,64 @@ static void say_result(report *p, size_t now, size_t before) {
                    loss_text(&p->memory, series_at(x, step)), loss_text(&p->memory, series_at(y, step)));
 }
 
-static void say_several(report *p) {
-    size_t least = p->n_runs, most = p->n_runs;
+/* Those of the runs that are `of_task`; NULL: all. */
+static void say_several(report *p, const char *of_task) {
+    size_t least = p->n_runs, most = p->n_runs, n = 0;
     for (size_t i = 0; i < p->n_runs; i++) {
         double peak = run_peak_bytes(&p->runs[i]);
+        if (of_task && !same_text(p->runs[i].task, of_task)) continue;
+        n++;
         if (!isfinite(peak)) continue;
         if (least == p->n_runs || peak < run_peak_bytes(&p->runs[least])) least = i;
         if (most == p->n_runs || peak > run_peak_bytes(&p->runs[most])) most = i;
     }
+    const char *all = of_task ? arena_format(&p->memory, "%zu runs of %s", n, of_task) : "";
+    if (!of_task) all = arena_format(&p->memory, "%zu runs", n);
     if (least == p->n_runs) {
-        report_say(p, "%zu runs; none of them says how much memory it used.", p->n_runs);
+        report_say(p, "%s; none of them says how much memory it used.", all);
         return;
     }
     double low = run_peak_bytes(&p->runs[least]), high = run_peak_bytes(&p->runs[most]);
     if (low == high) {
-        report_say(p, "%zu runs, all with the same peak of device memory: %s.", p->n_runs, bytes_text(&p->memory, low));
+        report_say(p, "%s, all with the same peak of device memory: %s.", all, bytes_text(&p->memory, low));
         return;
     }
     bool measured = run_peak_is_measured(&p->runs[least]) && run_peak_is_measured(&p->runs[most]);
-    report_say(p, "%s %s the least device memory: %s at its peak, %.0f %% less than %s (%s).", p->labels[least],
+    report_say(p, "%s%s%s %s the least device memory: %s at its peak, %.0f %% less than %s (%s).", of_task ? "Of " : "",
+               of_task ? arena_format(&p->memory, "%s, ", all) : "", p->labels[least],
                measured ? "used" : "is planned with", bytes_text(&p->memory, low), 100 * (1 - low / high),
                p->labels[most], bytes_text(&p->memory, high));
     say_why(p, least, most);
     say_roles(p, &p->runs[least], &p->runs[most]);
     say_speed(p, least, most);
+    say_prediction(p, least, most);
     say_result(p, least, most);
+}
+
+static size_t count_task(const report *p, const char *task) {
+    size_t n = 0;
+    for (size_t i = 0; i < p->n_runs; i++) n += same_text(p->runs[i].task, task);
+    return n;
+}
+
+/* Task by task where one of them has several runs; else all together. */
+static void say_groups(report *p) {
+    bool any = false;
+    for (size_t i = 0; i < p->n_runs; i++) {
+        const char *task = p->runs[i].task;
+        size_t n = count_task(p, task);
+        bool first = true;
+        for (size_t k = 0; k < i; k++) first &= !same_text(p->runs[k].task, task);
+        if (!task || n < 2 || n == p->n_runs || !first) continue;
+        say_several(p, task);
+        any = true;
+    }
+    if (!any) say_several(p, NULL);
 }
 
 void words_write(report *p) {
     if (p->n_runs == 1) say_one(p);
-    if (p->n_runs > 1) say_several(p);
+    if (p->n_runs > 1) say_groups(p);
     for (size_t i = 0; i < p->n_runs; i++) say_state(p, i);
     bench_words(p);
 }

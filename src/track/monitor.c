@@ -32,6 +32,7 @@ struct monitor {
     bool begun;
     bool run_failed, memory_failed;  /* run.json, memory.json: given up */
     double started_s;                /* real time */
+    sys_cores cores;                 /* at that time */
     char host[HOST_BYTES], file[32]; /* file: of the samples */
 
     /* Written by the thread that trains, read by the sampler. */
@@ -99,18 +100,27 @@ static json_t *records_json(const train_request *r, const dataset *d) {
     return known && report.n_documents ? json_integer((json_int_t)report.n_documents) : json_null();
 }
 
+/* Speeds of a run that shared its cores say little. Ranks are programs, too: with several only what was stolen is known. */
+static json_t *cores_json(const monitor *m) {
+    sys_cores now;
+    sys_cores_get(&now);
+    sys_contention c = sys_contention_between(&m->cores, &now);
+    return json_pack("{s:f, s:f}", "others", m->world > 1 ? 0 : c.others, "stolen", c.stolen);
+}
+
 static void write_run(monitor *m, const char *state, bool ended, const char *error) {
     const train_request *r = m->options.request;
     if (m->rank != 0 || m->run_failed) return;
     double epochs = train_epochs(m->options.data, m->options.plan, r->train.steps);
     json_t *root =
-        json_pack("{s:i, s:s, s:o, s:o, s:o, s:o, s:I, s:i, s:f, s:o, s:s, s:o, s:I, s:I, s:o, s:o}", "version", 1,
+        json_pack("{s:i, s:s, s:o, s:o, s:o, s:o, s:I, s:i, s:f, s:o, s:s, s:o, s:I, s:I, s:o, s:o, s:o}", "version", 1,
                   "ralo", m->options.version, "task", name_json(task_name(r->task ? r->task : task_of(TASK_SFT))),
                   "model", name_json(r->plan.model.name), "data", name_json(r->data.source), "host", name_json(m->host),
                   "pid", (json_int_t)getpid(), "world", m->world, "started", m->started_s, "ended",
                   ended ? json_real(now_s()) : json_null(), "state", state, "error", name_json(error), "step",
                   (json_int_t)atomic_load_explicit(&m->step, memory_order_relaxed), "steps", (json_int_t)r->train.steps,
-                  "epochs", epochs > 0 ? json_real(epochs) : json_null(), "records", records_json(r, m->options.data));
+                  "epochs", epochs > 0 ? json_real(epochs) : json_null(), "records", records_json(r, m->options.data),
+                  "cores", ended ? cores_json(m) : json_null());
     if (write_json(m, "run.json", root) == OK) return;
     m->run_failed = true;
     give_up(m, "other programs will not see the state of this run");
@@ -121,7 +131,8 @@ static void write_run(monitor *m, const char *state, bool ended, const char *err
 static void write_plan(const monitor *m) {
     plan_view view;
     status rc = plan_view_init(&view, m->options.request, m->options.plan);
-    if (!view.survey.n && m->options.data) dataset_survey(m->options.data, &view.survey); /* it was not needed to choose rows */
+    if (!view.survey.n && m->options.data)
+        dataset_survey(m->options.data, &view.survey); /* it was not needed to choose rows */
     if (rc == OK) rc = write_json(m, "plan.json", plan_view_json(&view));
     if (rc != OK) give_up(m, "the run directory has no plan.json");
     plan_view_fini(&view);
@@ -242,6 +253,7 @@ monitor *monitor_open(const monitor_options *o) {
     m->rank = r->comm ? comm_rank(r->comm) : 0;
     m->world = r->comm ? comm_size(r->comm) : 1;
     m->started_s = now_s();
+    sys_cores_get(&m->cores);
     m->written[TIER_DEVICE] = UINT64_MAX; /* nothing is written yet */
     if (gethostname(m->host, HOST_BYTES - 1) != 0) snprintf(m->host, HOST_BYTES, "unknown host");
     snprintf(m->file, sizeof m->file, "rank-%05d", m->rank);

@@ -59,6 +59,36 @@ wait $pid
 pid=
 [ -z "$(get "$page" /api/run 2>/dev/null)" ] || fail "the page outlives the run"
 
+# A pipeline: one address, and the page goes from stage to stage.
+cat >two.yaml <<'P'
+pipeline: {dir: two}
+model: {preset: test-llama}
+data: {source: "builtin:grammar", seq_len: 32}
+run: {threads: 1}
+train: {micro_batch: 4, warmup: 0, problems: 0, eval_rows: 0}
+stages:
+  first: {train: {steps: 60}}
+  second: {train: {steps: 100000}}
+P
+check 2 '--live-token needs --live' -- pipeline two.yaml --live-token 0123456789abcdef
+check 2 "found the address '1.2.3.4.5:80', expected ADDR:PORT" -- pipeline two.yaml --live 1.2.3.4.5:80
+[ ! -e two ] || fail "a refused pipeline left files"
+"$RALO" pipeline --live two.yaml >out 2>err </dev/null &
+pid=$!
+page=$(url err) || die "$page"
+for _ in $(seq 400); do
+    get "$page" /api/run >state
+    grep -o '"name":"[^"]*"' state | cut -d '"' -f 4 >>names
+    grep -q '"name":"two second"' state && [ "$(step_of "$page")" -gt 0 ] && break
+    sleep 0.05
+done
+[ "$(uniq names | tr '\n' ,)" = "two first,two second," ] || fail "the page did not go from stage to stage: $(uniq names | tr '\n' ,)"
+[ "$(grep -c 'live page' err)" = 1 ] || fail "the address is printed once: $(grep 'live page' err)"
+kill -INT $pid
+wait $pid
+[ $? = 130 ] || fail "the pipeline with a page did not stop as others do: $(tail -n 3 err)"
+pid=
+
 # The same bits with it and without it.
 run 0 train $tiny --set train.steps=20 --set run.dir=plain --json && python3 -c "import json; print(json.loads(open('out').read().splitlines()[-1])['param_hash'])" >a
 run 0 train $tiny --set train.steps=20 --set run.dir=with --live --json && python3 -c "import json; print(json.loads(open('out').read().splitlines()[-1])['param_hash'])" >b

@@ -28,7 +28,7 @@ def make(path, peak, recompute, steps, name, state="finished", pid=1):
     now = time.time()
     json.dump({"version": 1, "task": "sft", "model": hostile, "data": "d", "host": socket.gethostname(), "pid": pid, "world": 1,
                "started": now - 90, "ended": now, "state": state, "error": hostile if state == "failed" else None,
-               "step": steps, "steps": 500}, open(path + "/run.json", "w"))
+               "step": steps, "steps": 500, "cores": {"others": 0.66 if name == "x" else 0, "stolen": 0}}, open(path + "/run.json", "w"))
     open(path + "/config.yaml", "w").write("train:\n  task: sft\n  same: 1\nmemory:\n  recompute: %s\n  \"%s\": 3\n" % (recompute, name))
     with open(path + "/metrics.jsonl", "w") as f:
         for s in range(1, steps + 1):
@@ -61,7 +61,7 @@ python3 make.py || die "make.py"
 
 # ---- the page and its charts
 check 0 "used the least device memory" "44 % less than" "recompute is full instead of none" "failed at step" "died after step 100" \
-    "is not finite in 1 steps, first in step 60" "ours peaks at" "which does not fit" -- report runs bench --out page.html --charts charts
+    "others used 66 % of the CPU time while plain ran" "is not finite in 1 steps, first in step 60" "ours peaks at" "which does not fit" -- report runs bench --out page.html --charts charts
 run 0 report runs bench --out page.html --charts charts --json
 holds "r['file'] == 'page.html' and len(r['charts']) == len(set(r['charts'])) and len(r['runs']) == 4"
 [ "$(ls charts | wc -l)" = "$(python3 -c "import json; print(len(json.loads(open('out').read())['charts']))")" ] || fail "a file for each chart"
@@ -171,6 +171,78 @@ print("\n".join(wrong))
 sys.exit(bool(wrong))
 LOOK
 python3 look.py >wrong 2>&1 || fail "$(cat wrong)"
+
+# ---- runs of several tasks, as a pipeline leaves them: each task by itself, under as few names as tell them apart
+cat >stages.py <<'STAGES'
+import json, os
+for i, (path, task, weighting) in enumerate((("p/one/policy", "mtp", "baseline"), ("p/two/reference", "sft", "baseline"), ("p/two/policy", "mtp", "rho1"))):
+    os.makedirs(path)
+    json.dump({"task": task, "model": "m", "data": "d", "state": "finished", "step": 2, "steps": 2}, open(path + "/run.json", "w"))
+    open(path + "/config.yaml", "w").write("train: {task: %s, weighting: %s}\n" % (task, weighting))
+    json.dump({"strategy": {}, "step_ms": 100 + 25 * i}, open(path + "/plan.json", "w"))
+    with open(path + "/metrics.jsonl", "w") as f:
+        for s in 1, 2:
+            f.write(json.dumps({"step": s, "train/loss": s, "val/loss": 3.5 + i, "memory/device_bytes": 1048576 * (1 if task == "sft" else 4 + i)}) + "\n")
+STAGES
+python3 stages.py && check 0 "Of 2 runs of mtp, one/policy used the least device memory: 4.0 MiB at its peak, 33 % less than two/policy (6.0 MiB)" \
+    "Why: train.weighting is baseline instead of rho1." "predicted 100 ms instead of 150 ms per step, 33.3 % less" \
+    "the held-out loss is 3.5000 instead of 5.5000" "!p/one" -- report p --out p.html
+
+# ---- PNG: each chart as pixels, with ink on them; where the library is not installed, a message says what to install
+cat >pixels.py <<'PIXELS'
+import glob, os, struct, sys, zlib
+import xml.etree.ElementTree as tree
+svg, png = ({os.path.basename(f)[:-4] for f in glob.glob(d)} for d in ("drawn/*.svg", "png/*.png"))
+assert svg == png, "charts without a picture: %s" % sorted(svg ^ png)
+for name in sorted(png):
+    data, at, packed = open("png/%s.png" % name, "rb").read(), 8, b""
+    assert data[:8] == b"\x89PNG\r\n\x1a\n", name
+    while at < len(data):
+        n, kind = struct.unpack(">I4s", data[at:at + 8])
+        body = data[at + 8:at + 8 + n]
+        assert zlib.crc32(kind + body) == struct.unpack(">I", data[at + 8 + n:at + 12 + n])[0], name
+        if kind == b"IHDR":
+            width, height, depth, colors = struct.unpack(">IIBB", body[:10])
+        packed += body if kind == b"IDAT" else b""
+        at += 12 + n
+    assert (depth, colors) == (8, 2), name
+    rows = zlib.decompress(packed)
+    root = tree.parse("drawn/%s.svg" % name).getroot()
+    assert (width, height) == tuple(2 * int(root.get(k)) for k in ("width", "height")), (name, width, height)
+    assert len(rows) == height * (1 + 3 * width), name
+    drawn = sum(len(set(rows[i + 1:i + 1 + 3 * width])) > 8 for i in range(0, len(rows), 1 + 3 * width))
+    assert drawn > height // 10, "%s is nearly blank: ink in %d of %d rows" % (name, drawn, height)
+    if name != "peak":
+        continue
+    # the bars of the activations are as large as in the SVG
+    before, found, red = bytes(3 * width), 0, bytes.fromhex("b5374a")
+    for i in range(0, len(rows), 1 + 3 * width):
+        way, row = rows[i], bytearray(rows[i + 1:i + 1 + 3 * width])
+        for k in range(3 * width if way != 0 and (way != 2 or any(row)) else 0):
+            a, b, c = (row[k - 3] if k > 2 else 0), before[k], (before[k - 3] if k > 2 else 0)
+            if way == 4:
+                x, y, z = abs(b - c), abs(a - c), abs(a + b - 2 * c)
+                near = a if x <= y and x <= z else b if y <= z else c
+            else:
+                near = (0, a, b, (a + b) // 2)[way]
+            row[k] = (row[k] + near) & 255
+        if way == 2 and not any(row):
+            row = before
+        before = bytes(row)
+        found += sum(before[k:k + 3] == red for k in range(0, 3 * width, 3)) if red in before else 0
+    wanted = sum(4 * float(e.get("width")) * float(e.get("height")) for e in root.iter() if "f0" in (e.get("class") or "").split())
+    assert wanted > 10000 and abs(found / wanted - 1) < 0.05, "activations: %d pixels, expected %d" % (found, wanted)
+PIXELS
+if "$RALO" report runs/plain --charts drawn --png png --out png.html >out 2>err; then
+    python3 pixels.py >wrong 2>&1 || fail "$(tail -n 1 wrong)"
+else
+    grep -q 'apt-get install librsvg2-2' err || fail "--png without librsvg: $(cat err)"
+    echo "PNG files are not looked at: $(cat err)"
+fi
+mkdir -p absent && echo "no library" >absent/librsvg-2.so.2
+LD_LIBRARY_PATH=$work/absent${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} check 2 "librsvg-2.so.2 cannot be loaded" "apt-get install librsvg2-2" "--charts" -- \
+    report runs/plain --png nothing --out nothing.html
+[ ! -e nothing ] && [ ! -e nothing.html ] || fail "a report that was refused left files"
 
 # ---- memory over the time of a traced step: every op at its time, the peak exact
 cat >trace.py <<'TRACE'

@@ -25,6 +25,7 @@ settings=("${tiny[@]}" --set data.source=pairs.jsonl --set train.task=preference
 check 0 "example   chosen: 11 tokens, 3 trained on, between >>> and <<<" "Say hi. >>>hi<<<" "example   rejected: " "Say hi. >>>no<<<" -- \
     train "${settings[@]}" --set run.dir=pairs --show-example --json
 in_run pairs "r['state'] == 'finished' and r['step'] == r['steps'] == 5 and r['error'] is None and r['ended'] >= r['started']"
+in_run pairs "all(0 <= r['cores'][k] <= 1 for k in ('others', 'stolen'))"
 in_run pairs "r['task'] == 'preference' and r['model'] == 'test-llama' and r['data'] == 'pairs.jsonl' and r['records'] == 8 - 1 and r['epochs'] > 0"
 in_run pairs "[t['tier'] for t in m['tiers']] == ['device', 'host'] and all(highest(t) == t['planned_peak'] == t['measured_peak'] for t in m['tiers'])"
 in_run pairs "m['tiers'][0]['planned_peak'] == p['memory']['device']['planned'] and s[-1]['step'] == 5 and s[0]['rss_bytes'] > 0"

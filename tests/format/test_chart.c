@@ -132,6 +132,25 @@ static void any_text_makes_a_whole_file(void **state) {
     }
 }
 
+/* Characters are at most 10 pixels wide in a title of a narrow chart. */
+static void long_titles_are_broken_between_words(void **state) {
+    (void)state;
+    char *one = drawn(&(chart){.title = "policy: device memory over one step", .width = 440});
+    char *two = drawn(&(chart){.title = "baseline/policy: device memory over one step", .width = 440});
+    char *many =
+        drawn(&(chart){.title = "a b c d e f g h i j k l m n o p q r s t u v w x y z a b c d e f g h i j k l m "
+                                "n o p q r s t u v w x y z a b c d e f g h i j k l m n o p q r s t u v w x y z "
+                                "a b c d e f g h i j k l m n o p q r s t u v w x y z",
+                       .width = 440});
+    assert_int_equal(count(one, "font-weight=\"bold\""), 1);
+    assert_int_equal(count(two, "font-weight=\"bold\""), 2);
+    assert_non_null(strstr(two, ">baseline/policy: device memory over one</text>"));
+    assert_non_null(strstr(two, ">step</text>"));
+    assert_int_equal(attribute(two, "<svg", 0, "height"), attribute(one, "<svg", 0, "height") + 19);
+    assert_int_equal(count(many, "font-weight=\"bold\""), 3);
+    free(one), free(two), free(many);
+}
+
 static void nothing_comes_from_elsewhere_and_dark_viewers_are_served(void **state) {
     double y[] = {1};
     const char *group[] = {"g"}, *names[] = {"n"};
@@ -242,6 +261,7 @@ int main(void) {
         cmocka_unit_test(bars_are_as_high_as_their_numbers),
         cmocka_unit_test(lines_keep_every_peak),
         cmocka_unit_test(any_text_makes_a_whole_file),
+        cmocka_unit_test(long_titles_are_broken_between_words),
         cmocka_unit_test(nothing_comes_from_elsewhere_and_dark_viewers_are_served),
         cmocka_unit_test(every_number_that_is_drawn_can_be_read_back),
         cmocka_unit_test(areas_stand_on_each_other),

@@ -120,7 +120,7 @@ void fuzz_one(const uint8_t *data, size_t size) {
     put(dir, "memory.json", memory, "w");
     put(dir, "monitor/rank-00000.jsonl", monitor, "w");
     board b;
-    ASSERT(board_open(&b, dir, no_wake, NULL) == OK);
+    ASSERT(board_open(&b, dir, NULL, no_wake, NULL) == OK);
     poll_all(&b);
     check_answers(&b);
     put(dir, "metrics.jsonl", more, "a");

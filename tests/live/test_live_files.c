@@ -207,7 +207,7 @@ static double last_y(board *b, const char *metric) {
 
 static void metrics_follow_the_file(void **state) {
     board b;
-    assert_int_equal(board_open(&b, test_dir, no_wake, NULL), OK);
+    assert_int_equal(board_open(&b, test_dir, NULL, no_wake, NULL), OK);
     poll_all(&b);
     assert_true(isnan(last_y(&b, "train/loss")));
     const char *path = path_of("metrics.jsonl");
@@ -231,6 +231,37 @@ static void metrics_follow_the_file(void **state) {
     assert_int_equal(unlink(path), 0);
 }
 
+/* What a pipeline does: the next stage is another run; nothing of the first stays. */
+static void another_run_is_followed(void **state) {
+    board b;
+    client *c;
+    char out[512] = "", next[600];
+    write_text(path_of("metrics.jsonl"), "{\"step\": 9, \"train/loss\": 3.5, \"old\": 1}\n");
+    write_text(path_of("samples.jsonl"), "{\"step\": 1, \"prompt\": \"p\", \"completion\": \"c\"}\n");
+    write_text(path_of("run.json"), "{\"state\": \"finished\", \"steps\": 9}");
+    snprintf(next, sizeof next, "%s", path_of("next"));
+    assert_int_equal(mkdir(next, 0777), 0);
+    assert_int_equal(board_open(&b, test_dir, NULL, no_wake, NULL), OK);
+    poll_all(&b);
+    c = stream_join(&b.stream, "page", stream_last(&b.stream));
+    assert_true(stream_take(&b.stream, c, out, sizeof out) > 0);
+    assert_int_not_equal(board_follow(&b, path_of("nowhere"), NULL), OK);
+    assert_true(last_y(&b, "train/loss") == 3.5);
+    assert_int_equal(board_follow(&b, next, "rho1 policy"), OK);
+    ssize_t n = stream_take(&b.stream, c, out, sizeof out - 1);
+    out[MAX(n, 0)] = 0;
+    assert_non_null(strstr(out, "event: reload"));
+    write_text(path_of("next/metrics.jsonl"), "{\"step\": 1, \"train/loss\": 7}\n");
+    poll_all(&b);
+    json_t *run = board_json(&b, board_write_run), *samples = board_json(&b, board_write_samples);
+    assert_string_equal(json_string_value(json_object_get(run, "name")), "rho1 policy");
+    assert_int_equal(json_array_size(json_object_get(samples, "samples")), 0);
+    assert_true(last_y(&b, "train/loss") == 7 && isnan(last_y(&b, "old")) && b.step == 1 && !b.run.root);
+    json_decref(run), json_decref(samples);
+    stream_leave(&b.stream, c);
+    board_close(&b);
+}
+
 /* A table has an end, whatever a file invents. */
 static void tables_are_bounded(void **state) {
     board b;
@@ -248,7 +279,7 @@ static void tables_are_bounded(void **state) {
                "{\"time\": 5, \"step\": 1, \"rss_bytes\": 1e300, \"device_bytes\": 7}\n");
     write_text(path_of("monitor/rank-x.jsonl"), "{\"time\": 6}\n");
     write_text(path_of("monitor/rank-00012.jsonl"), "{\"time\": 6, \"step\": -1}\n{\"time\": 1e300}\n{\"time\"");
-    assert_int_equal(board_open(&b, test_dir, no_wake, NULL), OK);
+    assert_int_equal(board_open(&b, test_dir, NULL, no_wake, NULL), OK);
     poll_all(&b);
     assert_int_equal(b.n_metrics, BOARD_METRICS_MOST);
     json_t *samples = board_json(&b, board_write_samples), *list = json_object_get(samples, "samples");
@@ -272,7 +303,7 @@ static void tables_are_bounded(void **state) {
 static void expect_state(const char *run_json, const char *expected) {
     board b;
     write_text(path_of("run.json"), run_json);
-    assert_int_equal(board_open(&b, test_dir, no_wake, NULL), OK);
+    assert_int_equal(board_open(&b, test_dir, NULL, no_wake, NULL), OK);
     poll_all(&b);
     json_t *run = board_json(&b, board_write_run);
     assert_string_equal(json_string_value(json_object_get(run, "state")), expected);
@@ -319,7 +350,7 @@ static void progress_and_the_time_left(void **state) {
     write_text(path_of("metrics.jsonl"),
                "{\"step\": 25, \"train/loss\": 1.5, \"perf/step_ms\": 2000, \"tokens\": 640}\n");
     board b;
-    assert_int_equal(board_open(&b, test_dir, no_wake, NULL), OK);
+    assert_int_equal(board_open(&b, test_dir, NULL, no_wake, NULL), OK);
     poll_all(&b);
     json_t *run = board_json(&b, board_write_run);
     assert_true(json_number_value(json_object_get(run, "step")) == 25 &&
@@ -387,6 +418,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_tail_reads_whole_lines_once, test_dir_open, test_dir_close),
         cmocka_unit_test_setup_teardown(a_tail_passes_over_lines_that_are_too_long, test_dir_open, test_dir_close),
         cmocka_unit_test_setup_teardown(metrics_follow_the_file, test_dir_open, test_dir_close),
+        cmocka_unit_test_setup_teardown(another_run_is_followed, test_dir_open, test_dir_close),
         cmocka_unit_test_setup_teardown(tables_are_bounded, test_dir_open, test_dir_close),
         cmocka_unit_test_setup_teardown(a_run_whose_process_is_gone_has_died, test_dir_open, test_dir_close),
         cmocka_unit_test_setup_teardown(progress_and_the_time_left, test_dir_open, test_dir_close),

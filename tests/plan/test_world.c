@@ -68,6 +68,19 @@ static void sharding_of_7b_on_4_ranks(void **state) {
     }
 }
 
+/* Bytes on the host are no part of the device's table, and nothing is subtracted for them. */
+static void what_is_offloaded_is_not_counted(void **state) {
+    (void)state;
+    plan_request r = request("gpt2", PRECISION_BF16, 1, 2, 128);
+    r.choice.offload.grads = r.choice.offload.states = TIER_HOST;
+    plan_world w = compiled(r, 4);
+    for (int i = 0; i < WORLD_STAGES; i++) {
+        const plan_world_share *b = &w.stages[i].bytes;
+        assert_true(b->params > 0 && b->grads == 0 && b->states == 0 && b->activations < b->total);
+        assert_int_equal(b->total, b->params + b->window + b->activations);
+    }
+}
+
 static void shards_round_up(void **state) {
     (void)state;
     plan_request r = request("test-llama", PRECISION_BF16, 1, 1, 16);
@@ -429,6 +442,7 @@ static void text_and_json_have_every_row(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sharding_of_7b_on_4_ranks),
+        cmocka_unit_test(what_is_offloaded_is_not_counted),
         cmocka_unit_test(shards_round_up),
         cmocka_unit_test(accumulation_multiplies_what_is_sharded),
         cmocka_unit_test(rows_of_a_step_are_shared),
