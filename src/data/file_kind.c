@@ -48,6 +48,8 @@ bool data_is_data_name(const char *name) {
 #define IS_MODEL \
     "it is a model, not data: name it with --model DIR (a Hugging Face directory), and text to train on with --data"
 
+enum { LOOKED_AT = 512 };
+
 typedef struct foreign_kind {
     const char *magic, *name, *advice;
     size_t n_bytes, at;
@@ -112,7 +114,8 @@ void data_name_columnar(const char *pattern, const char *name, strbuf *out) {
 
 status data_refuse_kind(reader *in, const record_options *o) {
     span head;
-    TRY(reader_peek(in, 512, &head));
+    TRY(reader_peek(in, LOOKED_AT, &head));
+    head.length = MIN(head.length, (size_t)LOOKED_AT);
     if (o->format == FORMAT_TEXT) return OK;
     bool is_text = data_format_of(in->path, o->format) == FORMAT_TEXT;
     for (size_t i = 0; i < ARRAY_LENGTH(kinds); i++) {
