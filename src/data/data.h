@@ -47,6 +47,11 @@ typedef enum chat_format {
 } chat_format;
 
 enum { PAIRS_PER_PROBLEM = 4, SEQ_LEN_BUILTIN = 128 };
+typedef enum token_type {
+    TOKEN_TYPE_AUTO,
+    TOKEN_TYPE_UINT16,
+    TOKEN_TYPE_UINT32
+} token_type; /* auto: by the vocabulary */
 typedef struct data_options {
     data_kind kind;
     /* builtin:arithmetic | builtin:grammar | builtin:random | builtin:preferences (pairs or labelled, alone) |
@@ -67,6 +72,7 @@ typedef struct data_options {
     const char
         *eval_source; /* files without weights that are the eval split, and nothing is kept then; NULL or "": none */
     record_options records; /* with the format of the files */
+    token_type token_type;  /* FORMAT_TOKENS without a header that says it */
     data_train_on train_on; /* records with a prompt: loss on the responses alone, or on every token */
     chat_format chat;
     const char

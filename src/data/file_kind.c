@@ -17,20 +17,23 @@ data_format data_format_of(const char *path, data_format f) {
         const char *ending;
         data_format format;
     } endings[] = {{".jsonl", FORMAT_JSONL}, {".json", FORMAT_JSONL}, {".ndjson", FORMAT_JSONL},
-                   {".csv", FORMAT_CSV},     {".tsv", FORMAT_TSV},    {".tab", FORMAT_TSV}};
+                   {".csv", FORMAT_CSV},     {".tsv", FORMAT_TSV},    {".tab", FORMAT_TSV},
+                   {".bin", FORMAT_TOKENS},  {".npy", FORMAT_TOKENS}};
     if (f != FORMAT_AUTO) return f;
     for (size_t i = 0; i < ARRAY_LENGTH(endings); i++)
         if (ends_in(path, endings[i].ending)) return endings[i].format;
     return FORMAT_TEXT;
 }
 
-bool data_is_records(const char *path) { return data_format_of(path, FORMAT_AUTO) != FORMAT_TEXT; }
+static bool has_records(data_format f) { return f != FORMAT_TEXT && f != FORMAT_TOKENS; }
+
+bool data_is_records(const char *path) { return has_records(data_format_of(path, FORMAT_AUTO)); }
 
 data_format data_file_format(const data_options *o, const char *path) {
     return data_format_of(path, o->records.format);
 }
 
-bool data_is_record_file(const data_options *o, const char *path) { return data_file_format(o, path) != FORMAT_TEXT; }
+bool data_is_record_file(const data_options *o, const char *path) { return has_records(data_file_format(o, path)); }
 
 bool data_is_data_name(const char *name) {
     static const char *const ends[] = {".txt", ".text", ".md"};
@@ -60,7 +63,7 @@ static const foreign_kind kinds[] = {
     {"\xfd" "7zXZ",        "xz",         "unpack it (xz -dk FILE)", 5, 0},
     {"BZh",                "bzip2",      "unpack it (bzip2 -dk FILE)", 3, 0},
     {"7z\xbc\xaf\x27\x1c", "7z",         "unpack it (7z x FILE)", 6, 0},
-    {"PK\x03\x04",         "zip",        "unpack it (unzip FILE); if it is a model or a checkpoint of PyTorch (.pt, .bin), " IS_MODEL, 4, 0},
+    {"PK\x03\x04",         "zip",        "unpack it (unzip FILE); if it is a checkpoint of PyTorch (.pt, .bin): " IS_MODEL, 4, 0},
     {"ustar",              "tar",        "unpack it (tar -xf FILE)", 5, 257},
     {"PAR1",               "Parquet",    TO_JSONL("read_parquet"), 4, 0},
     {"ARROW1",             "Arrow",      TO_JSONL("read_feather"), 6, 0},
@@ -118,14 +121,18 @@ status data_refuse_kind(reader *in, const record_options *o) {
     head.length = MIN(head.length, (size_t)LOOKED_AT);
     if (o->format == FORMAT_TEXT) return OK;
     bool is_text = data_format_of(in->path, o->format) == FORMAT_TEXT;
+    bool are_ids = data_format_of(in->path, o->format) == FORMAT_TOKENS; /* may begin like almost anything */
+    if (o->format == FORMAT_TOKENS) return OK;
     for (size_t i = 0; i < ARRAY_LENGTH(kinds); i++) {
-        if (!is_kind(&kinds[i], head)) continue;
+        if (!is_kind(&kinds[i], head) || (are_ids && (kinds[i].n_bytes < 3 || kinds[i].magic[0] == '\x93'))) continue;
         strbuf advice;
         strbuf_init(&advice);
         write_advice(kinds[i].advice, in->path, &advice);
-        status rc =
-            ERR(ERR_INPUT, "%s: found a file of %s, expected text, JSON Lines or a table (CSV); %s%s", in->path,
-                kinds[i].name, advice.text, is_text ? "; data.format=text trains on its bytes as they are" : "");
+        status rc = ERR(ERR_INPUT, "%s: found a file of %s, expected text, JSON Lines or a table (CSV); %s%s", in->path,
+                        kinds[i].name, advice.text,
+                        is_text   ? "; data.format=text trains on its bytes as they are"
+                        : are_ids ? "; data.format=tokens reads it as token ids"
+                                  : "");
         strbuf_fini(&advice);
         return rc;
     }

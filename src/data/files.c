@@ -271,8 +271,6 @@ static status check_sizes(const files_source *s, const data_options *o, size_t p
 
 /* ---- opening ------------------------------------------------------------------------------------------------- */
 
-static bool is_text_file(const data_options *o, const char *path) { return data_file_format(o, path) == FORMAT_TEXT; }
-
 /* What a store says of itself; rows add the rest. */
 static void begin_reports(files_source *s, size_t file, chat_format chat) {
     const token_store *store = &s->stores[file];
@@ -302,10 +300,11 @@ static status read_files(files_source *s, const data_options *o, const tokenizer
     TRY_GOTO(rc, tokenize_job_open(&job, o, t, c), done);
     for (size_t i = 0; i < s->n_files; i++) {
         token_store *store = &s->stores[i];
-        if (o->kind != DATA_TEXT && is_text_file(o, s->entries[i].path))
+        if (o->kind != DATA_TEXT && !data_is_record_file(o, s->entries[i].path))
             TRY_GOTO(rc,
                      ERR(ERR_INPUT,
-                         "data.source: found a text file, %s, expected JSON Lines or a table with the keys %s (.jsonl, "
+                         "data.source: found a file without records, %s, expected JSON Lines or a table with the keys "
+                         "%s (.jsonl, "
                          ".csv, or data.format)",
                          s->entries[i].path,
                          o->kind == DATA_PAIRS       ? "prompt, chosen and rejected"
@@ -516,9 +515,10 @@ static uint64_t file_bytes_at_most(const data_options *o, const char *path) {
     bool cached = o->cache && *o->cache && !(bytes && text && strcmp(o->cache, "auto") == 0 && !reader_is_packed(path));
     uint64_t n_bytes = 0, n_lines = 0;
     if (reader_measure(path, &n_bytes, table ? &n_lines : NULL) != OK) return 0;
-    uint64_t n_records = text ? 0 : table ? n_lines + 1 : n_bytes / 12 + 1;
+    bool ids = format == FORMAT_TOKENS; /* of two bytes; a document has two of them and more */
+    uint64_t n_records = text ? 0 : table ? n_lines + 1 : n_bytes / (ids ? 4 : 12) + 1;
     uint64_t width = bytes ? (text ? 1 : 2) : sizeof(int32_t);
-    uint64_t n_tokens = text ? n_bytes : 4 * n_bytes + (table ? CHAT_ADDS * n_records : 0);
+    uint64_t n_tokens = text ? n_bytes : ids ? n_bytes / 2 + 1 : 4 * n_bytes + (table ? CHAT_ADDS * n_records : 0);
     uint64_t tables = n_records * (sizeof(uint32_t) + sizeof(uint64_t));
     /* {"chosen":"ab","rejected":"ac"}: a pair is longer and has two documents, each with the prompt; a labelled answer
      * has a further table. */
@@ -535,7 +535,7 @@ bool data_source_has_records(const data_options *o) {
     size_t n;
     if (str_starts_with(o->source, "builtin:")) return false;
     if (file_list_parse(o->source, &entries, &n) == OK)
-        for (size_t i = 0; i < n; i++) found |= !is_text_file(o, entries[i].path);
+        for (size_t i = 0; i < n; i++) found |= data_is_record_file(o, entries[i].path);
     error_clear(); /* as below */
     file_list_free(entries, n);
     return found;

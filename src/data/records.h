@@ -31,10 +31,11 @@
  */
 #include "format/format.h"
 
-/* auto: by the end of the name: .jsonl, .json and .ndjson, .csv, .tsv, each also with .gz or .zst behind it; all others are text. */
-typedef enum data_format { FORMAT_AUTO, FORMAT_TEXT, FORMAT_JSONL, FORMAT_CSV, FORMAT_TSV } data_format;
+/* auto: by the end of the name: .jsonl, .json and .ndjson, .csv, .tsv, .bin and .npy (token ids), each also with .gz or
+ * .zst behind it; all others are text. */
+typedef enum data_format { FORMAT_AUTO, FORMAT_TEXT, FORMAT_JSONL, FORMAT_CSV, FORMAT_TSV, FORMAT_TOKENS } data_format;
 data_format data_format_of(const char *path, data_format f); /* never FORMAT_AUTO */
-bool data_is_records(const char *path);                      /* what auto takes for anything but text */
+bool data_is_records(const char *path);                      /* does auto take it for JSON Lines or a table? */
 
 typedef enum record_policy { RECORDS_STOP, RECORDS_SKIP } record_policy;
 #define RECORDS_SKIP_SETTING \

@@ -53,6 +53,7 @@ static status hash_identity(tokenize_job *j) {
         strbuf_printf(&text, "kind %d, '%s' '%s' '%s', ", (int)o->kind, r->chosen_column ? r->chosen_column : "",
                       r->rejected_column ? r->rejected_column : "", r->label_column ? r->label_column : "");
     if (r->correct_column && *r->correct_column) strbuf_printf(&text, "correct '%s', ", r->correct_column);
+    if (o->token_type != TOKEN_TYPE_AUTO) strbuf_printf(&text, "ids %d, ", (int)o->token_type);
     if (o->kind == DATA_SOLUTIONS)
         strbuf_printf(&text, "task '%s', difficulty '%s', pairs %lld and %lld, seed %llu, ",
                       r->task_column ? r->task_column : "", r->difficulty_column ? r->difficulty_column : "",
@@ -313,6 +314,14 @@ static status tokenize_text(tokenize_job *j, reader *in, store_builder *out) {
 
 /* ---- a file -------------------------------------------------------------------------------------------------- */
 
+static status tokenize_as(tokenize_job *j, data_format format, reader *in, store_builder *out) {
+    switch (format) {
+    case FORMAT_TEXT: return tokenize_text(j, in, out);
+    case FORMAT_TOKENS: return tokenize_ids(j, in, out);
+    default: return tokenize_lines(j, in, out);
+    }
+}
+
 static status build(tokenize_job *j, const char *path, data_format format, cache_slot *slot, token_store *out) {
     status rc = OK;
     reader in;
@@ -324,7 +333,7 @@ static status build(tokenize_job *j, const char *path, data_format format, cache
     j->reported_s = clock_s();
     TRY_GOTO(rc, data_refuse_kind(&in, &j->options->records), done);
     TRY_GOTO(rc, store_builder_open(&b, out, width, slot, width == 1 ? in.stamp.n_bytes : 0), done);
-    TRY_GOTO(rc, is_text ? tokenize_text(j, &in, &b) : tokenize_lines(j, &in, &b), done);
+    TRY_GOTO(rc, tokenize_as(j, format, &in, &b), done);
     TRY_GOTO(rc, reader_finish(&in, &source_hash), done);
     TRY_GOTO(rc, store_builder_finish(&b), done);
     if (slot) TRY_GOTO(rc, cache_commit(slot, &in.stamp, source_hash, out), done);
@@ -336,8 +345,11 @@ done:
 }
 
 static hash128 slot_key(const tokenize_job *j, const char *path, data_format format) {
-    static const char *const names[] = {
-        [FORMAT_TEXT] = "text", [FORMAT_JSONL] = "jsonl", [FORMAT_CSV] = "csv", [FORMAT_TSV] = "tsv"};
+    static const char *const names[] = {[FORMAT_TEXT] = "text",
+                                        [FORMAT_JSONL] = "jsonl",
+                                        [FORMAT_CSV] = "csv",
+                                        [FORMAT_TSV] = "tsv",
+                                        [FORMAT_TOKENS] = "tokens"};
     char *absolute = realpath(path, NULL);
     strbuf text;
     strbuf_init(&text);

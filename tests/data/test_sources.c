@@ -187,6 +187,116 @@ static void rows_may_be_longer_than_a_block(void **state) {
     free(text);
 }
 
+/* ---- token ids --------------------------------------------------------------------------------------------------- */
+
+static uint64_t fingerprint_of(const char *path, uint64_t *rows) {
+    dataset *d;
+    data_report report;
+    data_options o = {.source = path, .tokenizer = "byte", .seq_len = 8, .pack = true, .eval_fraction = 0.2};
+    if (dataset_open(&d, &o) != OK) fail_msg("%s", error_message());
+    uint64_t fingerprint = dataset_fingerprint(d);
+    dataset_report(d, SPLIT_TRAIN, &report);
+    *rows = report.rows_per_epoch;
+    dataset_close(d);
+    return fingerprint;
+}
+
+/* Ids of the texts with an end token behind each, as numbers of so many bytes. */
+static size_t make_ids(const char *const *texts, size_t n, size_t width, bool last_end, unsigned char *out) {
+    size_t at = 0;
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k <= strlen(texts[i]) && (last_end || i + 1 < n || texts[i][k]); k++, at += width) {
+            unsigned id = texts[i][k] ? (unsigned char)texts[i][k] : TOKEN_EOS;
+            memset(out + at, 0, width);
+            out[at] = (unsigned char)id;
+            out[at + 1] = (unsigned char)(id >> 8);
+        }
+    return at;
+}
+
+static size_t npy_header(char *out, const char *type, size_t n) {
+    int length = sprintf(out + 10, "{'descr': '%s', 'fortran_order': False, 'shape': (%zu,), }\n", type, n);
+    memcpy(out, "\x93NUMPY\1\0", 8);
+    out[8] = (char)length;
+    out[9] = 0;
+    return 10 + (size_t)length;
+}
+
+static void files_of_ids_are_the_texts_they_were_made_of(void **state) {
+    static const char *const texts[] = {"first text", "and a second one", "third", "four four four", "the fifth"};
+    char bytes[2000];
+    uint64_t rows, want_rows;
+    FILE *f = fopen(path_of("texts.jsonl"), "wb");
+    for (size_t i = 0; i < ARRAY_LENGTH(texts); i++) fprintf(f, "{\"text\": \"%s\"}\n", texts[i]);
+    fclose(f);
+    uint64_t want = fingerprint_of(path_of("texts.jsonl"), &want_rows);
+    size_t n = make_ids(texts, ARRAY_LENGTH(texts), 2, true, (unsigned char *)bytes);
+    write_bytes(path_of("ids.bin"), bytes, n);
+    assert_int_equal(fingerprint_of(path_of("ids.bin"), &rows), want);
+    assert_int_equal(rows, want_rows);
+    static const struct {
+        const char *type;
+        size_t width;
+    } types[] = {{"<u2", 2}, {"<i4", 4}, {"<u4", 4}, {"<i8", 8}};
+    for (size_t i = 0; i < ARRAY_LENGTH(types); i++) {
+        size_t at = npy_header(bytes, types[i].type, n / 2);
+        at += make_ids(texts, ARRAY_LENGTH(texts), types[i].width, true, (unsigned char *)bytes + at);
+        write_bytes(path_of("ids.npy"), bytes, at);
+        assert_int_equal(fingerprint_of(path_of("ids.npy"), &rows), want);
+    }
+    memset(bytes, 0, 1024); /* llm.c */
+    memcpy(bytes, &(uint32_t[]){20240520, 1, (uint32_t)n / 2}, 12);
+    make_ids(texts, ARRAY_LENGTH(texts), 2, true, (unsigned char *)bytes + 1024);
+    write_bytes(path_of("llmc.bin"), bytes, 1024 + n);
+    assert_int_equal(fingerprint_of(path_of("llmc.bin"), &rows), want);
+    /* one text, with and without its end token */
+    n = make_ids(&texts[1], 1, 2, false, (unsigned char *)bytes);
+    write_bytes(path_of("one.bin"), bytes, n);
+    want = fingerprint_of(path_of("one.bin"), &rows);
+    n = make_ids(&texts[1], 1, 2, true, (unsigned char *)bytes);
+    write_bytes(path_of("one.bin"), bytes, n);
+    assert_int_equal(fingerprint_of(path_of("one.bin"), &rows), want);
+}
+
+static void refuse_ids(const char *name, const void *bytes, size_t n, token_type type, const char *says) {
+    dataset *d;
+    data_options o = {.source = path_of(name), .tokenizer = "byte", .seq_len = 8, .pack = true, .token_type = type};
+    write_bytes(path_of(name), bytes, n);
+    expect_error(dataset_open(&d, &o), ERR_INPUT, says);
+}
+
+static void ids_that_are_none_are_refused(void **state) {
+    uint16_t small[64] = {0}, large[4] = {1, 2, 300, 4};
+    uint32_t four[64];
+    char bytes[600];
+    for (int i = 0; i < 64; i++) four[i] = 97;
+    refuse_ids("x.bin", large, 8, 0,
+               "x.bin: token 2: found the id 300, expected one below 260|data.tokenizer (byte)|uint16");
+    refuse_ids("x.bin", large, 8, TOKEN_TYPE_UINT32, "found the id 131073");
+    refuse_ids("x.bin", four, sizeof four, 0, "x.bin: found 0 as every second id|data.token_type=uint32");
+    refuse_ids("x.bin", "abc", 3, TOKEN_TYPE_UINT32,
+               "x.bin: found 3 bytes behind the last id, expected a multiple of 4");
+    refuse_ids("x.bin", "", 0, 0, "x.bin: found no token");
+    refuse_ids("x.bin", "PK\3\4 a checkpoint of PyTorch", 20, 0,
+               "x.bin: found a file of zip|--model|data.format=tokens");
+    size_t at = npy_header(bytes, "<u2", 60);
+    refuse_ids("x.npy", bytes, at + 100, 0, "x.npy: found less than the 60 ids of its header");
+    memset(bytes + at, 0, 200);
+    refuse_ids("x.npy", bytes, at + 140, 0, "x.npy: found more than the 60 ids of its header");
+    at = npy_header(bytes, "<f4", 10);
+    refuse_ids("x.npy", bytes, at + 40, 0, "x.npy: found the type '<f4', expected integers|astype");
+    int length = sprintf(bytes + 10, "{'descr': '<u2', 'fortran_order': False, 'shape': (3, 4), }\n");
+    bytes[8] = (char)length;
+    refuse_ids("x.npy", bytes, 10 + (size_t)length + 24, 0,
+               "x.npy: found the shape (3, 4), expected one dimension|reshape");
+    refuse_ids("x.npy", "not numpy at all", 16, 0, "x.npy: found no NumPy header");
+    at = npy_header(bytes, "<i4", 1);
+    memset(bytes + at, 0xff, 4);
+    refuse_ids("x.npy", bytes, at + 4, 0, "x.npy: token 0: found a negative id");
+    write_text(path_of("m.idx"), "");
+    refuse_ids("m.bin", small, sizeof small, 0, "m.idx beside it, as Megatron|data.format=tokens");
+}
+
 /* ---- kinds ------------------------------------------------------------------------------------------------------- */
 
 static void names_and_first_bytes_tell_what_a_file_is(void **state) {
@@ -238,6 +348,8 @@ int main(void) {
         cmocka_unit_test(packed_text_is_text),
         cmocka_unit_test(tables_are_read_as_rfc_4180_says),
         cmocka_unit_test(rows_may_be_longer_than_a_block),
+        cmocka_unit_test(files_of_ids_are_the_texts_they_were_made_of),
+        cmocka_unit_test(ids_that_are_none_are_refused),
         cmocka_unit_test(names_and_first_bytes_tell_what_a_file_is),
     };
     return cmocka_run_group_tests(tests, test_dir_open, test_dir_close);
