@@ -139,7 +139,7 @@ static const char *find_payload_damage(const token_store *s, const cache_header 
 
 static status hash_file(const char *path, hash128 *out) {
     reader r;
-    TRY(reader_open(&r, path));
+    TRY(reader_open_as_is(&r, path));
     status rc = reader_finish(&r, out);
     reader_close(&r);
     return rc;

@@ -15,9 +15,6 @@
  */
 #include "data/records.h"
 
-typedef enum data_format { FORMAT_AUTO, FORMAT_TEXT, FORMAT_JSONL } data_format; /* auto: by the end of the name */
-bool data_is_records(const char *path); /* what auto takes a file for: .jsonl, .json, .ndjson */
-
 /* What an example of a data set is. The task sets it; it is no setting.
  *   DATA_TEXT      texts, and records with one answer (records.h)
  *   DATA_PAIRS     {"prompt", "chosen", "rejected"}: two answers to one prompt
@@ -50,6 +47,11 @@ typedef enum chat_format {
 } chat_format;
 
 enum { PAIRS_PER_PROBLEM = 4, SEQ_LEN_BUILTIN = 128 };
+typedef enum token_type {
+    TOKEN_TYPE_AUTO,
+    TOKEN_TYPE_UINT16,
+    TOKEN_TYPE_UINT32
+} token_type; /* auto: by the vocabulary */
 typedef struct data_options {
     data_kind kind;
     /* builtin:arithmetic | builtin:grammar | builtin:random | builtin:preferences (pairs or labelled, alone) |
@@ -60,16 +62,17 @@ typedef struct data_options {
     int64_t seq_len;       /* 0: as the lengths of the records say (survey.c); built-in sources have SEQ_LEN_BUILTIN */
     int64_t positions;     /* seq_len 0: at most so many; 0: any number */
     int64_t completion;    /* DATA_PROMPTS, seq_len 0: tokens that a row holds beside a prompt */
-    bool allow_cut;            /* whoever opens a run looks at it (data_survey_check); a data set opens either way */
-    bool pack;                 /* several documents per row; false: one document, or example, per row, padded */
-    int64_t difficulty;        /* builtin:arithmetic, preferences, solutions: digits of the operands, 1..6 */
+    bool allow_cut;        /* whoever opens a run looks at it (data_survey_check); a data set opens either way */
+    bool pack;             /* several documents per row; false: one document, or example, per row, padded */
+    int64_t difficulty;    /* builtin:arithmetic, preferences, solutions: digits of the operands, 1..6 */
     int64_t pairs_per_problem; /* DATA_SOLUTIONS: at most; 0: PAIRS_PER_PROBLEM */
     int64_t max_pairs;         /* DATA_SOLUTIONS: of a file; 0: all */
     int64_t vocab;             /* builtin:random: tokens are below this; 0: bytes */
     double eval_fraction;      /* of a file's tail kept for evaluation */
-    const char *eval_source;   /* files without weights that are the eval split, and nothing is kept then; NULL or "": none */
-    data_format format;
-    record_options records;
+    const char
+        *eval_source; /* files without weights that are the eval split, and nothing is kept then; NULL or "": none */
+    record_options records; /* with the format of the files */
+    token_type token_type;  /* FORMAT_TOKENS without a header that says it */
     data_train_on train_on; /* records with a prompt: loss on the responses alone, or on every token */
     chat_format chat;
     const char

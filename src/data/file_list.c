@@ -6,6 +6,7 @@
  *     odd\:name\:1, with\,comma.txt       a backslash takes the character after it as it is
  * Spaces around a name do not belong to it. A ":" with a number after it at the end of a name is a weight; any other
  * ":" is part of the name. */
+#include "data/file_kind.h"
 #include "data/source.h"
 
 #include <dirent.h>
@@ -93,12 +94,34 @@ static int compare_paths(const void *a, const void *b) {
     return strcmp(*x, *y);
 }
 
-static bool is_data_name(const char *name) {
-    static const char *const ends[] = {".txt", ".text", ".md"};
-    if (name[0] == '.') return false;
-    for (size_t i = 0; i < ARRAY_LENGTH(ends); i++)
-        if (str_ends_with(name, ends[i])) return true;
-    return data_is_records(name);
+/* What a directory holds instead: a model, a run of ralo, tables in columns. */
+static status no_data(const char *path) {
+    DIR *d = opendir(path);
+    const char *what = "";
+    strbuf convert;
+    strbuf_init(&convert);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        strbuf pattern;
+        strbuf_init(&pattern);
+        const char *dot = strrchr(e->d_name, '.');
+        if (dot) strbuf_printf(&pattern, "%s/*%s", path, dot);
+        if (dot && convert.length == 0) data_name_columnar(pattern.text, e->d_name, &convert);
+        strbuf_fini(&pattern);
+        if (dot &&
+            (strcmp(dot, ".safetensors") == 0 || strcmp(dot, ".gguf") == 0 || strcmp(e->d_name, "config.yaml") == 0))
+            what = "; it is a model or a run: name it with --model, and text to train on with --data";
+    }
+    if (d) closedir(d);
+    status rc = ERR(
+        ERR_INPUT,
+        "data.source: found no file of data in the directory %s, expected some that end in .jsonl, .json, "
+        ".ndjson, .csv, .tsv, .txt, .text or .md (or those with .gz or .zst); %s%s%s",
+        path, convert.length ? convert.text : "name others one by one, or by a pattern: ", convert.length ? "" : path,
+        convert.length ? ""
+        : *what        ? what
+                       : "/*");
+    strbuf_fini(&convert);
+    return rc;
 }
 
 static status list_directory(const char *path, path_list *out) {
@@ -107,7 +130,7 @@ static status list_directory(const char *path, path_list *out) {
     for (struct dirent *e; (e = readdir(d));) {
         struct stat s;
         strbuf file;
-        if (!is_data_name(e->d_name)) continue;
+        if (!data_is_data_name(e->d_name)) continue;
         strbuf_init(&file);
         strbuf_printf(&file, "%s%s%s", path, str_ends_with(path, "/") ? "" : "/", e->d_name);
         if (stat(file.text, &s) == 0 && S_ISREG(s.st_mode)) path_list_add(out, mem_string(file.text));
@@ -115,11 +138,7 @@ static status list_directory(const char *path, path_list *out) {
     }
     closedir(d);
     if (out->n > 0) return OK;
-    return ERR(ERR_INPUT,
-               "data.source: found no file of data in the directory %s, expected some that end in .jsonl, .json, "
-               ".ndjson, .txt, .text or .md; "
-               "name others one by one, or by a pattern: %s/*",
-               path, path);
+    return no_data(path);
 }
 
 static status list_pattern(const char *pattern, path_list *out) {

@@ -10,6 +10,7 @@
  * before, follows from i alone: nothing has to be remembered to resume, each file is seen whole before any of its rows
  * comes again, and a short one begins its next epoch while others are still in their first. */
 #include "data/examples.h"
+#include "data/file_kind.h"
 #include "data/rows.h"
 #include "data/solutions.h"
 
@@ -270,16 +271,6 @@ static status check_sizes(const files_source *s, const data_options *o, size_t p
 
 /* ---- opening ------------------------------------------------------------------------------------------------- */
 
-bool data_is_records(const char *path) {
-    return str_ends_with(path, ".jsonl") || str_ends_with(path, ".json") || str_ends_with(path, ".ndjson");
-}
-
-static bool is_text_file(const data_options *o, const char *path) {
-    return o->format == FORMAT_AUTO ? !data_is_records(path) : o->format == FORMAT_TEXT;
-}
-
-bool data_is_record_file(const data_options *o, const char *path) { return !is_text_file(o, path); }
-
 /* What a store says of itself; rows add the rest. */
 static void begin_reports(files_source *s, size_t file, chat_format chat) {
     const token_store *store = &s->stores[file];
@@ -309,17 +300,18 @@ static status read_files(files_source *s, const data_options *o, const tokenizer
     TRY_GOTO(rc, tokenize_job_open(&job, o, t, c), done);
     for (size_t i = 0; i < s->n_files; i++) {
         token_store *store = &s->stores[i];
-        if (o->kind != DATA_TEXT && is_text_file(o, s->entries[i].path))
+        if (o->kind != DATA_TEXT && !data_is_record_file(o, s->entries[i].path))
             TRY_GOTO(rc,
                      ERR(ERR_INPUT,
-                         "data.source: found a text file, %s, expected JSON Lines with the keys %s (.jsonl, or "
-                         "data.format=jsonl)",
+                         "data.source: found a file without records, %s, expected JSON Lines or a table with the keys "
+                         "%s (.jsonl, "
+                         ".csv, or data.format)",
                          s->entries[i].path,
                          o->kind == DATA_PAIRS       ? "prompt, chosen and rejected"
                          : o->kind == DATA_SOLUTIONS ? "instruction, output, is_correct and task_id"
                                                      : "prompt, completion and label"),
                      done);
-        TRY_GOTO(rc, tokenize_file(&job, s->entries[i].path, is_text_file(o, s->entries[i].path), store), done);
+        TRY_GOTO(rc, tokenize_file(&job, s->entries[i].path, data_file_format(o, s->entries[i].path), store), done);
         begin_reports(s, i, chat_format_of(c));
         any_prompts |= store->has_prompts;
     }
@@ -512,12 +504,21 @@ fail:
     return rc;
 }
 
-/* A record has at least 12 bytes ({"text":"x"}), and a chat format adds at most some 64 tokens to one of 31 and more. */
-static uint64_t file_bytes_at_most(const data_options *o, const char *path, uint64_t n_bytes) {
-    bool bytes = !o->tokenizer || strcmp(o->tokenizer, "byte") == 0, text = is_text_file(o, path);
-    bool cached = o->cache && *o->cache && !(bytes && text && strcmp(o->cache, "auto") == 0);
-    uint64_t n_records = text ? 0 : n_bytes / 12 + 1, width = bytes ? (text ? 1 : 2) : sizeof(int32_t);
-    uint64_t n_tokens = text ? n_bytes : 4 * n_bytes;
+/* What a chat format adds to a record, at most, in tokens. */
+enum { CHAT_ADDS = 64 };
+
+/* A record of JSON has at least 12 bytes ({"text":"x"}), of which one of 31 and more has a chat format; one of a table has a line. */
+static uint64_t file_bytes_at_most(const data_options *o, const char *path) {
+    data_format format = data_file_format(o, path);
+    bool text = format == FORMAT_TEXT, table = format == FORMAT_CSV || format == FORMAT_TSV;
+    bool bytes = !o->tokenizer || strcmp(o->tokenizer, "byte") == 0;
+    bool cached = o->cache && *o->cache && !(bytes && text && strcmp(o->cache, "auto") == 0 && !reader_is_packed(path));
+    uint64_t n_bytes = 0, n_lines = 0;
+    if (reader_measure(path, &n_bytes, table ? &n_lines : NULL) != OK) return 0;
+    bool ids = format == FORMAT_TOKENS; /* of two bytes; a document has two of them and more */
+    uint64_t n_records = text ? 0 : table ? n_lines + 1 : n_bytes / (ids ? 4 : 12) + 1;
+    uint64_t width = bytes ? (text ? 1 : 2) : sizeof(int32_t);
+    uint64_t n_tokens = text ? n_bytes : ids ? n_bytes / 2 + 1 : 4 * n_bytes + (table ? CHAT_ADDS * n_records : 0);
     uint64_t tables = n_records * (sizeof(uint32_t) + sizeof(uint64_t));
     /* {"chosen":"ab","rejected":"ac"}: a pair is longer and has two documents, each with the prompt; a labelled answer
      * has a further table. */
@@ -534,7 +535,7 @@ bool data_source_has_records(const data_options *o) {
     size_t n;
     if (str_starts_with(o->source, "builtin:")) return false;
     if (file_list_parse(o->source, &entries, &n) == OK)
-        for (size_t i = 0; i < n; i++) found |= !is_text_file(o, entries[i].path);
+        for (size_t i = 0; i < n; i++) found |= data_is_record_file(o, entries[i].path);
     error_clear(); /* as below */
     file_list_free(entries, n);
     return found;
@@ -547,8 +548,8 @@ static uint64_t list_bytes_at_most(const data_options *o, const char *list) {
     if (file_list_parse(list, &entries, &n) == OK) {
         for (size_t i = 0; i < n; i++) {
             file_stamp stamp;
-            if (file_stamp_get(entries[i].path, &stamp) == OK)
-                total += file_bytes_at_most(o, entries[i].path, stamp.n_bytes);
+            if (file_stamp_get(entries[i].path, &stamp) == OK && stamp.is_regular)
+                total += file_bytes_at_most(o, entries[i].path);
         }
     }
     error_clear(); /* files that cannot be read are reported when they are opened */

@@ -1,6 +1,6 @@
 /* inspect.c - the records of data files one by one, with the tokens that training would see: for `ralo show`. */
 #include "data/examples.h"
-#include "data/reader.h"
+#include "data/lines.h"
 #include "data/source.h"
 
 #include <stdlib.h>
@@ -41,8 +41,8 @@ static status show_example(inspection *s, const char *path, const line *l, examp
     chat_tokens tokens[EXAMPLE_RECORDS] = {0};
     data_example e = {0};
     record_view view = {.path = path, .line = l->number, .tokens = &tokens[0]};
-    status rc = l->too_long ? record_too_long(path, l->number, l->n_bytes, &s->o->records)
-                            : example_parse(p, l->text.text, l->text.length, path, l->number, s->o, &e);
+    status rc = record_line_check(path, l, &s->o->records);
+    if (rc == OK) rc = example_parse(p, l->text.text, l->text.length, path, l->number, s->o, &e);
     if (rc == OK)
         rc = s->prompts ? chat_encode_prompt(s->chat, &e.records[0], &tokens[0]) : example_encode(s->chat, &e, tokens);
     if (rc != OK || s->prompts) {
@@ -62,12 +62,13 @@ static status show_examples(inspection *s, const char *path) {
     status rc = OK;
     reader in;
     example_parser p = {0};
-    uint64_t max_line = s->o->records.max_line ? s->o->records.max_line : RECORD_MAX_LINE;
+    record_lines lines = {0};
     TRY(reader_open(&in, path));
+    TRY_GOTO(rc, record_lines_open(&lines, &in, &s->o->records), done);
     while (s->n_left > 0) {
         line l;
         bool found;
-        TRY_GOTO(rc, reader_line(&in, max_line, &l, &found), done);
+        TRY_GOTO(rc, record_lines_next(&lines, &l, &found), done);
         if (!found) break;
         if (!l.too_long && record_line_is_empty(l.text.text, l.text.length)) continue;
         s->n_left--;
@@ -75,6 +76,7 @@ static status show_examples(inspection *s, const char *path) {
     }
 done:
     example_parser_close(&p);
+    record_lines_close(&lines);
     reader_close(&in);
     return rc;
 }

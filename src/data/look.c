@@ -1,6 +1,6 @@
 /* look.c - a quick look at the files of a source, before or beside reading them. */
 #include "data/data.h"
-#include "data/reader.h"
+#include "data/lines.h"
 #include "data/source.h"
 
 #include <string.h>
@@ -60,19 +60,22 @@ static bool is_glued(const data_record *r) {
 
 static status count_glued(reader *in, const record_options *o, size_t *n_glued, size_t *n_seen) {
     record_parser parser = {0};
-    status rc = OK;
+    record_lines lines;
     bool found = true;
+    status rc = record_lines_open(&lines, in, o);
     while (rc == OK && found && *n_seen < LOOKED_AT) {
         line l;
         data_record r;
-        rc = reader_line(in, o->max_line ? o->max_line : RECORD_MAX_LINE, &l, &found);
-        if (rc != OK || !found || l.too_long || record_line_is_empty(l.text.text, l.text.length)) continue;
+        rc = record_lines_next(&lines, &l, &found);
+        if (rc != OK || !found || l.too_long || l.is_wrong || record_line_is_empty(l.text.text, l.text.length))
+            continue;
         ++*n_seen;
         if (record_parse(&parser, l.text.text, l.text.length, in->path, l.number, o, &r) == OK)
             *n_glued += is_glued(&r);
         else error_clear(); /* skipped, or it was refused before */
     }
     record_parser_close(&parser);
+    record_lines_close(&lines);
     return rc;
 }
 

@@ -195,10 +195,10 @@ static status read_file(reading *s, const char *path, bool only_eval) {
 static status check_files(const data_options *o, const file_entry *entries, size_t n) {
     for (size_t i = 0; i < n; i++) {
         if (!data_is_record_file(o, entries[i].path))
-            return ERR(
-                ERR_INPUT,
-                "data.source: found a text file, %s, expected prompts as JSON Lines (.jsonl, or data.format=jsonl)",
-                entries[i].path);
+            return ERR(ERR_INPUT,
+                       "data.source: found a text file, %s, expected prompts as JSON Lines or a table (.jsonl, .csv, "
+                       "or data.format)",
+                       entries[i].path);
         if (entries[i].weight > 0)
             return ERR(ERR_INPUT,
                        "data.source: found a weight for %s, expected none: every prompt is used once in an epoch",

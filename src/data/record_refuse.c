@@ -70,11 +70,14 @@ status record_refuse_shape(const json_t *root, const record_options *o, place at
     strbuf_init(&advice);
     list_keys(root, &keys);
     advise_columns(root, o, &advice);
+    data_format f = data_format_of(at.path, o->format);
+    bool is_table = f == FORMAT_CSV || f == FORMAT_TSV;
     status rc =
         ERR(ERR_INPUT,
             "%s:%llu: found the keys %s, expected text, prompt and completion, question and answer, instruction "
-            "and output, messages, or conversations; %s%s",
-            at.path, at.line, keys.text, advice.text, at.line > 1 ? SKIP_HINT : "");
+            "and output, messages, or conversations; %s%s%s",
+            at.path, at.line, keys.text, advice.text, is_table ? " (the first row of a table names its columns)" : "",
+            at.line > 1 + (unsigned)is_table ? SKIP_HINT : "");
     strbuf_fini(&advice);
     strbuf_fini(&keys);
     return rc;

@@ -1,17 +1,12 @@
 /* records.c - parse JSON Lines to records, with an error for every invalid line.
  *
- * records_open reads the file once and stores the position of each good record, sixteen bytes each; records_get
- * reads that line again. So record i of a file of any size can be read, and a bad line 12,345 is reported at the
- * start, not after an hour. jansson checks JSON and UTF-8 and refuses duplicate keys. Integers may have any size: if
+ * jansson checks JSON and UTF-8 and refuses duplicate keys. Integers may have any size: if
  * one is beyond 64 bits all numbers of its line are read as reals, and a template that would print one refuses the
  * record. */
 #include "data/record_parts.h"
-#include "data/reader.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { NAMED_SKIPS = 3 };
 
@@ -491,113 +486,4 @@ void record_skips_add(record_skips *s) {
     if (s->n == NAMED_SKIPS) log_warn("more records are skipped; the data line shows the total");
     s->n++;
     error_clear();
-}
-
-/* ---- records of a file by number ----------------------------------------------------------------------------- */
-
-typedef struct entry {
-    uint64_t offset, number;
-} entry;
-
-struct records {
-    char *path;
-    record_options options;
-    int fd;
-    file_stamp stamp;
-    entry *entries;
-    size_t n, capacity;
-    record_skips skips;
-    record_parser parser;
-    char *line;
-    size_t line_capacity;
-};
-
-static status index_line(records *r, const line *l) {
-    data_record ignored;
-    if (l->too_long) return record_too_long(r->path, l->number, l->n_bytes, &r->options);
-    TRY(record_parse(&r->parser, l->text.text, l->text.length, r->path, l->number, &r->options, &ignored));
-    r->entries = array_grow(r->entries, &r->capacity, r->n + 1, sizeof *r->entries);
-    r->entries[r->n++] = (entry){l->offset, l->number};
-    return OK;
-}
-
-static status index_file(records *r, reader *in) {
-    for (;;) {
-        line l;
-        bool found;
-        TRY(reader_line(in, max_line_of(&r->options), &l, &found));
-        if (!found) break;
-        if (!l.too_long && record_line_is_empty(l.text.text, l.text.length)) continue;
-        if (index_line(r, &l) == OK) continue;
-        if (r->options.on_error == RECORDS_STOP) return error_code();
-        record_skips_add(&r->skips);
-    }
-    TRY(reader_finish(in, NULL));
-    if (r->n == 0)
-        return ERR(ERR_INPUT, "%s: found no record (%llu lines were skipped), expected JSON objects, one on each line",
-                   r->path, (unsigned long long)r->skips.n);
-    return OK;
-}
-
-status records_open(records **out, const char *path, const record_options *o) {
-    status rc = OK;
-    *out = NULL;
-    TRY(record_options_check(o));
-    reader in;
-    TRY(reader_open(&in, path));
-    records *r = mem_alloc(sizeof *r);
-    r->path = mem_string(path);
-    r->options = *o;
-    r->fd = -1;
-    if (!in.stamp.is_regular)
-        TRY_GOTO(rc, ERR(ERR_INPUT, "%s: found a pipe or device, expected a file: records are read in any order", path),
-                 fail);
-    TRY_GOTO(rc, index_file(r, &in), fail);
-    r->stamp = in.stamp;
-    if ((r->fd = dup(in.fd)) < 0) TRY_GOTO(rc, ERR(ERR_IO, "open %s: %s", path, strerror(errno)), fail);
-    reader_close(&in);
-    *out = r;
-    return OK;
-fail:
-    reader_close(&in);
-    records_close(r);
-    return rc;
-}
-
-void records_close(records *r) {
-    if (!r) return;
-    if (r->fd >= 0) close(r->fd);
-    record_parser_close(&r->parser);
-    free(r->entries);
-    free(r->line);
-    free(r->path);
-    free(r);
-}
-
-uint64_t records_count(const records *r) { return r->n; }
-uint64_t records_skipped(const records *r) { return r->skips.n; }
-
-/* The bytes from `offset` to the end of the line. */
-static status read_line_at(records *r, uint64_t offset, size_t *n) {
-    for (*n = 0;;) {
-        r->line = array_grow(r->line, &r->line_capacity, *n + 4096, 1);
-        ssize_t got = pread(r->fd, r->line + *n, r->line_capacity - *n, (off_t)(offset + *n));
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return ERR(ERR_IO, "read %s: %s", r->path, strerror(errno));
-        const char *stop = got ? memchr(r->line + *n, '\n', (size_t)got) : NULL;
-        *n = stop ? (size_t)(stop - r->line) : *n + (size_t)got;
-        if (stop || got == 0) return OK;
-    }
-}
-
-status records_get(records *r, uint64_t i, data_record *out) {
-    size_t n;
-    file_stamp now;
-    ASSERT(i < r->n);
-    TRY(read_line_at(r, r->entries[i].offset, &n));
-    TRY(file_stamp_get(r->path, &now));
-    if (!file_stamp_equal(&now, &r->stamp))
-        return ERR(ERR_INPUT, "%s changed after it was opened, expected a file that stays as it is; start again",
-                   r->path);
-    return record_parse(&r->parser, r->line, n, r->path, r->entries[i].number, &r->options, out);
 }

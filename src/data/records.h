@@ -1,7 +1,8 @@
 #pragma once
-/* records.h - files of JSON Lines as records: a text, a prompt with its response, or a conversation.
+/* records.h - files of JSON Lines and tables as records: a text, a prompt with its response, or a conversation.
  *
- * One JSON object per line. The shape of a record is told by its keys:
+ * One JSON object per line, or one row of a table (CSV) whose first row names the keys: lines.h makes such an object of it.
+ * Files may be packed with gzip or zstd. The shape of a record is told by its keys:
  *     {"text"}   {"prompt", "completion"}   {"question", "answer"}   {"instruction", "input" (may be absent), "output"}
  *     {"messages": [{"role", "content"}, ...]}   {"conversations": [{"from", "value"}, ...]}, which is ShareGPT's
  *     {"prompt": [{"role", "content"}, ...], "completion": [{"role", "content"}, ...]}, which is TRL's
@@ -30,6 +31,12 @@
  */
 #include "format/format.h"
 
+/* auto: by the end of the name: .jsonl, .json and .ndjson, .csv, .tsv, .bin and .npy (token ids), each also with .gz or
+ * .zst behind it; all others are text. */
+typedef enum data_format { FORMAT_AUTO, FORMAT_TEXT, FORMAT_JSONL, FORMAT_CSV, FORMAT_TSV, FORMAT_TOKENS } data_format;
+data_format data_format_of(const char *path, data_format f); /* never FORMAT_AUTO */
+bool data_is_records(const char *path);                      /* does auto take it for JSON Lines or a table? */
+
 typedef enum record_policy { RECORDS_STOP, RECORDS_SKIP } record_policy;
 #define RECORDS_SKIP_SETTING \
     "data.on_error=skip" /* as messages name it; commands with a flag for it name that instead */
@@ -39,6 +46,7 @@ typedef struct record_options {
     const char *chosen_column, *rejected_column, *label_column;
     /* Solutions (solutions.h): NULL or "": is_correct, task_id, difficulty. */
     const char *correct_column, *task_column, *difficulty_column;
+    data_format format;
     record_policy on_error;
     uint64_t max_line; /* bytes; 0: RECORD_MAX_LINE */
     /* Prompts for a model to answer: {"prompt"}, {"question"}, {"instruction"}, messages without the assistant's, and a

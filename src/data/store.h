@@ -114,4 +114,5 @@ status tokenize_job_open(tokenize_job *j, const data_options *o, const tokenizer
 void tokenize_job_close(tokenize_job *j);
 void tokenize_say_how_far(tokenize_job *j, const reader *in);
 status tokenize_blocks(tokenize_job *j, reader *in, store_builder *out); /* text; the job's threads are open */
-status tokenize_file(tokenize_job *j, const char *path, bool is_text, token_store *out);
+status tokenize_ids(tokenize_job *j, reader *in, store_builder *out);    /* token_file.c */
+status tokenize_file(tokenize_job *j, const char *path, data_format format, token_store *out);

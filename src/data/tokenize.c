@@ -1,9 +1,11 @@
 /* tokenize.c - one file through the tokenizer into its store, in pieces, on all threads.
  *
- * JSON Lines: a batch of lines at a time; a task parses one line and encodes it, and the results are taken in the order
+ * JSON Lines and tables: a batch of lines at a time; a task parses one line and encodes it, and the results are taken in the order
  * of the lines, so neither the tokens nor the first error depend on the threads.
  * Text: blocks that together give the ids of the whole; see blocks.c. */
 #include "data/examples.h"
+#include "data/file_kind.h"
+#include "data/lines.h"
 #include "data/source.h"
 #include "data/store.h"
 
@@ -51,6 +53,7 @@ static status hash_identity(tokenize_job *j) {
         strbuf_printf(&text, "kind %d, '%s' '%s' '%s', ", (int)o->kind, r->chosen_column ? r->chosen_column : "",
                       r->rejected_column ? r->rejected_column : "", r->label_column ? r->label_column : "");
     if (r->correct_column && *r->correct_column) strbuf_printf(&text, "correct '%s', ", r->correct_column);
+    if (o->token_type != TOKEN_TYPE_AUTO) strbuf_printf(&text, "ids %d, ", (int)o->token_type);
     if (o->kind == DATA_SOLUTIONS)
         strbuf_printf(&text, "task '%s', difficulty '%s', pairs %lld and %lld, seed %llu, ",
                       r->task_column ? r->task_column : "", r->difficulty_column ? r->difficulty_column : "",
@@ -91,19 +94,20 @@ void tokenize_say_how_far(tokenize_job *j, const reader *in) {
     char done[32], all[32];
     if (clock_s() - j->reported_s < j->report_every_s) return;
     j->reported_s = clock_s();
-    str_format_bytes(done, in->offset);
+    uint64_t at = in->packed == PACKING_NONE ? in->offset : in->n_read;
+    str_format_bytes(done, at);
     if (in->stamp.is_regular && in->stamp.n_bytes > 0)
-        log_info("tokenizing %s: %.0f %%, %s of %s", in->path, 100 * (double)in->offset / (double)in->stamp.n_bytes,
-                 done, str_format_bytes(all, in->stamp.n_bytes));
+        log_info("tokenizing %s: %.0f %%, %s of %s", in->path, 100 * (double)at / (double)in->stamp.n_bytes, done,
+                 str_format_bytes(all, in->stamp.n_bytes));
     else log_info("tokenizing %s: %s", in->path, done);
 }
 
-/* ---- JSON Lines ---------------------------------------------------------------------------------------------- */
+/* ---- records ------------------------------------------------------------------------------------------------- */
 
 typedef struct batch_line {
     size_t offset, length; /* in the batch's text */
     uint64_t number, n_bytes;
-    bool too_long;
+    bool too_long, is_wrong;
     bool has_prompt;
     bool is_undesirable;                 /* DATA_LABELLED */
     bool is_incorrect;                   /* DATA_TEXT: not to be imitated, it has no documents */
@@ -136,7 +140,8 @@ static status encode_example_line(line_batch *b, batch_line *l, example_parser *
 static status encode_line(line_batch *b, batch_line *l, example_parser *p) {
     const data_options *o = b->job->options;
     data_record r;
-    if (l->too_long) return record_too_long(b->path, l->number, l->n_bytes, &o->records);
+    line seen = {{b->text.text + l->offset, l->length}, l->number, 0, l->n_bytes, l->too_long, l->is_wrong};
+    TRY(record_line_check(b->path, &seen, &o->records));
     if (o->kind != DATA_TEXT) return encode_example_line(b, l, p);
     TRY(record_parse(&p->parsers[0], b->text.text + l->offset, l->length, b->path, l->number, &o->records, &r));
     l->has_prompt = r.kind != RECORD_TEXT;
@@ -156,14 +161,12 @@ static void encode_task(void *context, int64_t task, int thread) {
     error_take(l->error);
 }
 
-static status read_batch(line_batch *b, reader *in, bool *more) {
-    const record_options *o = &b->job->options->records;
-    uint64_t max_line = o->max_line ? o->max_line : RECORD_MAX_LINE;
+static status read_batch(line_batch *b, record_lines *in, bool *more) {
     b->text.length = 0;
     b->n = 0;
     while (b->n < BATCH_LINES && b->text.length < BATCH_BYTES) {
         line l;
-        TRY(reader_line(in, max_line, &l, more));
+        TRY(record_lines_next(in, &l, more));
         if (!*more) return OK;
         if (!l.too_long && record_line_is_empty(l.text.text, l.text.length)) continue;
         b->lines = array_grow(b->lines, &b->capacity, b->n + 1, sizeof *b->lines);
@@ -171,7 +174,8 @@ static status read_batch(line_batch *b, reader *in, bool *more) {
                                         .length = l.text.length,
                                         .number = l.number,
                                         .n_bytes = l.n_bytes,
-                                        .too_long = l.too_long};
+                                        .too_long = l.too_long,
+                                        .is_wrong = l.is_wrong};
         strbuf_add_bytes(&b->text, l.text.text, l.text.length);
     }
     return OK;
@@ -235,14 +239,14 @@ static status take_batch(line_batch *b, store_builder *out, record_skips *skips)
     return OK;
 }
 
-static status no_record(const char *path, const token_store *s) {
+static status no_record(const char *path, const record_options *o, const token_store *s) {
     if (s->n_incorrect)
         return ERR(ERR_INPUT,
                    "%s: found %llu records, all of which say that they are not correct (is_correct), and %llu invalid "
                    "lines, expected some that are correct: only those are imitated",
                    path, (unsigned long long)s->n_incorrect, (unsigned long long)s->n_skipped);
-    return ERR(ERR_INPUT, "%s: found no record (%llu lines were skipped), expected JSON objects, one on each line",
-               path, (unsigned long long)s->n_skipped);
+    return ERR(ERR_INPUT, "%s: found no record (%llu lines were skipped), expected %s", path,
+               (unsigned long long)s->n_skipped, record_file_expected(path, o));
 }
 
 static status tokenize_lines(tokenize_job *j, reader *in, store_builder *out) {
@@ -250,6 +254,7 @@ static status tokenize_lines(tokenize_job *j, reader *in, store_builder *out) {
     record_skips skips = {0};
     solution_set solutions = {0};
     bool are_solutions = j->options->kind == DATA_SOLUTIONS;
+    record_lines lines = {0};
     TRY(open_threads(j));
     if (are_solutions) TRY(solution_set_open(&solutions, out->store->width));
     out->store->kind = j->options->kind;
@@ -258,8 +263,9 @@ static status tokenize_lines(tokenize_job *j, reader *in, store_builder *out) {
                     .path = in->path,
                     .parsers = mem_alloc(n_threads * sizeof *b.parsers),
                     .solutions = are_solutions ? &solutions : NULL};
+    TRY_GOTO(rc, record_lines_open(&lines, in, &j->options->records), done);
     for (bool more = true; more;) {
-        TRY_GOTO(rc, read_batch(&b, in, &more), done);
+        TRY_GOTO(rc, read_batch(&b, &lines, &more), done);
         pool_run(j->threads, encode_task, &b, (int64_t)b.n);
         TRY_GOTO(rc, take_batch(&b, out, &skips), done);
         free_lines(&b, 0);
@@ -268,8 +274,9 @@ static status tokenize_lines(tokenize_job *j, reader *in, store_builder *out) {
     out->store->n_skipped = skips.n;
     if (are_solutions && solutions.store.n_documents > 0)
         TRY_GOTO(rc, solution_set_write(&solutions, j->options, in->path, out), done);
-    if (out->store->n_documents == 0) rc = no_record(in->path, out->store);
+    if (out->store->n_documents == 0) rc = no_record(in->path, &j->options->records, out->store);
 done:
+    record_lines_close(&lines);
     solution_set_close(&solutions);
     free_lines(&b, 0);
     for (size_t i = 0; i < n_threads; i++) example_parser_close(&b.parsers[i]);
@@ -307,58 +314,26 @@ static status tokenize_text(tokenize_job *j, reader *in, store_builder *out) {
 
 /* ---- a file -------------------------------------------------------------------------------------------------- */
 
-/* As bytes any file is text, so a compressed or columnar file would be trained on without a warning. */
-static status refuse_packed(const tokenize_job *j, reader *in, bool is_text) {
-    static const struct {
-        const char *magic, *name, *advice;
-        size_t n_bytes;
-    } kinds[] = {{"\x1f\x8b", "gzip", "unpack it (gzip -dk FILE)", 2},
-                 {"\x28\xb5\x2f\xfd", "zstd", "unpack it (zstd -d FILE)", 4},
-                 {"\xfd"
-                  "7zXZ",
-                  "xz", "unpack it (xz -dk FILE)", 6},
-                 {"BZh91AY&SY", "bzip2", "unpack it (bzip2 -dk FILE)", 10},
-                 {"PK\x03\x04", "zip", "unpack it (unzip FILE)", 4},
-                 {"PAR1\x15", "Parquet",
-                  "write its rows as JSON Lines: python3 -c \"import pandas, sys; "
-                  "pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], "
-                  "orient='records', lines=True)\" FILE FILE.jsonl",
-                  5},
-                 {"ARROW1", "Arrow",
-                  "write its rows as JSON Lines: python3 -c \"import pandas, sys; "
-                  "pandas.read_feather(sys.argv[1]).to_json(sys.argv[2], "
-                  "orient='records', lines=True)\" FILE FILE.jsonl",
-                  6}};
-    span head;
-    TRY(reader_peek(in, 16, &head));
-    if (is_text && j->options->format == FORMAT_TEXT) return OK;
-    bool csv = str_ends_with(in->path, ".csv"), tsv = str_ends_with(in->path, ".tsv");
-    if (is_text && (csv || tsv)) /* its commas and quotes would be learned as prose */
-        return ERR(ERR_INPUT,
-                   "%s: found a table (%s), expected text or JSON Lines; write its rows as JSON Lines: python3 -c "
-                   "\"import csv, json, "
-                   "sys; [print(json.dumps(row)) for row in csv.DictReader(open(sys.argv[1], newline='')%s)]\" FILE "
-                   ">FILE.jsonl, or "
-                   "train on its bytes as they are with data.format=text",
-                   in->path, csv ? ".csv" : ".tsv", tsv ? ", delimiter='\\t'" : "");
-    for (size_t i = 0; i < ARRAY_LENGTH(kinds); i++)
-        if (head.length >= kinds[i].n_bytes && memcmp(head.text, kinds[i].magic, kinds[i].n_bytes) == 0)
-            return ERR(ERR_INPUT, "%s: found a file of %s, expected text or JSON Lines; %s%s", in->path, kinds[i].name,
-                       kinds[i].advice, is_text ? ", or train on its bytes as they are with data.format=text" : "");
-    return OK;
+static status tokenize_as(tokenize_job *j, data_format format, reader *in, store_builder *out) {
+    switch (format) {
+    case FORMAT_TEXT: return tokenize_text(j, in, out);
+    case FORMAT_TOKENS: return tokenize_ids(j, in, out);
+    default: return tokenize_lines(j, in, out);
+    }
 }
 
-static status build(tokenize_job *j, const char *path, bool is_text, cache_slot *slot, token_store *out) {
+static status build(tokenize_job *j, const char *path, data_format format, cache_slot *slot, token_store *out) {
     status rc = OK;
     reader in;
     hash128 source_hash;
     store_builder b = {0};
+    bool is_text = format == FORMAT_TEXT;
     uint32_t width = store_width(j->tokenizer, is_text);
     TRY(reader_open(&in, path));
     j->reported_s = clock_s();
-    TRY_GOTO(rc, refuse_packed(j, &in, is_text), done);
+    TRY_GOTO(rc, data_refuse_kind(&in, &j->options->records), done);
     TRY_GOTO(rc, store_builder_open(&b, out, width, slot, width == 1 ? in.stamp.n_bytes : 0), done);
-    TRY_GOTO(rc, is_text ? tokenize_text(j, &in, &b) : tokenize_lines(j, &in, &b), done);
+    TRY_GOTO(rc, tokenize_as(j, format, &in, &b), done);
     TRY_GOTO(rc, reader_finish(&in, &source_hash), done);
     TRY_GOTO(rc, store_builder_finish(&b), done);
     if (slot) TRY_GOTO(rc, cache_commit(slot, &in.stamp, source_hash, out), done);
@@ -369,28 +344,33 @@ done:
     return rc;
 }
 
-static hash128 slot_key(const tokenize_job *j, const char *path, bool is_text) {
+static hash128 slot_key(const tokenize_job *j, const char *path, data_format format) {
+    static const char *const names[] = {[FORMAT_TEXT] = "text",
+                                        [FORMAT_JSONL] = "jsonl",
+                                        [FORMAT_CSV] = "csv",
+                                        [FORMAT_TSV] = "tsv",
+                                        [FORMAT_TOKENS] = "tokens"};
     char *absolute = realpath(path, NULL);
     strbuf text;
     strbuf_init(&text);
     strbuf_printf(&text, "%016llx%016llx|%s|%s", (unsigned long long)j->identity.high,
-                  (unsigned long long)j->identity.low, is_text ? "text" : "jsonl", absolute ? absolute : path);
+                  (unsigned long long)j->identity.low, names[format], absolute ? absolute : path);
     XXH128_hash_t h = XXH3_128bits(text.text, text.length);
     strbuf_fini(&text);
     free(absolute);
     return (hash128){h.low64, h.high64};
 }
 
-static status tokenize_cached(tokenize_job *j, const char *path, bool is_text, const file_stamp *stamp,
+static status tokenize_cached(tokenize_job *j, const char *path, data_format format, const file_stamp *stamp,
                               token_store *out) {
     bool found, strict = j->options->records.on_error == RECORDS_STOP;
     cache_slot slot;
-    cache_slot_init(&slot, j->cache_directory.text, slot_key(j, path, is_text));
+    cache_slot_init(&slot, j->cache_directory.text, slot_key(j, path, format));
     slot.kind = data_stored_kind(j->options->kind);
     status rc = cache_load(&slot, path, stamp, tokenizer_vocab(j->tokenizer), strict, out, &found);
     if (rc == OK && !found) {
         rc = cache_begin(&slot);
-        if (rc == OK) rc = build(j, path, is_text, &slot, out);
+        if (rc == OK) rc = build(j, path, format, &slot, out);
     }
     bool in_memory = rc != OK && slot.failed && j->cache_is_auto;
     cache_slot_fini(&slot);
@@ -398,12 +378,13 @@ static status tokenize_cached(tokenize_job *j, const char *path, bool is_text, c
     log_warn("%s; tokens are kept in memory only", error_message());
     error_clear();
     j->cache_directory.length = 0; /* the next file need not try */
-    return build(j, path, is_text, NULL, out);
+    return build(j, path, format, NULL, out);
 }
 
-/* Bytes are their own tokens: nothing is saved by keeping them twice, unless a directory was named for it. */
-static bool is_worth_keeping(const tokenize_job *j, bool is_text) {
-    return j->cache_directory.length > 0 && !(j->cache_is_auto && is_text && tokenizer_is_byte(j->tokenizer));
+/* Bytes are their own tokens: nothing is saved by keeping them twice, unless they are packed or a directory was named for it. */
+static bool is_worth_keeping(const tokenize_job *j, const char *path, data_format format) {
+    bool are_bytes = format == FORMAT_TEXT && tokenizer_is_byte(j->tokenizer) && !reader_is_packed(path);
+    return j->cache_directory.length > 0 && !(j->cache_is_auto && are_bytes);
 }
 
 /* Users who give the name of a data set of a hub, or a pattern, are told what can be read. */
@@ -418,10 +399,10 @@ static status check_is_file(const char *path) {
     return OK;
 }
 
-status tokenize_file(tokenize_job *j, const char *path, bool is_text, token_store *out) {
+status tokenize_file(tokenize_job *j, const char *path, data_format format, token_store *out) {
     file_stamp stamp;
     TRY(check_is_file(path));
     TRY(file_stamp_get(path, &stamp));
-    if (is_worth_keeping(j, is_text) && stamp.is_regular) return tokenize_cached(j, path, is_text, &stamp, out);
-    return build(j, path, is_text, NULL, out);
+    if (stamp.is_regular && is_worth_keeping(j, path, format)) return tokenize_cached(j, path, format, &stamp, out);
+    return build(j, path, format, NULL, out);
 }

@@ -180,6 +180,7 @@ static void config_warn_no_effect(const config *c) {
                                            "data.eos_token",
                                            "data.on_error",
                                            "data.max_line",
+                                           "data.token_type",
                                            "data.cache"};
     for (size_t i = 0; i < ARRAY_LENGTH(of_files); i++)
         warn_if_given(c, of_files[i], !builtin, "a built-in data.source reads no files");

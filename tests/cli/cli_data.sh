@@ -82,19 +82,47 @@ check 0 "1 document" -- train "${tiny[@]}" --set 'data.source=odd\:0.5' --set ru
 check 2 "weight for 'qa.jsonl' and none for 'text.txt'" -- train "${tiny[@]}" --set data.source=qa.jsonl:1,text.txt \
     --set run.dir=never
 
-# ---- what is packed is no text, though bytes are bytes
+# ---- packed files and tables are the same run, whatever their name says of the packing
 bytes=(--preset test-llama --set data.seq_len=24 --set train.micro_batch=2 --set train.steps=1 --set train.warmup=0
     --set train.eval_rows=0 --set train.problems=0 --set data.eval_fraction=0)
+same() { # FILE [SETTING...]: trains to the same bits as qa.jsonl
+    local file=$1 && shift
+    check 0 "86 records" -- train "${tiny[@]}" --set data.source="$file" --set run.dir="run-$file" "$@"
+    [ "$(hash_of)" = "$first" ] || fail "$file: $(hash_of), qa.jsonl: $first"
+}
 gzip -c qa.jsonl >qa.jsonl.gz && cp qa.jsonl.gz qa-gz.jsonl
-{ printf 'PAR1\025' && seq 1000; } >table.parquet
-check 2 "qa.jsonl.gz: found a file of gzip" "gzip -dk" data.format=text -- train "${bytes[@]}" --set data.source=qa.jsonl.gz --set run.dir=never
-check 2 "qa-gz.jsonl: found a file of gzip" "!data.format" -- train "${bytes[@]}" --set data.source=qa-gz.jsonl --set run.dir=never
-check 2 "table.parquet: found a file of Parquet" "JSON Lines" -- train "${bytes[@]}" --set data.source=table.parquet --set run.dir=never
+{ head -50 qa.jsonl | gzip -c && tail -n +51 qa.jsonl | gzip -c && head -c 512 /dev/zero; } >members.jsonl.gz
+sed 's/{"question": "\(.*\)", "answer": "\(.*\)"}/"\1",\2/; 1i question,answer' qa.jsonl >qa.csv
+sed 's/^"//; s/",/\t/; s/,/\t/; s/$/\r/' qa.csv >qa.tsv
+gzip -c qa.csv >qa.csv.gz
+same qa.jsonl.gz
+check 0 "; from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl.gz --set run.dir=packed-again
+same qa-gz.jsonl
+same members.jsonl.gz --set data.cache=none
+same qa.csv
+same qa.tsv
+same qa.csv.gz
+if command -v zstd >/dev/null; then
+    zstd -q qa.jsonl && same qa.jsonl.zst
+fi
 check 0 "1 document" -- train "${bytes[@]}" --set data.source=qa.jsonl.gz --set data.format=text --set run.dir=as-bytes
+head -c 300 qa.jsonl.gz >cut.jsonl.gz
+check 2 "cut.jsonl.gz: the gzip data ends after 300 bytes in the middle" "download it again" -- train "${bytes[@]}" \
+    --set data.source=cut.jsonl.gz --set data.on_error=skip --set run.dir=never
+{ cat qa.jsonl.gz && echo more; } >garbage.jsonl.gz
+check 2 "garbage.jsonl.gz: found damaged gzip data" -- train "${bytes[@]}" --set data.source=garbage.jsonl.gz --set run.dir=never
+check 2 "qa.txt.gz: found no gzip data, as its name says" -- train "${bytes[@]}" --set data.source="$(cp qa.jsonl qa.txt.gz; echo qa.txt.gz)" --set run.dir=never
+printf 'a,b\n1,"2\n' >open.csv
+check 2 "open.csv:2: column 2 ('b'): found no end of the quote that begins on line 2" -- train "${bytes[@]}" --set data.source=open.csv --set run.dir=never
+{ printf 'PAR1\025' && seq 1000; } >table.parquet && cp table.parquet table.jsonl && mkdir -p columnar && cp table.parquet columnar/
+check 2 "table.parquet: found a file of Parquet" "JSON Lines" "for f in sys.argv[1:]]\" table.parquet" -- train "${bytes[@]}" --set data.source=table.parquet --set run.dir=never
+check 2 "table.jsonl: found a file of Parquet" "JSON Lines" "!data.format=text" -- train "${bytes[@]}" --set data.source=table.jsonl --set run.dir=never
+check 2 "no file of data in the directory columnar" "for f in sys.argv[1:]]\" columnar/*.parquet" -- train "${bytes[@]}" --set data.source=columnar --set run.dir=never
+check 2 "columnar/table.parquet: found a file of Parquet" -- train "${bytes[@]}" --set 'data.source=columnar/*.parquet' --set run.dir=never
 
 # ---- bytes that memory cannot hold are refused before they are read
 truncate -s "$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)K" large.txt && {
-    check 3 "no memory for" data.cache -- train "${bytes[@]}" --set data.source=large.txt --set run.dir=never
+    check 3 "no memory for" data.cache -- train "${bytes[@]}" --set data.source=large.txt --set data.format=text --set run.dir=never
     rm large.txt
 }
 

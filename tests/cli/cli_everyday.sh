@@ -48,7 +48,7 @@ printf '../../..' >hub/models--Some-Org--A.model/refs/main
 mv hub/models--Some-Org--A.model/snapshots/c0ffee model
 check 2 "hf download Some-Org/A.model" -- generate --model Some-Org/A.model --prompt 1
 check 2 "hf download Some-Org/B" -- plan --set model.path=Some-Org/B
-check 2 "qa.csv: found a table (.csv)" "csv.DictReader" -- train "${tiny[@]}" --set data.source="$(printf 'a,b\n1,2\n' >qa.csv; echo qa.csv)"
+check 2 "qa.csv:2: found the keys 'a', 'b'" "the first row of a table names its columns" -- train "${tiny[@]}" --set data.source="$(printf 'a,b\n1,2\n' >qa.csv; echo qa.csv)"
 # ---- the model that a run began from is gone: the run makes it again, and goes on
 from=("${tiny[@]:4}" --set model.path=model --set train.schedule=constant --set train.warmup=0 --set run.dir=on)
 run 0 train "${from[@]}" --set train.steps=2

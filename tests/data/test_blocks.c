@@ -280,13 +280,14 @@ static void check_file(const char *name, const char *path, const strbuf *text, s
     ids whole = {0};
     tokenize_job j;
     token_store s;
-    if (tokenizer_open(&t, path) != OK || chat_open(&c, t, path, &(chat_options){.format = CHAT_NONE}) != OK) fail_msg("%s", error_message());
+    if (tokenizer_open(&t, path) != OK || chat_open(&c, t, path, &(chat_options){.format = CHAT_NONE}) != OK)
+        fail_msg("%s", error_message());
     size_t bos = chat_document_bos(c) >= 0;
     encode(t, text, &whole);
     write_bytes(path_of("text.txt"), text->text, text->length);
     assert_int_equal(tokenize_job_open(&j, &o, t, c), OK);
     if (block) j.block_bytes = block, j.overlap_bytes = overlap;
-    status rc = tokenize_file(&j, path_of("text.txt"), true, &s);
+    status rc = tokenize_file(&j, path_of("text.txt"), FORMAT_TEXT, &s);
     if (rc != OK && whole.n > 0) fail_msg("%s: %s", name, error_message()); /* a text without ids is refused */
     if (rc == OK && s.n_tokens != whole.n + bos)
         fail_msg("%s: %zu ids in blocks of %zu, %zu of the whole", name, (size_t)s.n_tokens - bos, block, whole.n);

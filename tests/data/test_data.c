@@ -304,7 +304,7 @@ static void grammar_entropy_is_what_it_reports(void **state) {
 static const char *source_of(int k) {
     static char bytes[5000];
     if (k < 2) return k ? "builtin:grammar" : "builtin:arithmetic";
-    for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (char)rng_u64(77, i);
+    for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (char)(1 + rng_below(77, i, 255)); /* any but zero */
     write_bytes(path_of("some.txt"), bytes, sizeof bytes);
     return path_of("some.txt");
 }

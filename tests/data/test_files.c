@@ -524,7 +524,7 @@ static void blocks_give_the_ids_of_the_whole(void **state) {
                 token_store s;
                 assert_int_equal(tokenize_job_open(&j, &o, t, c), OK);
                 j.block_bytes = blocks[k];
-                if (tokenize_file(&j, path_of("text.txt"), true, &s) != OK) fail_msg("%s", error_message());
+                if (tokenize_file(&j, path_of("text.txt"), FORMAT_TEXT, &s) != OK) fail_msg("%s", error_message());
                 assert_int_equal(s.n_tokens, n + bos);
                 if (bos) assert_int_equal(store_token(&s, 0), chat_document_bos(c));
                 for (size_t i = 0; i < n; i++)
@@ -567,7 +567,9 @@ static void a_file_that_takes_long_says_how_far_it_is(void **state) {
             j.block_bytes = 600;
             if (is_long) j.report_every_s = 0;
             log_set_sink(take_last_line, said);
-            assert_int_equal(tokenize_file(&j, path_of(is_text ? "text.txt" : "lines.jsonl"), is_text, &s), OK);
+            assert_int_equal(tokenize_file(&j, path_of(is_text ? "text.txt" : "lines.jsonl"),
+                                           is_text ? FORMAT_TEXT : FORMAT_JSONL, &s),
+                             OK);
             log_set_sink(NULL, NULL);
             if (!is_long) assert_string_equal(said, "");
             else if (!strstr(said, is_text ? "text.txt: 100 %, " : "lines.jsonl: 100 %, ")) fail_msg("'%s'", said);

@@ -299,7 +299,7 @@ static void wrong_requests_are_refused(void **state) {
     refuse("{\"prompt\": \"p\"}", (data_options){.eval_fraction = 0.1}, "1 prompts for training and 0 for evaluation");
     refuse("{\"prompt\": \"p\"}", (data_options){.eval_fraction = 1}, "data.eval_fraction: found 1");
     refuse("{\"prompt\": \"p\"}", (data_options){.records = {.chosen_column = "c"}}, "data.chosen_column");
-    refuse("{\"prompt\": \"p\"}", (data_options){.format = FORMAT_TEXT}, "data.source: found a text file");
+    refuse("{\"prompt\": \"p\"}", (data_options){.records.format = FORMAT_TEXT}, "data.source: found a text file");
     refuse("{\"prompt\": \"p\"}", (data_options){.records = {.prompt_column = "q"}}, "data.prompt_column|no key 'q'");
     char weighted[192];
     snprintf(weighted, sizeof weighted, "%s:0.5", file);

@@ -71,7 +71,7 @@ static void text_rows_cover_every_pair_of_tokens_once_per_epoch(void **state) {
     unsigned char bytes[1000];
     for (size_t k = 0; k < ARRAY_LENGTH(size_sets); k++) {
         for (size_t f = 0; f < 3; f++) {
-            for (size_t i = 0; i < size_sets[k][f]; i++) bytes[i] = (unsigned char)rng_u64(k * 3 + f, i);
+            for (size_t i = 0; i < size_sets[k][f]; i++) bytes[i] = (unsigned char)(1 + rng_below(k * 3 + f, i, 255));
             write_bytes(path_of(names[f]), bytes, size_sets[k][f]);
         }
         for (int pack = 0; pack < 2; pack++) {

@@ -37,7 +37,6 @@ static void request_read(request *q, const span *section) {
                        .seq_len = ROW,
                        .pack = json_is_true(json_object_get(o, "pack")),
                        .eval_fraction = json_is_true(json_object_get(o, "all")) ? 0 : 0.25,
-                       .format = FORMAT_JSONL,
                        .train_on = json_is_true(json_object_get(o, "all")) ? TRAIN_ON_ALL : TRAIN_ON_RESPONSE,
                        .chat = CHAT_NONE,
                        .n_threads = 1};
@@ -47,6 +46,7 @@ static void request_read(request *q, const span *section) {
                          .chosen_column = q->chosen,
                          .rejected_column = q->rejected,
                          .label_column = q->label,
+                         .format = FORMAT_JSONL,
                          .on_error = json_is_true(json_object_get(o, "skip")) ? RECORDS_SKIP : RECORDS_STOP,
                          .max_line = (uint64_t)json_integer_value(json_object_get(o, "max_line"))};
     json_decref(o);
