@@ -34,7 +34,8 @@ struct ralo_plan {
     bool borrowed; /* of a trainer or a generator */
     plan own;
     const plan *plan;
-    plan_view view; /* of its own plan: what ralo plan shows beside it */
+    plan_view view;       /* of its own plan: what ralo plan shows beside it */
+    plan_outlook outlook; /* of a borrowed one: its run */
     char *text, *json;
 };
 

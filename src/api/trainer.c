@@ -46,6 +46,7 @@ static status need_one_rank(const config *c) {
 
 static status open_job(ralo_trainer *t, const ralo_settings *s) {
     static const train_observer observer = {.on_message = on_message};
+    data_survey survey;
     TRY(api_config(&t->config, s));
     config *c = &t->config;
     TRY(need_one_rank(c));
@@ -62,7 +63,9 @@ static status open_job(ralo_trainer *t, const ralo_settings *s) {
     if (*c->run.dir) TRY(job_use_dir(&t->job, c->run.dir));
     TRY(trainer_open(&t->trainer, r, &t->job.plan, t->job.data, &observer));
     if (*c->run.dir) TRY(config_save(c, c->run.dir));
-    t->plan = (ralo_plan){.borrowed = true, .plan = &t->job.plan};
+    plan_find_faster(&t->job.plan);
+    dataset_survey(t->job.data, &survey);
+    t->plan = (ralo_plan){.borrowed = true, .plan = &t->job.plan, .outlook = plan_outlook_of(r, &t->job.plan, &survey)};
     api_plan_describe(&t->plan);
     return OK;
 }

@@ -351,6 +351,7 @@ static status train(command_line *l, comm **mesh) {
     }
     bool shows = !l->quiet && (!ranks || comm_rank(ranks) == 0);
     if (shows) {
+        train_report_answer(&j);
         plan_print(&j.plan, stderr);
         train_disk disk = train_disk_of(r, &j.plan);
         train_disk_print(&disk, stderr);

@@ -145,6 +145,14 @@ void train_report_data(const dataset *d, const train_request *q, const plan *p) 
     }
 }
 
+void train_report_answer(job *j) {
+    data_survey survey;
+    dataset_survey(j->data, &survey);
+    plan_find_faster(&j->plan);
+    plan_outlook o = plan_outlook_of(&j->request, &j->plan, &survey);
+    plan_print_answer(&j->plan, &o, stderr);
+}
+
 /* ---- in words -------------------------------------------------------------------------------------------------------- */
 
 /* ratio: measured over predicted time. */

@@ -359,7 +359,10 @@ typedef struct plan_view {
     uint64_t frozen_planned[TIER_COUNT]; /* what its program takes, before that of the plan is opened */
     plan_rung rungs[PLAN_RUNGS];
     plan_stage *stages; /* NULL: no pipeline */
+    strbuf explanation; /* why it does not fit, and what would */
 } plan_view;
+/* The facts of its run that the first line of a plan needs; survey: of the data. */
+plan_outlook plan_outlook_of(const train_request *r, const plan *p, const data_survey *survey);
 status plan_view_init(plan_view *v, const train_request *r, const plan *p);
 void plan_view_fini(plan_view *v);
 status plan_view_check(const plan_view *v); /* ERR_FIT where the plan, or a stage beside it, has no room */
