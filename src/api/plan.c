@@ -31,11 +31,13 @@ ralo_status ralo_plan_open(ralo_plan **out, const ralo_settings *s) {
     config_resolve_fine_tune(&p->config);
     TRY_GOTO(rc, config_fit_data(&p->config, true), done);
     TRY_GOTO(rc, request_for_plan(&r, &p->config, NULL, 0, &p->machine), done);
+    plan_warn(&r);
     r.plan.hardware = &p->machine;
     r.plan.compare = r.plan.shorten = true; /* as ralo plan does */
     TRY_GOTO(rc, plan_choose(&p->own, &r.plan), done);
     plan_find_faster(&p->own);
     p->plan = &p->own;
+    note_say(p->plan);
     TRY_GOTO(rc, plan_view_init(&p->view, &r, p->plan), done);
     api_plan_describe(p);
     *out = p;

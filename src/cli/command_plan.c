@@ -90,22 +90,6 @@ done:
     return rc;
 }
 
-/* Its size is part of the plan's host memory. */
-static void warn_of_missing_data(const data_options *o) {
-    strbuf missing;
-    strbuf_init(&missing);
-    data_list_missing(o, &missing);
-    if (missing.length > 0) log_warn("data.source: found no file %s; planned without it", missing.text);
-    strbuf_fini(&missing);
-}
-
-/* `ralo train` stops there. */
-static void warn_of_short_rows(const train_request *r) {
-    if (r->data.allow_cut || data_survey_check(&r->survey, r->data.source, r->plan.model.max_positions) == OK) return;
-    log_warn("%s", error_message());
-    error_clear();
-}
-
 static status make_request(command_line *l, train_request *r, hardware *machine) {
     return request_for_plan(r, &l->config, l->hardware, l->world, machine);
 }
@@ -158,8 +142,7 @@ status command_plan(command_line *l) {
     status rc = OK;
     if (l->profile) TRY_GOTO(rc, profile_find(l, make_request, &sizes), done);
     TRY_GOTO(rc, make_request(l, &r, &machine), done);
-    warn_of_missing_data(&r.data);
-    warn_of_short_rows(&r);
+    plan_warn(&r);
     r.plan.hardware = &machine;
     r.plan.compare = true;
     r.plan.shorten = !l->program && !l->timeline; /* what is shown op by op is shown whole */

@@ -4,7 +4,6 @@
 
 /* The first line: whether it fits, how long it takes, what would be faster. */
 void train_report_answer(job *j);
-void train_report_data(const dataset *d, const train_request *r, const plan *p);
 void train_report_summary(const plan *p, const dataset *d, const train_result *t, const char *run_dir);
 void train_report_breakdown(const plan *p, const train_result *t);
 

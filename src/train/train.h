@@ -230,6 +230,11 @@ typedef struct train_observer {
 } train_observer;
 /* How often a run of so many steps sees the data; 0: it is endless, or not known. */
 double train_epochs(const dataset *d, const plan *p, int64_t steps);
+/* The data in words, as lines that begin with "data"; and what is unusual about it, as warnings. */
+void train_data_print(const dataset *d, const train_request *r, const plan *p, FILE *out);
+void train_data_warn(const dataset *d, const train_request *r, const plan *p);
+/* What to try when the loss diverges, with the settings of this run; returns out. */
+const char *train_divergence_advice(const train_options *o, char *out, size_t n);
 void train_say(const train_observer *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Another model whose numbers per token a run needs: they are computed before its memory is opened and kept in run_dir, by a
