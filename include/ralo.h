@@ -73,8 +73,9 @@ typedef enum ralo_log_level { RALO_LOG_INFO = 1, RALO_LOG_WARNING = 2, RALO_LOG_
 /* One line without a line break; `line` is borrowed for the call. It may come from any thread, one line at a time, and may
  * not call the library. */
 typedef void (*ralo_log_function)(void *context, ralo_log_level level, const char *line);
-/* Who hears what the library has to say (settings without effect, what was resumed ...), for the whole process.
- * NULL, and at the start: nobody. */
+/* Who hears what the library has to say, for the whole process: every warning of `ralo plan` and `ralo train` (settings without
+ * effect, records that are longer than a row, a loss that diverges ...), and as information the lines about the data, the end of
+ * an epoch and what was resumed. NULL, and at the start: nobody. */
 RALO_API void ralo_set_log(ralo_log_function function, void *context);
 
 /* Frees memory that a comment below hands to the caller. */
@@ -126,10 +127,42 @@ typedef struct ralo_trainer ralo_trainer;
  * from one. Where it is not (auto), nothing is written. The caller is the loop: train.steps is where the learning rate
  * schedule ends, while train.eval_every, train.save_every, train.log_every and run.export, which speak about the loop of
  * `ralo train`, have no meaning here. A trainer is one rank: parallel.* that asks for more is RALO_ERROR_INPUT.
+ * With model.lora.rank (or model.adapter, which trains an adapter further) adapters are trained over a frozen model; train.task
+ * takes every task.
  * RALO_ERROR_FIT when the plan does not fit memory.device. */
 RALO_API ralo_status ralo_trainer_open(ralo_trainer **out, const ralo_settings *s);
 /* Without saving. */
 RALO_API void ralo_trainer_close(ralo_trainer *t);
+
+/* The data of a run, with the lengths of its records before a row cuts them. */
+typedef struct ralo_data {
+    uint64_t n_records;                  /* of training and evaluation together; 0: plain text, or an endless source */
+    uint64_t n_trained;                  /* those that are trained on */
+    uint64_t min, median, p95, p99, max; /* tokens of a record */
+    uint64_t n_cut, n_dropped;           /* records that lose their end in a row, or are left out */
+    double covered;                      /* share of the records that a row holds whole; NaN without records */
+    int64_t seq_len;                     /* tokens of a row */
+    int64_t rows_per_epoch;              /* of train.task rloo prompts; 0: endless */
+    double epochs;                       /* how often train.steps see the data; 0: endless */
+    int32_t seq_len_auto;                /* 1: data.seq_len follows the data */
+    int32_t reserved_int;
+    uint64_t reserved[8];
+} ralo_data;
+RALO_API ralo_status ralo_trainer_data(const ralo_trainer *t, ralo_data *out);
+/* The same as the lines that `ralo train` prints; belongs to the trainer. NULL when t is. */
+RALO_API const char *ralo_trainer_data_text(const ralo_trainer *t);
+
+/* A number by its key of metrics.jsonl; the name lives forever. */
+typedef struct ralo_metric {
+    const char *name;
+    double value; /* NaN: not known in this step; of a flag 1 */
+} ralo_metric;
+/* Functions that a trainer calls are called by the thread that called the trainer, before that call returns, and may not use the
+ * trainer. What they are given is borrowed for the call. */
+typedef void (*ralo_metrics_function)(void *context, const ralo_metric *metrics, size_t n);
+/* Who hears, after every step and every evaluation, all numbers that its line of metrics.jsonl has; "step" is the first. NULL, and at
+ * the start: nobody. */
+RALO_API ralo_status ralo_trainer_on_metrics(ralo_trainer *t, ralo_metrics_function function, void *context);
 
 typedef struct ralo_step {
     int64_t step;      /* that was made: 1 is the first */
@@ -164,13 +197,26 @@ RALO_API ralo_status ralo_trainer_metric(const ralo_trainer *t, const char *key,
 /* A checkpoint in run.dir; returns when it is whole on disk. Only the newest run.keep stay. RALO_ERROR_INPUT without a
  * run.dir. */
 RALO_API ralo_status ralo_trainer_save(ralo_trainer *t);
-/* The parameters as they are, as a Hugging Face directory; dir must be new or empty, and appears whole or not at all.
- * dtype: "fp32", "bf16", "fp16", or NULL for the one that was trained. */
+/* The parameters as they are, as a Hugging Face directory; with adapters these alone, as a directory of PEFT, which model.adapter and
+ * ralo_generator_options.adapter take. dir must be new or empty, and appears whole or not at all. dtype: "fp32", "bf16", "fp16", or NULL
+ * for the one that was trained. */
 RALO_API ralo_status ralo_trainer_export(ralo_trainer *t, const char *dir, const char *dtype);
 /* Equal exactly when every bit of every parameter is (up to a chance of one in 2^64). */
 RALO_API ralo_status ralo_trainer_param_hash(ralo_trainer *t, uint64_t *out);
 /* The plan it runs; borrowed from the trainer: do not close it. NULL when t is. */
 RALO_API const ralo_plan *ralo_trainer_plan(const ralo_trainer *t);
+
+typedef struct ralo_export_options {
+    const char *dtype; /* "fp32", "bf16", "fp16"; NULL: as it was trained, or merged as the base is */
+    const char
+        *adapter;  /* with merge: a PEFT directory or a run, over the model `from`; NULL: that of the run `from` */
+    int32_t merge; /* 1: the whole model with its adapters merged into it, instead of the adapters */
+    int32_t reserved_int;
+    uint64_t reserved[8];
+} ralo_export_options;
+/* `ralo export`: a run directory (its newest checkpoint) or a checkpoint directory, with merge also a Hugging Face directory, as a
+ * directory that transformers or PEFT loads. options NULL: all zero. */
+RALO_API ralo_status ralo_export(const char *from, const char *dir, const ralo_export_options *options);
 
 /* ---- tokenizer ---------------------------------------------------------------------------------------------------- */
 
@@ -202,7 +248,8 @@ typedef struct ralo_generator_options {
     uint64_t device_memory; /* most bytes in all; 0: what this machine has */
     int32_t threads;        /* 0: one per core */
     int32_t reserved_int;
-    uint64_t reserved[8];
+    const char *adapter; /* PEFT directory, or a run or checkpoint with adapters, over the model; NULL: none */
+    uint64_t reserved[7];
 } ralo_generator_options;
 /* fp32, 16 sequences, everything else chosen. Call it first, and set what should differ after it. */
 RALO_API void ralo_generator_options_init(ralo_generator_options *o);
@@ -253,6 +300,29 @@ RALO_API ralo_status ralo_generator_generate(ralo_generator *g, const char *cons
                                              const ralo_sampling *sampling, ralo_completion **out, size_t *n_out);
 /* n: as many as ralo_generator_generate said. */
 RALO_API void ralo_completions_free(ralo_completion *completions, size_t n);
+
+/* ---- completions of a model while it is trained ------------------------------------------------------------------------ */
+
+typedef struct ralo_sample {
+    int64_t step;                    /* after which it was made, or in which it was trained on */
+    size_t index;                    /* of the prompt of a sample, from 0 */
+    const char *prompt, *completion; /* without a NUL; they may hold any byte */
+    size_t prompt_bytes, completion_bytes;
+    double reward, advantage; /* of a completion that train.task rloo trains on; else NaN */
+    ralo_stop stop;           /* what ended it */
+    int32_t trained; /* 1: a completion that the step trains on (those of rl.log_prompts prompts); 0: a sample */
+    uint64_t reserved[8];
+} ralo_sample;
+typedef void (*ralo_sample_function)(void *context, const ralo_sample *sample);
+/* Who hears the completions of ralo_trainer_sample, and of steps that train on their own. NULL, and at the start: nobody. */
+RALO_API ralo_status ralo_trainer_on_sample(ralo_trainer *t, ralo_sample_function function, void *context);
+/* Completes train.samples prompts (train.sample_prompts, else beginnings of held-out rows) with the parameters as they are, in the
+ * memory of the trainer. train.sample_every must be set, to any number: the loop is the caller's. */
+RALO_API ralo_status ralo_trainer_sample(ralo_trainer *t);
+/* ralo_generator_generate with the parameters as they are. train.sample_every must be set here too; the line "samples" of the plan says
+ * how many tokens a prompt and its completion may have. */
+RALO_API ralo_status ralo_trainer_generate(ralo_trainer *t, const char *const *prompts, size_t n_prompts,
+                                           const ralo_sampling *sampling, ralo_completion **out, size_t *n_out);
 
 #ifdef __cplusplus
 }

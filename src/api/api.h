@@ -34,10 +34,16 @@ struct ralo_plan {
     bool borrowed; /* of a trainer or a generator */
     plan own;
     const plan *plan;
-    plan_view view; /* of its own plan: what ralo plan shows beside it */
+    plan_view view;       /* of its own plan: what ralo plan shows beside it */
+    plan_outlook outlook; /* of a borrowed one: its run */
     char *text, *json;
 };
 
+/* Texts in, completions out; function: the caller's name, for messages. */
+status api_generate(generator *g, const char *function, const char *const *texts, size_t n, const ralo_sampling *s,
+                    ralo_completion **out, size_t *n_out);
+/* "fp32", "bf16" or "fp16"; NULL: DTYPE_COUNT. */
+status api_dtype(const char *function, const char *name, dtype *out);
 /* A copy that is checked, with its defaults settled: what a job is made from. config_fini also after an error. */
 status api_config(config *out, const ralo_settings *s);
 /* Fills text and json from p->plan, and from p->view where that is there. */

@@ -45,6 +45,7 @@ static status options_of(generator_options *out, const char *source, const ralo_
             "0; ralo_generator_options_init sets them all",
             (long long)o->max_sequences, (long long)o->context, (int)o->threads);
     *out = (generator_options){.source = source,
+                               .adapter = o->adapter,
                                .precision = precisions[k],
                                .max_sequences = o->max_sequences,
                                .context = o->context,
@@ -86,11 +87,11 @@ void ralo_generator_close(ralo_generator *g) {
 
 const ralo_plan *ralo_generator_plan(const ralo_generator *g) { return g ? &g->plan : NULL; }
 
-static status encode(const generator *g, const char *const *texts, size_t n, prompt *out) {
+static status encode(const generator *g, const char *function, const char *const *texts, size_t n, prompt *out) {
     for (size_t i = 0; i < n; i++) {
         int32_t *tokens = NULL;
         size_t capacity = 0;
-        if (!texts[i]) return ERR(ERR_INPUT, "ralo_generator_generate: found NULL for prompt %zu", i);
+        if (!texts[i]) return ERR(ERR_INPUT, "%s: found NULL for prompt %zu", function, i);
         status rc = generator_encode(g, texts[i], strlen(texts[i]), &tokens, &out[i].n_tokens, &capacity);
         out[i].tokens = tokens;
         TRY(rc);
@@ -112,9 +113,16 @@ static ralo_completion *take(completion *list, size_t n) {
     return out;
 }
 
-static status generate(generator *g, const char *const *texts, size_t n, const ralo_sampling *s, ralo_completion **out,
-                       size_t *n_out) {
+status api_generate(generator *g, const char *function, const char *const *texts, size_t n,
+                    const ralo_sampling *sampling, ralo_completion **out, size_t *n_out) {
     status rc;
+    ralo_sampling usual;
+    ralo_sampling_init(&usual);
+    const ralo_sampling *s = sampling ? sampling : &usual;
+    *out = NULL;
+    *n_out = 0;
+    if (n == 0) return ERR(ERR_INPUT, "%s: found no prompt, expected some", function);
+    TRY(api_need(function, "prompts", texts));
     completion *list = NULL;
     sampling_options o = {.max_new = s->max_new,
                           .temperature = s->temperature,
@@ -127,10 +135,10 @@ static status generate(generator *g, const char *const *texts, size_t n, const r
                           .stops = s->stops,
                           .n_stops = s->n_stops,
                           .ignore_eos = s->ignore_eos != 0};
-    if (s->n_stops && !s->stops) return ERR(ERR_INPUT, "ralo_generator_generate: found NULL for %zu stops", s->n_stops);
+    if (s->n_stops && !s->stops) return ERR(ERR_INPUT, "%s: found NULL for %zu stops", function, s->n_stops);
     TRY(sampling_check(&o));
     prompt *prompts = mem_alloc(n * sizeof *prompts);
-    TRY_GOTO(rc, encode(g, texts, n, prompts), done);
+    TRY_GOTO(rc, encode(g, function, texts, n, prompts), done);
     TRY_GOTO(rc, generator_run(g, prompts, n, &o, NULL, &list, NULL), done);
     *n_out = n * (size_t)s->n_completions;
     *out = take(list, *n_out);
@@ -147,12 +155,8 @@ ralo_status ralo_generator_generate(ralo_generator *g, const char *const *prompt
     *out = NULL;
     *n_out = 0;
     API_NEED(g);
-    if (n_prompts == 0) return (ralo_status)ERR(ERR_INPUT, "ralo_generator_generate: found no prompt, expected some");
-    API_NEED(prompts);
     api_call call = api_enter();
-    ralo_sampling usual;
-    ralo_sampling_init(&usual);
-    return api_leave(call, generate(g->generator, prompts, n_prompts, sampling ? sampling : &usual, out, n_out));
+    return api_leave(call, api_generate(g->generator, __func__, prompts, n_prompts, sampling, out, n_out));
 }
 
 void ralo_completions_free(ralo_completion *completions, size_t n) {

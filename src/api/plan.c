@@ -8,8 +8,12 @@ void api_plan_describe(ralo_plan *p) {
     memstream text;
     FILE *out = memstream_open(&text);
     json_t *root = p->view.plan ? plan_view_json(&p->view) : plan_json(p->plan, NULL);
+    if (!p->view.plan) plan_answer_json(p->plan, &p->outlook, root);
     if (p->view.plan) plan_view_print(&p->view, out);
-    else plan_print(p->plan, out);
+    else {
+        plan_print_answer(p->plan, &p->outlook, out);
+        plan_print(p->plan, out);
+    }
     p->text = memstream_take(&text);
     p->json = json_dumps(root, JSON_PRESERVE_ORDER);
     json_decref(root);
@@ -27,10 +31,13 @@ ralo_status ralo_plan_open(ralo_plan **out, const ralo_settings *s) {
     config_resolve_fine_tune(&p->config);
     TRY_GOTO(rc, config_fit_data(&p->config, true), done);
     TRY_GOTO(rc, request_for_plan(&r, &p->config, NULL, 0, &p->machine), done);
+    plan_warn(&r);
     r.plan.hardware = &p->machine;
     r.plan.compare = r.plan.shorten = true; /* as ralo plan does */
     TRY_GOTO(rc, plan_choose(&p->own, &r.plan), done);
+    plan_find_faster(&p->own);
     p->plan = &p->own;
+    note_say(p->plan);
     TRY_GOTO(rc, plan_view_init(&p->view, &r, p->plan), done);
     api_plan_describe(p);
     *out = p;

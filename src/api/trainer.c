@@ -2,6 +2,7 @@
 #include "api/api.h"
 #include "track/track.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,12 +15,149 @@ struct ralo_trainer {
     train_eval_report last_eval;
     bool evaluated;
     bool failed; /* a step went wrong: parameters and data no longer belong together */
+    train_observer observer;
+    ralo_metrics_function on_metrics; /* NULL: nobody listens */
+    void *metrics_context;
+    ralo_sample_function on_sample; /* NULL: nobody listens */
+    void *sample_context;
+    data_survey survey;
+    char *data_text;
+    loss_watch losses;
+    epoch_watch epochs;
+    char advice[256]; /* of the watch */
 };
+
+/* ---- what a trainer has to say -------------------------------------------------------------------------------------- */
+
+/* Text for a terminal has its level in front; the log has it beside the line. */
+static void say(const char *text) {
+    static const char warning[] = "warning: ";
+    if (str_starts_with(text, warning)) log_warn("%s", text + strlen(warning));
+    else log_info("%s", text);
+}
 
 static void on_message(void *context, const char *text) {
     (void)context;
-    log_info("%s", text);
+    say(text);
 }
+
+static void on_sample(void *context, const train_sample *s) {
+    ralo_trainer *t = context;
+    if (!t->on_sample) return;
+    t->on_sample(t->sample_context, &(ralo_sample){.step = s->step,
+                                                   .index = s->index,
+                                                   .prompt = s->prompt.text,
+                                                   .prompt_bytes = s->prompt.length,
+                                                   .completion = s->completion.text,
+                                                   .completion_bytes = s->completion.length,
+                                                   .reward = NAN,
+                                                   .advantage = NAN,
+                                                   .stop = (ralo_stop)s->stop});
+}
+
+static void on_completion(void *context, const train_completion *c) {
+    ralo_trainer *t = context;
+    if (!t->on_sample) return;
+    t->on_sample(t->sample_context, &(ralo_sample){.step = c->step,
+                                                   .prompt = c->prompt.text,
+                                                   .prompt_bytes = c->prompt.length,
+                                                   .completion = c->completion.text,
+                                                   .completion_bytes = c->completion.length,
+                                                   .reward = c->reward,
+                                                   .advantage = c->advantage,
+                                                   .stop = (ralo_stop)c->stop,
+                                                   .trained = 1});
+}
+
+/* The lines that `ralo train` shows, and its warnings. */
+static void say_lines(const char *text) {
+    while (*text) {
+        size_t n = strcspn(text, "\n");
+        log_info("%.*s", (int)n, text);
+        text += n + (text[n] != 0);
+    }
+}
+
+static void say_data(ralo_trainer *t) {
+    const job *j = &t->job;
+    strbuf weights;
+    memstream text;
+    dataset_survey(j->data, &t->survey);
+    t->survey.is_chosen = j->request.survey.is_chosen;
+    train_data_print(j->data, &j->request, &j->plan, memstream_open(&text));
+    t->data_text = memstream_take(&text);
+    say_lines(t->data_text);
+    train_data_warn(j->data, &j->request, &j->plan);
+    strbuf_init(&weights);
+    weights_describe(&t->config, &j->request, &weights);
+    if (weights.length) log_info("%s", weights.text);
+    strbuf_fini(&weights);
+}
+
+static void start_watch(ralo_trainer *t) {
+    const train_options *o = &t->job.request.train;
+    double epochs = train_epochs(t->job.data, &t->job.plan, o->steps),
+           steps = epochs > 0 ? (double)o->steps / epochs : 0;
+    t->losses = (loss_watch){.spikes = t->config.track.spikes,
+                             .is_no_objective = t->job.plan.request.policy.on,
+                             .advice = train_divergence_advice(o, t->advice, sizeof t->advice)};
+    if (steps >= (double)o->log_every) t->epochs.steps = steps;
+}
+
+static void watch(ralo_trainer *t, const train_step_report *r) {
+    char line[256];
+    loss_event e;
+    if (epoch_watch_step(&t->epochs, r, line, sizeof line)) log_info("%s", line);
+    if (!loss_watch_step(&t->losses, r, &e)) return;
+    if (strcmp(e.name, "spike") == 0) log_warn("%s", e.message);
+    else say(e.message);
+}
+
+static void tell_metrics(const ralo_trainer *t, const metric_value *list, size_t n) {
+    ralo_metric out[METRIC_VALUES];
+    for (size_t i = 0; i < n; i++) out[i] = (ralo_metric){list[i].name, list[i].value};
+    t->on_metrics(t->metrics_context, out, n);
+}
+
+ralo_status ralo_trainer_on_metrics(ralo_trainer *t, ralo_metrics_function function, void *context) {
+    API_NEED(t);
+    t->on_metrics = function;
+    t->metrics_context = context;
+    return RALO_OK;
+}
+
+ralo_status ralo_trainer_on_sample(ralo_trainer *t, ralo_sample_function function, void *context) {
+    API_NEED(t);
+    t->on_sample = function;
+    t->sample_context = context;
+    return RALO_OK;
+}
+
+ralo_status ralo_trainer_data(const ralo_trainer *t, ralo_data *out) {
+    API_NEED(t);
+    API_NEED(out);
+    const data_survey *s = &t->survey;
+    uint64_t longer = s->n_cut + s->n_dropped;
+    *out = (ralo_data){.n_records = s->n,
+                       .n_trained = s->n_trained,
+                       .min = s->min,
+                       .median = s->median,
+                       .p95 = s->p95,
+                       .p99 = s->p99,
+                       .max = s->max,
+                       .n_cut = s->n_cut,
+                       .n_dropped = s->n_dropped,
+                       .covered = s->n ? (double)(s->n - MIN(longer, s->n)) / (double)s->n : NAN,
+                       .seq_len = t->job.plan.request.seq_len,
+                       .rows_per_epoch = (int64_t)s->rows_per_epoch,
+                       .epochs = t->plan.outlook.epochs,
+                       .seq_len_auto = s->is_chosen};
+    return RALO_OK;
+}
+
+const char *ralo_trainer_data_text(const ralo_trainer *t) { return t ? t->data_text : NULL; }
+
+/* ---- open and close ---------------------------------------------------------------------------------------------------- */
 
 /* Between any two steps the caller may look at the run, or change what comes next. */
 static status never_overlap(plan_request *p) {
@@ -45,7 +183,8 @@ static status need_one_rank(const config *c) {
 }
 
 static status open_job(ralo_trainer *t, const ralo_settings *s) {
-    static const train_observer observer = {.on_message = on_message};
+    t->observer = (train_observer){
+        .context = t, .on_message = on_message, .on_sample = on_sample, .on_completion = on_completion};
     TRY(api_config(&t->config, s));
     config *c = &t->config;
     TRY(need_one_rank(c));
@@ -60,9 +199,13 @@ static status open_job(ralo_trainer *t, const ralo_settings *s) {
     TRY(job_open(&t->job));
     TRY(job_check(&t->job));
     if (*c->run.dir) TRY(job_use_dir(&t->job, c->run.dir));
-    TRY(trainer_open(&t->trainer, r, &t->job.plan, t->job.data, &observer));
+    say_data(t);
+    TRY(trainer_open(&t->trainer, r, &t->job.plan, t->job.data, &t->observer));
     if (*c->run.dir) TRY(config_save(c, c->run.dir));
-    t->plan = (ralo_plan){.borrowed = true, .plan = &t->job.plan};
+    start_watch(t);
+    plan_find_faster(&t->job.plan);
+    t->plan =
+        (ralo_plan){.borrowed = true, .plan = &t->job.plan, .outlook = plan_outlook_of(r, &t->job.plan, &t->survey)};
     api_plan_describe(&t->plan);
     return OK;
 }
@@ -90,6 +233,7 @@ void ralo_trainer_close(ralo_trainer *t) {
     trainer_close(t->trainer);
     free(t->plan.text);
     free(t->plan.json);
+    free(t->data_text);
     job_close(&t->job);
     config_fini(&t->config);
     free(t);
@@ -107,6 +251,9 @@ static status step(ralo_trainer *t, ralo_step *out) {
     TRY(trainer_step(t->trainer, &r));
     t->failed = false;
     t->last_step = r;
+    watch(t, &r);
+    metric_value list[METRIC_VALUES];
+    if (t->on_metrics) tell_metrics(t, list, metrics_of_step(&r, list));
     *out = (ralo_step){.step = r.step,
                        .loss = r.loss,
                        .grad_norm = r.grad_norm,
@@ -138,6 +285,8 @@ static status evaluate(ralo_trainer *t, ralo_evaluation *out) {
     TRY(trainer_evaluate(t->trainer, &r));
     t->last_eval = r;
     t->evaluated = true;
+    metric_value list[METRIC_VALUES];
+    if (t->on_metrics) tell_metrics(t, list, metrics_of_eval(&r, list));
     *out = (ralo_evaluation){.loss = r.loss, .exact_match = r.exact_match, .n_problems = r.n_problems};
     return OK;
 }
@@ -181,15 +330,20 @@ ralo_status ralo_trainer_save(ralo_trainer *t) {
     return api_leave(call, save(t));
 }
 
-static status export_as(ralo_trainer *t, const char *dir, const char *type) {
+status api_dtype(const char *function, const char *name, dtype *out) {
     static const dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
-    export_options o = {.dir = dir, .type = DTYPE_COUNT};
+    *out = DTYPE_COUNT;
+    for (size_t i = 0; name && i < ARRAY_LENGTH(types); i++)
+        if (strcmp(dtype_name(types[i]), name) == 0) *out = types[i];
+    if (!name || *out != DTYPE_COUNT) return OK;
+    return ERR(ERR_INPUT, "%s: found the dtype '%.100s', expected fp32, bf16, fp16 or NULL", function, name);
+}
+
+static status export_as(ralo_trainer *t, const char *dir, const char *type) {
+    export_options o = {.dir = dir};
     export_report report;
     TRY(need_whole(t, "ralo_trainer_export"));
-    for (size_t i = 0; type && i < ARRAY_LENGTH(types); i++)
-        if (strcmp(dtype_name(types[i]), type) == 0) o.type = types[i];
-    if (type && o.type == DTYPE_COUNT)
-        return ERR(ERR_INPUT, "ralo_trainer_export: found the dtype '%.100s', expected fp32, bf16, fp16 or NULL", type);
+    TRY(api_dtype("ralo_trainer_export", type, &o.type));
     return trainer_export(t->trainer, &o, &report);
 }
 
@@ -213,3 +367,53 @@ ralo_status ralo_trainer_param_hash(ralo_trainer *t, uint64_t *out) {
 }
 
 const ralo_plan *ralo_trainer_plan(const ralo_trainer *t) { return t ? &t->plan : NULL; }
+
+ralo_status ralo_export(const char *from, const char *dir, const ralo_export_options *options) {
+    API_NEED(from);
+    API_NEED(dir);
+    api_call call = api_enter();
+    ralo_export_options given = options ? *options : (ralo_export_options){0};
+    export_options o = {.dir = dir, .adapter = given.adapter, .merge = given.merge != 0};
+    export_report report;
+    status rc = api_dtype(__func__, given.dtype, &o.type);
+    if (rc == OK) rc = export_checkpoint(from, &o, &report);
+    return api_leave(call, rc);
+}
+
+/* ---- completions --------------------------------------------------------------------------------------------------------- */
+
+static status find_generator(ralo_trainer *t, const char *function, generator **out) {
+    TRY(need_whole(t, function));
+    *out = trainer_generator(t->trainer);
+    if (*out) return OK;
+    return ERR(
+        ERR_INPUT,
+        "%s: the trainer has no room for completions: train.sample_every is 0; set it before the trainer is opened",
+        function);
+}
+
+static status sample(ralo_trainer *t) {
+    generator *g;
+    TRY(find_generator(t, "ralo_trainer_sample", &g));
+    return trainer_sample(t->trainer);
+}
+
+ralo_status ralo_trainer_sample(ralo_trainer *t) {
+    API_NEED(t);
+    api_call call = api_enter();
+    return api_leave(call, sample(t));
+}
+
+ralo_status ralo_trainer_generate(ralo_trainer *t, const char *const *prompts, size_t n_prompts,
+                                  const ralo_sampling *sampling, ralo_completion **out, size_t *n_out) {
+    generator *g;
+    API_NEED(out);
+    API_NEED(n_out);
+    *out = NULL;
+    *n_out = 0;
+    API_NEED(t);
+    api_call call = api_enter();
+    status rc = find_generator(t, __func__, &g);
+    if (rc == OK) rc = api_generate(g, __func__, prompts, n_prompts, sampling, out, n_out);
+    return api_leave(call, rc);
+}

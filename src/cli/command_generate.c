@@ -176,7 +176,9 @@ done:
 static status show_plan(const command_line *l) {
     plan p;
     TRY(generator_plan_compile(&p, &l->generation));
-    plan_print(&p, report_stream(l->json));
+    FILE *out = report_stream(l->json);
+    plan_print_answer(&p, &(plan_outlook){0}, out);
+    plan_print(&p, out);
     fflush(stdout);
     status rc = OK;
     if (l->timeline) TRY_GOTO(rc, plan_timeline_write(&p, l->timeline), done);

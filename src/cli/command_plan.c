@@ -7,13 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the ranks would choose. The fullest stage of a pipeline decides whether it fits, the slowest how long it
- * takes. */
-static status show_chosen(const plan *p, FILE *out, json_t *json) {
+/* What the ranks would choose, after the tables. The fullest stage of a pipeline decides whether it fits, the slowest how
+ * long it takes. */
+static status show_chosen(const plan *p, const plan_world *w, FILE *out, json_t *json) {
     plan_stage *stages = NULL;
+    if (mesh_size(&p->request.mesh, AXIS_PIPELINE) > 1) TRY(plan_stages(p, &stages));
+    plan_outlook outlook = {.stages = stages};
+    plan_print_answer(p, &outlook, out);
+    plan_answer_json(p, &outlook, json);
+    plan_world_print(w, out);
     plan_print_candidates(p, out);
-    if (mesh_size(&p->request.mesh, AXIS_PIPELINE) > 1) {
-        TRY(plan_stages(p, &stages));
+    if (stages) {
         plan_print_stages(p, stages, out);
         json_object_set_new(json, "fits", json_boolean(plan_fits(p) && plan_stage_without_room(p, stages) < 0));
         json_object_set_new(json, "step_ms", json_real_or_null(1e3 * plan_stages_seconds(p, stages)));
@@ -35,11 +39,10 @@ static status show_world(const command_line *l, const plan_request *from) {
         r.device_limit = r.together_limit = 0; /* this machine's memory says nothing about theirs */
     TRY(plan_world_compile(&w, &r, l->world));
     FILE *out = report_stream(l->json);
-    plan_world_print(&w, out);
     plan p; /* what `train` would do on as many ranks */
     TRY(plan_choose(&p, &r));
     json_t *chosen = plan_json(&p, NULL);
-    status rc = show_chosen(&p, out, chosen);
+    status rc = show_chosen(&p, &w, out, chosen);
     plan_close(&p);
     if (rc != OK) {
         json_decref(chosen);
@@ -85,22 +88,6 @@ static status show(const command_line *l, const train_request *r, const plan *p,
 done:
     plan_view_fini(&view);
     return rc;
-}
-
-/* Its size is part of the plan's host memory. */
-static void warn_of_missing_data(const data_options *o) {
-    strbuf missing;
-    strbuf_init(&missing);
-    data_list_missing(o, &missing);
-    if (missing.length > 0) log_warn("data.source: found no file %s; planned without it", missing.text);
-    strbuf_fini(&missing);
-}
-
-/* `ralo train` stops there. */
-static void warn_of_short_rows(const train_request *r) {
-    if (r->data.allow_cut || data_survey_check(&r->survey, r->data.source, r->plan.model.max_positions) == OK) return;
-    log_warn("%s", error_message());
-    error_clear();
 }
 
 static status make_request(command_line *l, train_request *r, hardware *machine) {
@@ -155,13 +142,13 @@ status command_plan(command_line *l) {
     status rc = OK;
     if (l->profile) TRY_GOTO(rc, profile_find(l, make_request, &sizes), done);
     TRY_GOTO(rc, make_request(l, &r, &machine), done);
-    warn_of_missing_data(&r.data);
-    warn_of_short_rows(&r);
+    plan_warn(&r);
     r.plan.hardware = &machine;
     r.plan.compare = true;
     r.plan.shorten = !l->program && !l->timeline; /* what is shown op by op is shown whole */
     if (l->world) return show_world(l, &r.plan);
     TRY_GOTO(rc, plan_choose(&p, &r.plan), done);
+    plan_find_faster(&p);
     rc = show(l, &r, &p, &row, &sizes);
     plan_close(&p);
 done:

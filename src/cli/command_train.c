@@ -239,16 +239,6 @@ static status agree_on_dir(comm *ranks, const config *c, const train_request *r,
     return ranks ? comm_broadcast(ranks, dir, n, 0) : OK;
 }
 
-/* What to try when the loss diverges, with the settings of this run. */
-static const char *divergence_advice(const train_options *o, char *out, size_t n) {
-    char clip[64];
-    if (o->clip > 0) snprintf(clip, sizeof clip, "a smaller train.clip than %g", o->clip);
-    else snprintf(clip, sizeof clip, "train.clip=1");
-    snprintf(out, n, "try a lower train.lr than %g, a longer train.warmup than %lld steps, or %s", o->lr,
-             (long long)o->warmup, clip);
-    return out;
-}
-
 static status run(command_line *l, job *j, const char *run_dir, bool *began) {
     const config *c = &l->config;
     const train_request *r = &j->request;
@@ -277,7 +267,7 @@ static status run(command_line *l, job *j, const char *run_dir, bool *began) {
                             .steps_per_epoch = epochs > 0 ? (double)r->train.steps / epochs : 0,
                             .spikes = c->track.spikes,
                             .loss_is_no_objective = p->request.policy.on,
-                            .advice = divergence_advice(&r->train, advice, sizeof advice),
+                            .advice = train_divergence_advice(&r->train, advice, sizeof advice),
                             .sinks = &sinks};
         TRY(track_open(&observed.t, &to));
         observer = (train_observer){&observed, on_step,  on_eval,   on_example,   on_message,
@@ -314,14 +304,12 @@ static status run(command_line *l, job *j, const char *run_dir, bool *began) {
     return rc;
 }
 
-/* A preset has the name of a model and the sizes, and none of what that model has learned. */
-static void say_random(const config *c, const train_request *r) {
-    bool is_asked = config_was_given(c, "model.preset") || !str_starts_with(c->data.source, "builtin:");
-    if (!is_asked || r->pretrained || r->resume || r->adapter) return;
-    fprintf(stderr,
-            "weights   random: %s; set model.path to a Hugging Face directory, or a name of the hub, to begin from a "
-            "pretrained model\n",
-            *c->model.path ? "model.init=random" : "a preset has the sizes of a model and no weights");
+static void say_weights(const config *c, const train_request *r) {
+    strbuf text;
+    strbuf_init(&text);
+    weights_describe(c, r, &text);
+    if (text.length) fprintf(stderr, "%s\n", text.text);
+    strbuf_fini(&text);
 }
 
 static status train(command_line *l, comm **mesh) {
@@ -351,6 +339,7 @@ static status train(command_line *l, comm **mesh) {
     }
     bool shows = !l->quiet && (!ranks || comm_rank(ranks) == 0);
     if (shows) {
+        train_report_answer(&j);
         plan_print(&j.plan, stderr);
         train_disk disk = train_disk_of(r, &j.plan);
         train_disk_print(&disk, stderr);
@@ -358,8 +347,9 @@ static status train(command_line *l, comm **mesh) {
     TRY_GOTO(rc, job_check(&j), done);
     if (ranks) TRY_GOTO(rc, agree_on_program(ranks, &j.plan), done);
     if (shows) {
-        train_report_data(j.data, r, &j.plan);
-        say_random(c, r);
+        train_data_print(j.data, r, &j.plan, stderr);
+        train_data_warn(j.data, r, &j.plan);
+        say_weights(c, r);
     }
     if (l->show_example && shows) TRY_GOTO(rc, record_text_print_first(j.data, r), done);
     TRY_GOTO(rc, agree_on_dir(ranks, c, r, run_dir, sizeof run_dir), done);

@@ -2,7 +2,8 @@
 /* train_report.h - what `ralo train` prints about a run; all but the JSON goes to stderr. */
 #include "cli/cli.h"
 
-void train_report_data(const dataset *d, const train_request *r, const plan *p);
+/* The first line: whether it fits, how long it takes, what would be faster. */
+void train_report_answer(job *j);
 void train_report_summary(const plan *p, const dataset *d, const train_result *t, const char *run_dir);
 void train_report_breakdown(const plan *p, const train_result *t);
 

@@ -211,6 +211,7 @@ typedef struct data_survey {
     bool is_chosen;                      /* seq_len was 0 in the options */
     const char *unit;                    /* "records", "pairs", "prompts" ... */
     uint64_t n;                          /* of them; 0: plain text */
+    uint64_t n_trained;                  /* of the train split, without those that are dropped */
     uint64_t min, median, p95, p99, max; /* tokens */
     uint64_t n_cut, n_dropped;           /* longer than a row */
     int64_t seq_len_most, seq_len_all;   /* rows that would hold 99 % of them, and all */

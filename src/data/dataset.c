@@ -186,6 +186,8 @@ void dataset_survey(const dataset *d, data_survey *out) {
         out->n_cut += r[s].n_cut_documents;
         out->n_dropped += r[s].n_dropped_documents;
     }
+    if (out->n) out->n_trained = r[SPLIT_TRAIN].n_documents;
+    if (out->n && d->kind != DATA_PROMPTS) out->n_trained -= MIN(r[SPLIT_TRAIN].n_dropped_documents, out->n_trained);
     out->rows_per_epoch = d->kind == DATA_PROMPTS ? r[SPLIT_TRAIN].n_documents : r[SPLIT_TRAIN].rows_per_epoch;
 }
 

@@ -77,6 +77,10 @@ static void list_changes(const change_list *l, const plan_request *from, const p
         strbuf_printf(next_change(l), "train.accumulation=%lld", (long long)to->choice.accumulation);
 }
 
+void plan_list_changes(const plan_request *from, const plan_request *to, strbuf *out) {
+    list_changes(&(change_list){out, "", ", "}, from, to);
+}
+
 static void warn_of_cuts(strbuf *b, const plan_request *from, const plan_request *to) {
     if (to->seq_len == from->seq_len || from->no_training) return;
     strbuf_printf(b, "; rows of %lld tokens cut %s records", (long long)to->seq_len,
@@ -97,7 +101,7 @@ static void describe_least(strbuf *b, const plan_request *from, const plan_reque
     char buf[32];
     strbuf list;
     strbuf_init(&list);
-    list_changes(&(change_list){&list, "", ", "}, from, to);
+    plan_list_changes(from, to, &list);
     strbuf_printf(b, "%s (%s", str_format_bytes(buf, planned), list.text);
     warn_of_cuts(b, from, to);
     strbuf_add(b, ")");
@@ -270,7 +274,7 @@ static bool advise_no_copy(const plan *p, const plan_request *r, strbuf *out) {
     return true;
 }
 
-static status host_is_too_small(const plan *p, const plan_request *r) {
+static void explain_host(const plan *p, const plan_request *r, strbuf *out) {
     char a[32], b[32];
     strbuf advice;
     strbuf_init(&advice);
@@ -279,11 +283,9 @@ static status host_is_too_small(const plan *p, const plan_request *r) {
     if (fewer) strbuf_printf(&advice, "Fewer bytes per parameter fit: %s. ", fewer);
     if (!advise_nvme(r, &advice)) strbuf_add(&advice, fewer || is_copy ? "Or use" : "Use");
     strbuf_add(&advice, " more or larger machines");
-    status rc =
-        ERR(ERR_FIT, "%s does not fit: with what the device has, it needs %s on the host, which has %s. %s",
-            r->model.name, str_format_bytes(a, p->planned[TIER_HOST]), str_format_bytes(b, r->host_limit), advice.text);
+    strbuf_printf(out, "with what the device has, it needs %s on the host, which has %s. %s",
+                  str_format_bytes(a, p->planned[TIER_HOST]), str_format_bytes(b, r->host_limit), advice.text);
     strbuf_fini(&advice);
-    return rc;
 }
 
 /* Nothing tried is enough: the limit with which these settings fit, and what needs least of all that was tried. */
@@ -318,29 +320,55 @@ static void list_largest(const plan *p, strbuf *out) {
     }
 }
 
-status plan_check_fit(const plan *p) {
+/* It fits the device, and lacks host memory. */
+static bool lacks_host(const plan *p) {
+    const plan_request *r = &p->request;
+    bool device_holds = r->device_limit == 0 || p->planned[TIER_DEVICE] <= r->device_limit;
+    return device_holds && r->host_limit && p->planned[TIER_HOST] > r->host_limit;
+}
+
+void plan_explain(const plan *p, strbuf *out) {
     const plan_request reopened = plan_request_reopen(p), *r = &reopened;
     char a[32], b[32];
-    if (plan_fits(p)) return OK;
+    if (plan_fits(p)) return;
+    if (lacks_host(p)) {
+        explain_host(p, r, out);
+        return;
+    }
     bool device_holds = r->device_limit == 0 || p->planned[TIER_DEVICE] <= r->device_limit;
-    if (device_holds && r->host_limit && p->planned[TIER_HOST] > r->host_limit) return host_is_too_small(p, r);
     uint64_t needed = device_holds ? plan_joint_bytes(p) : p->planned[TIER_DEVICE];
     uint64_t limit = device_holds ? r->together_limit : r->device_limit;
-    strbuf advice, change, largest;
+    strbuf advice, change;
     strbuf_init(&advice);
     strbuf_init(&change);
-    strbuf_init(&largest);
-    list_largest(p, &largest);
     if (!has_no_room(r, &advice)) {
         bool found = plan_generates(r) ? plan_generation_change(r, &change) : find_change(r, &change);
         if (found) strbuf_printf(&advice, "Fits with: %s", change.text);
         else advise_limit(r, needed, change.text, &advice);
     }
-    status rc = ERR(ERR_FIT, "%s does not fit: it needs %s%s, %s %s. %s%s", r->model.name, str_format_bytes(a, needed),
-                    device_holds ? " on device and host together" : "", limit_name(r, device_holds),
-                    str_format_bytes(b, limit), advice.text, largest.text);
-    strbuf_fini(&largest);
+    strbuf_printf(out, "it needs %s%s, %s %s. %s", str_format_bytes(a, needed),
+                  device_holds ? " on device and host together" : "", limit_name(r, device_holds),
+                  str_format_bytes(b, limit), advice.text);
     strbuf_fini(&change);
     strbuf_fini(&advice);
+}
+
+status plan_check_explained(const plan *p, const char *explanation) {
+    if (plan_fits(p)) return OK;
+    strbuf largest;
+    strbuf_init(&largest);
+    if (!lacks_host(p)) list_largest(p, &largest);
+    status rc = ERR(ERR_FIT, "%s does not fit: %s%s", p->request.model.name, explanation, largest.text);
+    strbuf_fini(&largest);
+    return rc;
+}
+
+status plan_check_fit(const plan *p) {
+    if (plan_fits(p)) return OK;
+    strbuf explanation;
+    strbuf_init(&explanation);
+    plan_explain(p, &explanation);
+    status rc = plan_check_explained(p, explanation.text);
+    strbuf_fini(&explanation);
     return rc;
 }

@@ -109,6 +109,13 @@ typedef struct plan_candidate {
     size_t order;       /* in which it was tried; breaks ties */
 } plan_candidate;
 
+/* A change with which a step is predicted to take less time (faster.c). */
+typedef struct plan_faster {
+    char settings[96]; /* "precision=bf16_sr"; "": none was found, or none was looked for */
+    double step_s;
+    bool is_bound; /* the time is at most that: more strategies are open than were tried */
+} plan_faster;
+
 typedef struct plan {
     plan_request request; /* as asked, with the choice and mesh that the plan uses */
     step_choice asked;    /* the choice of the request; the same where nothing was open */
@@ -129,6 +136,7 @@ typedef struct plan {
     cost cost;                  /* predicted; all 0 without request.hardware */
     plan_candidate *candidates; /* all candidates, this plan first, then by time; those that do not fit last */
     size_t n_candidates;        /* 0: nothing was open */
+    plan_faster faster;         /* as plan_find_faster found it */
 } plan;
 
 status plan_build(plan *p, const plan_request *r); /* nothing may be open; p holds nothing after a failure */
@@ -235,6 +243,25 @@ typedef struct plan_rung {
 status plan_rungs(const plan *p, plan_rung out[PLAN_RUNGS]);
 void plan_print_rungs(const plan *p, const plan_rung rungs[PLAN_RUNGS], FILE *out);
 
+/* ---- faster.c: one change that would save time --------------------------------------------------------------------- */
+
+void plan_find_faster(plan *p); /* fills p->faster; at most a few tenths of a second */
+
+/* ---- answer.c: the first line ----------------------------------------------------------------------------------------- */
+
+/* What a plan does not know about its run. */
+typedef struct plan_outlook {
+    double epochs;            /* of the run; 0: the data is endless, or not known */
+    uint64_t n;               /* of an epoch ... */
+    const char *unit;         /* ... these: "records", "rows" */
+    const char *explanation;  /* as plan_explain writes it; NULL: it follows elsewhere */
+    const plan_stage *stages; /* NULL: no pipeline, or only this rank's part of it is known */
+} plan_outlook;
+/* Whether it fits, how long the run takes, what would be faster: sentences on one line, without its end. */
+void plan_answer(const plan *p, const plan_outlook *o, strbuf *out);
+void plan_print_answer(const plan *p, const plan_outlook *o, FILE *out); /* ... with its end */
+void plan_answer_json(const plan *p, const plan_outlook *o, json_t *root); /* adds "answer", "limits", "run", "faster" */
+
 /* ---- report.c: a plan in words and as JSON ---------------------------------------------------------------------- */
 
 void plan_print(const plan *p, FILE *out);
@@ -263,6 +290,10 @@ json_t *plan_timeline_json(const plan *p, const uint64_t *measured);
 
 /* ERR_FIT when the device limit is too small, naming the largest contributors and the smallest change that fits. */
 status plan_check_fit(const plan *p);
+/* Why it does not fit and what would, for people: "it needs 30.1 GiB, memory.device is 23.0 GiB. Fits with: ..."; nothing where it
+ * fits. Compiles many variants. */
+void plan_explain(const plan *p, strbuf *out);
+status plan_check_explained(const plan *p, const char *explanation); /* plan_check_fit with what plan_explain wrote */
 bool plan_variant_fits(const plan_request *r, uint64_t *planned); /* compiled; planned: bytes of the device */
 
 /* ---- timeline_svg.c: bytes alive over the ops, as a picture ------------------------------------------------------ */

@@ -47,6 +47,11 @@ size_t plan_keep_states(const plan_request *r, const plan_candidate *list, size_
 status plan_list_smaller(const plan_request *r, const plan_candidate *like, size_t *n_tried, plan_best *best,
                          plan_candidate **list, size_t *n);
 
+/* ---- fit.c -------------------------------------------------------------------------------------------------------- */
+
+/* What differs between two requests, as settings: "precision=bf16_sr, train.micro_batch=4". out must be empty. */
+void plan_list_changes(const plan_request *from, const plan_request *to, strbuf *out);
+
 /* ---- fit_generation.c ------------------------------------------------------------------------------------------- */
 
 /* The smallest change for a plan of generation that fits, in options of `ralo generate`; false: none does, and what needs

@@ -166,6 +166,38 @@ void note_say(const plan *p) {
     strbuf_fini(&note);
 }
 
+/* A preset has the name of a model and the sizes, and none of what that model has learned. */
+void weights_describe(const config *c, const train_request *r, strbuf *out) {
+    bool is_asked = config_was_given(c, "model.preset") || !str_starts_with(c->data.source, "builtin:");
+    if (!is_asked || r->pretrained || r->resume || r->adapter) return;
+    strbuf_printf(
+        out,
+        "weights   random: %s; set model.path to a Hugging Face directory, or a name of the hub, to begin from a "
+        "pretrained model",
+        *c->model.path ? "model.init=random" : "a preset has the sizes of a model and no weights");
+}
+
+/* Its size is part of the plan's host memory. */
+static void warn_of_missing_data(const data_options *o) {
+    strbuf missing;
+    strbuf_init(&missing);
+    data_list_missing(o, &missing);
+    if (missing.length > 0) log_warn("data.source: found no file %s; planned without it", missing.text);
+    strbuf_fini(&missing);
+}
+
+/* `ralo train` stops there. */
+static void warn_of_short_rows(const train_request *r) {
+    if (r->data.allow_cut || data_survey_check(&r->survey, r->data.source, r->plan.model.max_positions) == OK) return;
+    log_warn("%s", error_message());
+    error_clear();
+}
+
+void plan_warn(const train_request *r) {
+    warn_of_missing_data(&r->data);
+    warn_of_short_rows(r);
+}
+
 /* A new run does not mix with an earlier one. */
 static status check_no_earlier_run(const job *j, const char *dir) {
     char newest[4096];

@@ -56,3 +56,6 @@ status job_check(const job *j);              /* everything that can be refused b
 status job_use_dir(job *j, const char *dir); /* makes it; refuses another run's checkpoints and a full disk */
 void job_close(job *j);
 void note_say(const plan *p); /* its note, as a warning */
+/* That weights are random although somebody may expect a pretrained model: a line without its end, or nothing. */
+void weights_describe(const config *c, const train_request *r, strbuf *out);
+void plan_warn(const train_request *r); /* what a plan could not look at, or a run would refuse */

@@ -41,3 +41,32 @@ bool metric_of_eval(const train_eval_report *e, const char *name, double *out) {
 #undef METRIC_EVAL
     return find_of_task(&e->metrics, name, out);
 }
+
+static size_t add_of_task(const train_metrics *m, metric_value *out, size_t n) {
+    for (int i = 0; i < m->n; i++) out[n++] = (metric_value){m->list[i].row->name, m->list[i].value};
+    ASSERT(n <= METRIC_VALUES);
+    return n;
+}
+
+size_t metrics_of_step(const train_step_report *s, metric_value out[METRIC_VALUES]) {
+    uint64_t memory_used = s->device_bytes;
+    size_t n = 0;
+#define METRIC_STEP(key, type, value, when, help) \
+    if (when) out[n++] = (metric_value){key, (double)(value)};
+#define METRIC_EVAL(...)
+#include "track/metrics.def"
+#undef METRIC_STEP
+#undef METRIC_EVAL
+    return add_of_task(&s->metrics, out, n);
+}
+
+size_t metrics_of_eval(const train_eval_report *e, metric_value out[METRIC_VALUES]) {
+    size_t n = 0;
+#define METRIC_STEP(...)
+#define METRIC_EVAL(key, type, value, when, help) \
+    if (when) out[n++] = (metric_value){key, (double)(value)};
+#include "track/metrics.def"
+#undef METRIC_STEP
+#undef METRIC_EVAL
+    return add_of_task(&e->metrics, out, n);
+}

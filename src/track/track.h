@@ -7,6 +7,7 @@
  *     TRY(track_open(&t, &(track_options){.run_dir = dir, .out = stderr}));
  *     track_step(t, &report);
  *     track_close(t); */
+#include "track/watch.h"
 #include "train/train.h"
 
 #include <jansson.h>
@@ -85,3 +86,11 @@ const metric *metric_at(size_t i); /* NULL past the end */
 /* The number that a line of metrics.jsonl would have under this key; false: it would have none. */
 bool metric_of_step(const train_step_report *s, const char *name, double *out);
 bool metric_of_eval(const train_eval_report *e, const char *name, double *out);
+/* All numbers of such a line in its order; returns how many. Names are never freed. */
+typedef struct metric_value {
+    const char *name;
+    double value;
+} metric_value;
+enum { METRIC_VALUES = 16 + METRICS_MOST };
+size_t metrics_of_step(const train_step_report *s, metric_value out[METRIC_VALUES]);
+size_t metrics_of_eval(const train_eval_report *e, metric_value out[METRIC_VALUES]);

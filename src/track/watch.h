@@ -1,5 +1,5 @@
 #pragma once
-/* watch.h - private to track: looks at the losses of a run as they come, and says when something is wrong with them.
+/* watch.h - private to track, part of its face: looks at the losses of a run as they come, and says when something is wrong with them.
  *
  *     loss_watch w = {.spikes = 4};
  *     loss_event e;

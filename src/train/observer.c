@@ -26,3 +26,12 @@ double train_epochs(const dataset *d, const plan *p, int64_t steps) {
     double rows = (double)plan_tokens_per_step(p) / (double)p->request.seq_len;
     return r.rows_per_epoch ? (double)steps * rows / (double)r.rows_per_epoch : 0;
 }
+
+const char *train_divergence_advice(const train_options *o, char *out, size_t n) {
+    char clip[64];
+    if (o->clip > 0) snprintf(clip, sizeof clip, "a smaller train.clip than %g", o->clip);
+    else snprintf(clip, sizeof clip, "train.clip=1");
+    snprintf(out, n, "try a lower train.lr than %g, a longer train.warmup than %lld steps, or %s", o->lr,
+             (long long)o->warmup, clip);
+    return out;
+}

@@ -4,9 +4,16 @@
 
 #include <stdlib.h>
 
+/* 0: rows are counted. */
+static double prompts_per_step(const train_request *r, const plan *p) {
+    return p->request.policy.on ? (double)r->train.rl.prompts / (double)r->train.rl.updates : 0;
+}
+
 status plan_view_init(plan_view *v, const train_request *r, const plan *p) {
     *v = (plan_view){.plan = p, .disk = train_disk_of(r, p), .frozen = r->frozen, .survey = r->survey};
-    if (p->request.policy.on) v->prompts_per_step = (double)r->train.rl.prompts / (double)r->train.rl.updates;
+    strbuf_init(&v->explanation);
+    plan_explain(p, &v->explanation);
+    v->prompts_per_step = prompts_per_step(r, p);
     if (r->frozen.dir) TRY(frozen_plan_bytes(r, p, v->frozen_planned));
     TRY(plan_rungs(p, v->rungs));
     if (mesh_size(&p->request.mesh, AXIS_PIPELINE) > 1) TRY(plan_stages(p, &v->stages));
@@ -16,10 +23,11 @@ status plan_view_init(plan_view *v, const train_request *r, const plan *p) {
 void plan_view_fini(plan_view *v) {
     free(v->stages);
     v->stages = NULL;
+    strbuf_fini(&v->explanation);
 }
 
 status plan_view_check(const plan_view *v) {
-    TRY(plan_check_fit(v->plan));
+    TRY(plan_check_explained(v->plan, v->explanation.text));
     return v->stages ? plan_check_stages(v->plan, v->stages) : OK;
 }
 
@@ -35,11 +43,27 @@ static void print_frozen(const plan_view *v, FILE *out) {
 }
 
 /* How often the run sees its data: of rollouts prompts are counted, else rows. */
-static double epochs_of(const plan_view *v) {
-    const plan_request *r = &v->plan->request;
-    double rows = (double)plan_tokens_per_step(v->plan) / (double)r->seq_len;
-    if (v->prompts_per_step > 0) rows = v->prompts_per_step;
-    return (double)r->run_steps * rows / (double)v->survey.rows_per_epoch;
+static double epochs_of(const plan *p, const data_survey *s, double prompts) {
+    double rows = (double)plan_tokens_per_step(p) / (double)p->request.seq_len;
+    return (double)p->request.run_steps * (prompts > 0 ? prompts : rows) / (double)s->rows_per_epoch;
+}
+
+static plan_outlook outlook(const plan *p, const data_survey *s, double prompts) {
+    if (!s->rows_per_epoch) return (plan_outlook){0};
+    return (plan_outlook){.epochs = epochs_of(p, s, prompts),
+                          .n = s->n ? s->n_trained : s->rows_per_epoch,
+                          .unit = s->n ? s->unit : "rows"};
+}
+
+plan_outlook plan_outlook_of(const train_request *r, const plan *p, const data_survey *s) {
+    return outlook(p, s, prompts_per_step(r, p));
+}
+
+static plan_outlook outlook_of(const plan_view *v) {
+    plan_outlook o = outlook(v->plan, &v->survey, v->prompts_per_step);
+    o.explanation = v->explanation.text;
+    o.stages = v->stages;
+    return o;
 }
 
 static void print_survey(const plan_view *v, FILE *out) {
@@ -55,7 +79,8 @@ static void print_survey(const plan_view *v, FILE *out) {
     strbuf_fini(&text);
     if (s->rows_per_epoch)
         fprintf(out, "%s%llu %s per epoch; %lld steps are %.4g epochs\n", indent, (unsigned long long)s->rows_per_epoch,
-                v->prompts_per_step > 0 ? "prompts" : "rows", (long long)v->plan->request.run_steps, epochs_of(v));
+                v->prompts_per_step > 0 ? "prompts" : "rows", (long long)v->plan->request.run_steps,
+                epochs_of(v->plan, s, v->prompts_per_step));
 }
 
 static json_t *survey_json(const data_survey *s) {
@@ -67,6 +92,8 @@ static json_t *survey_json(const data_survey *s) {
 }
 
 void plan_view_print(const plan_view *v, FILE *out) {
+    plan_outlook o = outlook_of(v);
+    plan_print_answer(v->plan, &o, out);
     plan_print(v->plan, out);
     print_survey(v, out);
     print_frozen(v, out);
@@ -77,6 +104,8 @@ void plan_view_print(const plan_view *v, FILE *out) {
 
 json_t *plan_view_json(const plan_view *v) {
     json_t *root = plan_json(v->plan, v->rungs);
+    plan_outlook o = outlook_of(v);
+    plan_answer_json(v->plan, &o, root);
     json_object_set_new(root, "disk", train_disk_json(&v->disk));
     if (v->frozen.dir)
         json_object_set_new(root, "frozen",

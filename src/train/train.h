@@ -230,6 +230,11 @@ typedef struct train_observer {
 } train_observer;
 /* How often a run of so many steps sees the data; 0: it is endless, or not known. */
 double train_epochs(const dataset *d, const plan *p, int64_t steps);
+/* The data in words, as lines that begin with "data"; and what is unusual about it, as warnings. */
+void train_data_print(const dataset *d, const train_request *r, const plan *p, FILE *out);
+void train_data_warn(const dataset *d, const train_request *r, const plan *p);
+/* What to try when the loss diverges, with the settings of this run; returns out. */
+const char *train_divergence_advice(const train_options *o, char *out, size_t n);
 void train_say(const train_observer *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Another model whose numbers per token a run needs: they are computed before its memory is opened and kept in run_dir, by a
@@ -359,7 +364,10 @@ typedef struct plan_view {
     uint64_t frozen_planned[TIER_COUNT]; /* what its program takes, before that of the plan is opened */
     plan_rung rungs[PLAN_RUNGS];
     plan_stage *stages; /* NULL: no pipeline */
+    strbuf explanation; /* why it does not fit, and what would */
 } plan_view;
+/* The facts of its run that the first line of a plan needs; survey: of the data. */
+plan_outlook plan_outlook_of(const train_request *r, const plan *p, const data_survey *survey);
 status plan_view_init(plan_view *v, const train_request *r, const plan *p);
 void plan_view_fini(plan_view *v);
 status plan_view_check(const plan_view *v); /* ERR_FIT where the plan, or a stage beside it, has no room */

@@ -124,6 +124,11 @@ static void null_is_refused_everywhere(void **state) {
     REFUSED(ralo_trainer_param_hash(NULL, &n), RALO_ERROR_INPUT, "'t'");
     assert_int_equal(ralo_trainer_steps_left(NULL), 0);
     assert_null(ralo_trainer_plan(NULL));
+    assert_null(ralo_trainer_data_text(NULL));
+    REFUSED(ralo_trainer_data(NULL, &(ralo_data){0}), RALO_ERROR_INPUT, "'t'");
+    REFUSED(ralo_trainer_on_metrics(NULL, NULL, NULL), RALO_ERROR_INPUT, "'t'");
+    REFUSED(ralo_trainer_on_sample(NULL, NULL, NULL), RALO_ERROR_INPUT, "'t'");
+    REFUSED(ralo_trainer_sample(NULL), RALO_ERROR_INPUT, "'t'");
     REFUSED(ralo_tokenizer_open(&none, NULL), RALO_ERROR_INPUT, "'name'");
     assert_null(none);
     REFUSED(ralo_tokenizer_encode(k, NULL, 1, &tokens, &count), RALO_ERROR_INPUT, "'text'");
@@ -395,17 +400,10 @@ static void text_comes_back_from_tokens(void **state) {
 
 /* ---- generation -------------------------------------------------------------------------------------------------- */
 
-/* A tiny model that was trained a little, as a directory. */
 static char *model_dir(void) {
     char *dir = training_dir(), path[600];
-    ralo_settings *s = settings_of(PAIRS(TINY, "train.steps", "20", "train.lr", "0.01"));
-    ralo_trainer *t;
     snprintf(path, sizeof path, "%s/model", dir);
-    must(ralo_trainer_open(&t, s));
-    run_to_end(t, NULL);
-    must(ralo_trainer_export(t, path, NULL));
-    ralo_trainer_close(t);
-    ralo_settings_free(s);
+    export_trained(path);
     return dir;
 }
 

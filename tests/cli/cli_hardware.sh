@@ -55,6 +55,31 @@ grep -q 'does not fit' err && grep -q ' fits' err || fail "the tables do not say
 holds 'r["predicted_step_ms"] > 0 and r["step_ms"] > 0'
 grep -q '^time      a step took .* predicted (.* ms) for cpu-2' err || fail "train does not compare: $(tail -n 3 err)"
 
+# The first line is the answer: what it says stands in the plan, and a change that it names is at least as fast as it says.
+python3 -c '
+import json
+for i in range(710):
+    print(json.dumps({"prompt": "a" * (i % 50 + 3), "completion": "b" * (i * 7 % 150 + 3)}))' >records.jsonl
+big=(--preset llama3-8b --hardware rtx-4090 --set data.source=records.jsonl --set data.tokenizer=byte --set train.micro_batch=16)
+"$RALO" plan "${big[@]}" --set precision=bf16 --set train.epochs=3 --json >out 2>err || fail "answer: $(tail -n 1 err)"
+grep -q "^$(python3 -c 'import json; print(json.load(open("out"))["answer"])')\$" <(sed -n '/^Fits/p' err) || fail "the answer as JSON is another"
+head -n 1 err | grep -q 'Fits: [0-9.]* of 23.0 GiB on the GPU, [0-9.]* of 128.0 GiB of host RAM (assumed). Predicted [0-9,]* tokens/s; 3 epochs of [0-9]* records in ' ||
+    fail "answer: $(head -n 1 err)"
+holds 'r["limits"] == {"device": 23 << 30, "host": 128 << 30, "together": None, "host_assumed": True}'
+holds 'abs(r["run"]["epochs"] - 3) < 0.1 and r["run"]["per_epoch"] <= r["data"]["n"] == 710 and r["run"]["unit"] == "records"'
+holds 'abs(r["run"]["seconds"] - r["run"]["steps"] * r["step_ms"] / 1e3) < 1e-6 and r["fits"]'
+holds 'r["faster"]["settings"] == "precision=bf16_sr" and r["faster"]["at_most"] and r["faster"]["step_ms"] < 0.95 * r["step_ms"]'
+bound=$(python3 -c 'import json; print(json.load(open("out"))["faster"]["step_ms"])')
+"$RALO" plan "${big[@]}" --set precision=bf16_sr --json >out 2>err || fail "the faster one: $(tail -n 1 err)"
+holds "r['fits'] and r['step_ms'] <= 1.0001 * $bound"
+"$RALO" plan --preset gpt2 --hardware rtx-4090 --set memory.strategy=manual --set train.micro_batch=2 --set train.accumulation=8 --json >out 2>err
+holds 'r["faster"]["settings"] == "train.micro_batch=8, train.accumulation=2" and not r["faster"]["at_most"]'
+bound=$(python3 -c 'import json; print(json.load(open("out"))["faster"]["step_ms"])')
+"$RALO" plan --preset gpt2 --hardware rtx-4090 --set memory.strategy=manual --set train.micro_batch=8 --set train.accumulation=2 --json >out 2>err
+holds "abs(r['step_ms'] - $bound) < 1e-9"
+check 3 -- plan --preset gpt2 --hardware rtx-4090 --set memory.device=2G --set memory.strategy=manual
+head -n 1 out | grep -q '^Does not fit: it needs .* GiB, memory.device is 2.0 GiB. Fits with: --set ' || fail "answer: $(head -n 1 out)"
+
 # 8 bits are emulated on a processor: said once by the plan and once by the run.
 fp8=(--preset test-qwen3 --set run.device=cpu --set precision=fp8)
 check 0 -- plan "${fp8[@]}" --json

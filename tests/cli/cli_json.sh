@@ -23,6 +23,7 @@ collect plan plan --longest $few
 collect plan plan --longest $few --set memory.device=8K
 collect plan plan --profile $few --limit 64M
 collect plan plan $few --set parallel.pipeline=2 --set parallel.sequence=2 --set train.accumulation=4
+collect plan plan --preset gpt2 --hardware rtx-4090 --set memory.strategy=manual --set train.micro_batch=2 --set train.accumulation=8 # faster
 collect plan plan $few --set train.sample_every=2
 collect plan plan $few --set train.task=rloo
 printf '{"prompt": "2+2=", "completion": "4"}\n{"prompt": "2+3=", "completion": "5"}\n' >sums.jsonl

@@ -39,3 +39,14 @@ static inline uint64_t run_to_end(ralo_trainer *t, ralo_step *last) {
     must(ralo_trainer_param_hash(t, &hash));
     return hash;
 }
+
+/* A tiny model that was trained a little, as a directory. */
+static inline void export_trained(const char *path) {
+    ralo_settings *s = settings_of(PAIRS(TINY, "train.steps", "20", "train.lr", "0.01"));
+    ralo_trainer *t;
+    must(ralo_trainer_open(&t, s));
+    run_to_end(t, NULL);
+    must(ralo_trainer_export(t, path, NULL));
+    ralo_trainer_close(t);
+    ralo_settings_free(s);
+}
