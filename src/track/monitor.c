@@ -104,13 +104,14 @@ static void write_run(monitor *m, const char *state, bool ended, const char *err
     if (m->rank != 0 || m->run_failed) return;
     double epochs = train_epochs(m->options.data, m->options.plan, r->train.steps);
     json_t *root =
-        json_pack("{s:i, s:s, s:o, s:o, s:o, s:o, s:I, s:i, s:f, s:o, s:s, s:o, s:I, s:I, s:o, s:o}", "version", 1,
+        json_pack("{s:i, s:s, s:o, s:o, s:o, s:o, s:I, s:i, s:f, s:o, s:s, s:o, s:I, s:I, s:o, s:o, s:i}", "version", 1,
                   "ralo", m->options.version, "task", name_json(task_name(r->task ? r->task : task_of(TASK_SFT))),
                   "model", name_json(r->plan.model.name), "data", name_json(r->data.source), "host", name_json(m->host),
                   "pid", (json_int_t)getpid(), "world", m->world, "started", m->started_s, "ended",
                   ended ? json_real(now_s()) : json_null(), "state", state, "error", name_json(error), "step",
                   (json_int_t)atomic_load_explicit(&m->step, memory_order_relaxed), "steps", (json_int_t)r->train.steps,
-                  "epochs", epochs > 0 ? json_real(epochs) : json_null(), "records", records_json(r, m->options.data));
+                  "epochs", epochs > 0 ? json_real(epochs) : json_null(), "records", records_json(r, m->options.data),
+                  "restarts", m->options.restarts);
     if (write_json(m, "run.json", root) == OK) return;
     m->run_failed = true;
     give_up(m, "other programs will not see the state of this run");
@@ -121,7 +122,8 @@ static void write_run(monitor *m, const char *state, bool ended, const char *err
 static void write_plan(const monitor *m) {
     plan_view view;
     status rc = plan_view_init(&view, m->options.request, m->options.plan);
-    if (!view.survey.n && m->options.data) dataset_survey(m->options.data, &view.survey); /* it was not needed to choose rows */
+    if (!view.survey.n && m->options.data)
+        dataset_survey(m->options.data, &view.survey); /* it was not needed to choose rows */
     if (rc == OK) rc = write_json(m, "plan.json", plan_view_json(&view));
     if (rc != OK) give_up(m, "the run directory has no plan.json");
     plan_view_fini(&view);
