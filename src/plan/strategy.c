@@ -296,6 +296,7 @@ void plan_best_offer(plan_best *k, const plan_candidate *c, plan *p) {
 static status evaluate_and_keep(search *s, plan_candidate *c) {
     plan p;
     bool whole;
+    if (s->r->on_candidate) s->r->on_candidate();
     TRY(evaluate(s->r, c, &p, &whole));
     if (whole) plan_best_offer(&s->best, c, &p);
     return OK;
