@@ -52,6 +52,7 @@ typedef struct command_line {
     const char *plot;                     /* runs: metric to draw */
     const char *live_listen, *live_token; /* of the live page; NULL: default */
     int ranks;                            /* ranks to start here; 0: those that a launcher started, or one */
+    int restarts, min_ranks;              /* after a death; min_ranks 0: as many ranks as before */
     int world;                            /* ranks to plan for; 0: not given */
     bool given[MAX_FLAGS];                /* by row of commands.def */
     int argc;                             /* as it was typed, the command first */

@@ -1,6 +1,7 @@
 /* command_plan.c - ralo plan: compile and show, allocate nothing. */
 #include "cli/longest.h"
 #include "cli/output.h"
+#include "cli/planning.h"
 #include "cli/profile.h"
 
 #include <malloc.h>
@@ -37,12 +38,18 @@ static status show_world(const command_line *l, const plan_request *from) {
     if (!config_was_given(&l->config, "precision")) r.choice.precision = PRECISION_BF16;
     if (!l->hardware && !l->config.memory.device)
         r.device_limit = r.together_limit = 0; /* this machine's memory says nothing about theirs */
-    TRY(plan_world_compile(&w, &r, l->world));
+    status rc = plan_world_compile(&w, &r, l->world);
+    planning_hide();
+    if (rc != OK) return rc;
     FILE *out = report_stream(l->json);
     plan p; /* what `train` would do on as many ranks */
-    TRY(plan_choose(&p, &r));
+    rc = plan_choose(&p, &r);
+    planning_hide();
+    if (rc != OK) return rc;
     json_t *chosen = plan_json(&p, NULL);
-    status rc = show_chosen(&p, &w, out, chosen);
+    rc = show_chosen(&p, &w, out, chosen);
+    if (rc == OK) planning_print_launch(l, &p, out);
+    fflush(out);
     plan_close(&p);
     if (rc != OK) {
         json_decref(chosen);
@@ -71,6 +78,7 @@ static status show(const command_line *l, const train_request *r, const plan *p,
     if (l->profile) profile_print(sizes, out);
     TRY_GOTO(rc, plan_view_init(&view, r, p), done);
     plan_view_print(&view, out);
+    planning_print_launch(l, p, out);
     fflush(out); /* lines on stderr then follow it */
     note_say(p);
     if (l->timeline) /* also if it does not fit: there it is needed most */
@@ -118,6 +126,15 @@ static void keep_freed_memory(void) {
     mallopt(M_MMAP_THRESHOLD, BLOCK_BYTES);
 }
 
+/* --hardware h100x8 means those eight, unless parallel.* says how many or a single plan is asked for. */
+static void use_named_count(command_line *l) {
+    bool single = l->longest || l->profile || l->timeline || l->program || l->dry_run;
+    int64_t n = l->hardware ? hardware_named_count(l->hardware) : 0;
+    if (l->world || n < 2 || l->config.parallel.size[AXIS_DATA]) return;
+    if (!single) l->world = (int)n;
+    else if (!l->dry_run) log_info("planned for one of the %lld devices of %s", (long long)n, l->hardware);
+}
+
 status command_plan(command_line *l) {
     train_request r;
     hardware machine;
@@ -125,6 +142,7 @@ status command_plan(command_line *l) {
     profile sizes = {0};
     plan p = {0};
     keep_freed_memory();
+    use_named_count(l);
     if ((l->timeline || l->longest || l->profile) && l->world)
         return ERR(ERR_INPUT, "plan: --%s needs a single plan, --world %d compares many; leave one out",
                    l->timeline  ? "timeline"
@@ -145,10 +163,13 @@ status command_plan(command_line *l) {
     plan_warn(&r);
     r.plan.hardware = &machine;
     r.plan.compare = true;
+    r.plan.on_candidate = planning_show;
     r.plan.shorten = !l->program && !l->timeline; /* what is shown op by op is shown whole */
     if (l->world) return show_world(l, &r.plan);
-    TRY_GOTO(rc, plan_choose(&p, &r.plan), done);
-    plan_find_faster(&p);
+    rc = plan_choose(&p, &r.plan);
+    if (rc == OK) plan_find_faster(&p);
+    planning_hide();
+    if (rc != OK) goto done;
     rc = show(l, &r, &p, &row, &sizes);
     plan_close(&p);
 done:

@@ -1,8 +1,10 @@
 /* command_train.c - ralo train: plan, show, run, report. */
 #define _GNU_SOURCE 1 /* program_invocation_name */
 #include "cli/cli.h"
+#include "cli/notes.h"
 #include "cli/ranks.h"
 #include "cli/record_text.h"
+#include "cli/restarts.h"
 #include "cli/train_report.h"
 #include "live/live.h"
 #include "measure/measure.h"
@@ -284,6 +286,7 @@ static status run(command_line *l, job *j, const char *run_dir, bool *began) {
                                                        .data = j->data,
                                                        .version = RALO_VERSION,
                                                        .track = observed.t,
+                                                       .restarts = MAX(notes_restart(), 0),
                                                        .has_memory = c->track.monitor});
     rc = train_run(r, p, j->data, &observer, &result);
     if (speaks) track_sync(observed.t); /* a run that has ended has all of its metrics */
@@ -357,6 +360,9 @@ static status train(command_line *l, comm **mesh) {
          began = false; /* with ranks, others may write to it */
     rc = job_use_dir(&j, run_dir);
     if (ranks) ranks_use_dir(run_dir);
+    if (rc == OK && (!ranks || comm_rank(ranks) == 0))
+        notes_add_beginning(&j.plan.request.mesh, j.plan.request.choice.micro_batch, j.plan.request.choice.accumulation,
+                            run_dir);
     if (rc == OK) rc = run(l, &j, run_dir, &began);
     if (is_new && !began) remove_unused(run_dir);
 done:
@@ -384,6 +390,7 @@ status command_train(command_line *l) {
     else if (l->live_token) return ERR(ERR_INPUT, "train: --live-token needs --live");
     track_sinks sinks = sinks_of(c);
     TRY(track_sinks_check(&sinks));
+    TRY(restarts_check(l));
     if (ranks_wanted(l)) return ranks_launch(l);
     catch_signal_of_mpirun();
     ranks_catch_launcher();

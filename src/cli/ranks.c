@@ -5,6 +5,8 @@
  * ranks within a second, too soon for a checkpoint; but it forwards SIGUSR1 to all of them. So mpirun gets a process
  * group of its own, which the terminal's Ctrl-C does not reach, and SIGUSR1 from here; a second Ctrl-C ends it.
  *
+ * --restarts starts them again after a death (restarts.c).
+ *
  * If mpirun is killed, its ranks become children of the supervisor, which reports it and waits for them: the ranks see
  * it too, but their output went through mpirun.
  *
@@ -12,6 +14,8 @@
  * others while this one computes. If stderr may be lost, the cause also goes to errors.txt of the run directory. */
 #define _GNU_SOURCE
 #include "cli/ranks.h"
+#include "cli/notes.h"
+#include "cli/restarts.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -135,28 +139,46 @@ static void kill_children(void) {
     if (f) fclose(f);
 }
 
-/* mpirun was killed by a signal: its ranks, now children of this process (PR_SET_CHILD_SUBREAPER), notice it and
- * end. */
-static void wait_for_orphaned_ranks(pid_t pid, int number) {
+/* Ranks that mpirun left behind are children of this process by now (PR_SET_CHILD_SUBREAPER): they notice that it is gone, and end. */
+static void wait_for_orphaned_ranks(void) {
     enum { END_S = 10, LOOK_MS = 20 };
-    fprintf(stderr,
-            "error: mpirun (pid %d) was killed by signal %d (%s), and its ranks end with it; continue from the newest "
-            "checkpoint with --resume auto. The ranks' own messages are in errors.txt of run.dir\n",
-            (int)pid, number, strsignal(number));
     for (int ms = 0; waitpid(-1, NULL, WNOHANG) >= 0; ms += LOOK_MS) { /* until there is no child */
         if (ms > END_S * 1000) kill_children();
         nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000L}, NULL);
     }
 }
 
-status ranks_launch(const command_line *l) {
+static void say_launcher_died(pid_t pid, int number) {
+    fprintf(stderr,
+            "error: mpirun (pid %d) was killed by signal %d (%s), and its ranks end with it; continue from the newest "
+            "checkpoint with --resume auto. The ranks' own messages are in errors.txt of run.dir\n",
+            (int)pid, number, strsignal(number));
+}
+
+static void wait_for_mpirun(pid_t child, ranks_end *out) {
+    int state = 0;
+    while (waitpid(child, &state, 0) < 0)
+        if (errno != EINTR) break;
+    alarm(0);
+    mpirun_pid = 0; /* the pid may be reused from here on */
+    error_clear();  /* the ranks have reported the error */
+    out->launcher_died = WIFSIGNALED(state) && WTERMSIG(state) != SIGUSR1;
+    if (out->launcher_died) say_launcher_died(child, WTERMSIG(state));
+    wait_for_orphaned_ranks();
+    out->signal = WIFEXITED(state) && WEXITSTATUS(state) > 128 ? WEXITSTATUS(state) - 128 : 0;
+    out->code = status_of_exit(state);
+}
+
+bool ranks_were_interrupted(void) { return n_interrupts > 0; }
+
+status ranks_start(int n_ranks, int n_arguments, char *const *arguments, ranks_end *out) {
     enum { OWN_ARGUMENTS = 24 };
     char program[4096], count[16], map[32];
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     if (length < 0) return ERR(ERR_IO, "read /proc/self/exe: %s", strerror(errno));
     program[length] = 0;
-    snprintf(count, sizeof count, "%d", l->ranks);
-    const char **argv = mem_alloc((size_t)(OWN_ARGUMENTS + l->argc) * sizeof *argv);
+    snprintf(count, sizeof count, "%d", n_ranks);
+    const char **argv = mem_alloc((size_t)(OWN_ARGUMENTS + n_arguments) * sizeof *argv);
     int n = 0;
     argv[n++] = "mpirun";
     argv[n++] = "--quiet";
@@ -170,10 +192,10 @@ status ranks_launch(const command_line *l) {
     argv[n++] = "--mca";
     argv[n++] = "btl_vader_single_copy_mechanism";
     argv[n++] = "none";
-    add_binding(argv, &n, l->ranks, map, sizeof map);
+    add_binding(argv, &n, n_ranks, map, sizeof map);
     argv[n++] = program;
     ASSERT(n < OWN_ARGUMENTS);
-    for (int i = 0; i < l->argc; i++) argv[n++] = l->argv[i];
+    for (int i = 0; i < n_arguments; i++) argv[n++] = arguments[i];
 
     struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART}, again = a;
     again.sa_handler = ask_for_stop;
@@ -186,14 +208,16 @@ status ranks_launch(const command_line *l) {
     if (child < 0) return ERR(ERR_IO, "start mpirun: %s", strerror(errno));
     snprintf(mpirun_children, sizeof mpirun_children, "/proc/%d/task/%d/children", (int)child, (int)child);
     mpirun_pid = child;
-    int state = 0;
-    while (waitpid(child, &state, 0) < 0)
-        if (errno != EINTR) return ERR(ERR_IO, "wait for mpirun: %s", strerror(errno));
-    alarm(0);
-    mpirun_pid = 0; /* the pid may be reused from here on */
-    error_clear();  /* the ranks have reported the error */
-    if (WIFSIGNALED(state) && WTERMSIG(state) != SIGUSR1) wait_for_orphaned_ranks(child, WTERMSIG(state));
-    return status_of_exit(state);
+    n_asked = 0;
+    wait_for_mpirun(child, out);
+    return OK;
+}
+
+status ranks_launch(const command_line *l) {
+    ranks_end end;
+    if (l->restarts) return restarts_run(l);
+    TRY(ranks_start(l->ranks, l->argc, l->argv, &end));
+    return end.code;
 }
 
 /* ---- being one -------------------------------------------------------------------------------------------------------- */
@@ -239,6 +263,7 @@ static void on_failure(void *context, status code, const char *cause) {
     (void)context;
     char before[48];
     snprintf(before, sizeof before, "rank %d ends: ", this_rank);
+    if (atomic_load(&mesh_open)) notes_add_end(atomic_load(&mesh_open));
     if (!atomic_flag_test_and_set(&cause_printed)) print_error(code, before, cause);
 }
 
@@ -339,6 +364,7 @@ status ranks_close(comm *ranks, status rc) {
         error_take(&own);
         comm_fail(ranks, rc, own.message);
         rc = comm_check(ranks);
+        notes_add_end(ranks);
         error_take(&first);
         report_end(&own, &first);
     }

@@ -8,6 +8,14 @@
 bool ranks_wanted(const command_line *l);
 /* Starts them with mpirun, waits, and returns their status; the ranks have printed the cause. */
 status ranks_launch(const command_line *l);
+/* Starts n_ranks with mpirun, once, and waits for their end. arguments: of ralo, the command first. */
+typedef struct ranks_end {
+    status code;
+    int signal;         /* that ended a rank, as far as mpirun tells; 0: none */
+    bool launcher_died; /* mpirun was killed */
+} ranks_end;
+status ranks_start(int n_ranks, int n_arguments, char *const *arguments, ranks_end *out);
+bool ranks_were_interrupted(void); /* Ctrl-C, SIGTERM or a closed terminal asked for a stop */
 /* Handles the signals that ask a run, or the process that started its ranks, to stop: Ctrl-C, SIGTERM, and a closed
  * terminal, unless nohup ignores that. */
 void ranks_catch_stop(const struct sigaction *action);

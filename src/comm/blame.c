@@ -77,7 +77,7 @@ static void report_timeout(comm *c, const comm_wait *w, int late, const char *ch
                                      : "keeps the others waiting: it has not reached its next collective",
                  me, c->options.timeout_s, w->what, chain);
     }
-    comm_cause_set(c, c->rank, ERR_RUN, text);
+    comm_cause_set_lost(c, c->rank, late >= 0 ? late : c->rank, text);
 }
 
 /* This process has just been continued after a stop: its watcher has not run yet. */

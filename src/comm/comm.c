@@ -27,15 +27,29 @@ cause *comm_cause(const comm *c) { return c->node.page ? &c->node.page->cause : 
 
 bool comm_failed(const comm *c) { return atomic_load(&comm_cause(c)->state) != CAUSE_NONE; }
 
-void comm_cause_set(comm *c, int rank, status code, const char *text) {
+static void cause_write(comm *c, int rank, status code, int lost, const char *text) {
     cause *x = comm_cause(c);
     uint32_t none = CAUSE_NONE;
     if (!atomic_compare_exchange_strong(&x->state, &none, CAUSE_WRITING)) return;
     x->rank = rank;
     x->code = code;
+    x->lost = lost;
     snprintf(x->text, sizeof x->text, "%s", text);
     atomic_store(&x->state, CAUSE_WRITTEN);
     if (c->transport && rank != CAUSE_OF_OTHER_NODE && rank != CAUSE_OF_OTHER_LAUNCHER) alerts_send_cause(c, x);
+}
+
+void comm_cause_set(comm *c, int rank, status code, const char *text) { cause_write(c, rank, code, LOST_NONE, text); }
+void comm_cause_set_lost(comm *c, int rank, int lost, const char *text) { cause_write(c, rank, ERR_RUN, lost, text); }
+
+bool comm_lost_rank(const comm *c, int *rank, int64_t *step) {
+    const cause *x = comm_cause(c);
+    uint32_t state = atomic_load(&x->state);
+    rank_state own = {0};
+    if (c->node.page) state_get(c, c->rank, &own);
+    *step = own.step;
+    *rank = state == CAUSE_WRITTEN && x->lost >= 0 ? x->lost : -1;
+    return state == CAUSE_WRITING || (state == CAUSE_WRITTEN && x->lost != LOST_NONE);
 }
 
 bool comm_launcher_is_gone(const comm *c) {

@@ -135,6 +135,9 @@ status comm_links_end(comm *c);
 /* Tells the mesh that this rank failed, unless another failed first. From any thread. */
 void comm_fail(comm *c, status code, const char *message);
 status comm_check(comm *c);                /* OK, or the first cause */
+/* Did a rank die, or does one no longer respond, so that the same run started again may get further? false: a rank has reported an
+ * error, or nothing has failed. rank: which; -1: the launcher, or not known. step: the one that this rank had begun. */
+bool comm_lost_rank(const comm *c, int *rank, int64_t *step);
 bool comm_launcher_is_gone(const comm *c); /* the launcher died, so output of this process may be lost */
 /* The launcher sent SIGTERM, as it does when a rank has died: the open mesh finds out which. Safe in a signal
  * handler. */

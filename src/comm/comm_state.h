@@ -22,8 +22,10 @@ typedef struct cause {
     _Atomic uint32_t state;
     int32_t rank; /* or one of cause_origin */
     int32_t code;
+    int32_t lost; /* the rank that died or does not respond, or one of cause_lost */
     char text[CAUSE_BYTES];
 } cause;
+enum cause_lost { LOST_NONE = -1, LOST_LAUNCHER = -2 };
 /* Another node told it; the launcher of this node is gone; another node told that of its own. */
 enum cause_origin { CAUSE_OF_OTHER_NODE = -1, CAUSE_OF_LAUNCHER = -2, CAUSE_OF_OTHER_LAUNCHER = -3 };
 
@@ -205,6 +207,8 @@ bool comm_failed(const comm *c);
 /* Records the first cause and sends it to the other nodes, unless there is one. rank: whose it is, or one of
  * cause_origin. */
 void comm_cause_set(comm *c, int rank, status code, const char *text);
+/* The same where a rank, or the launcher, died or does not respond. */
+void comm_cause_set_lost(comm *c, int rank, int lost, const char *text);
 
 /* states.c */
 void state_note_exchange(comm *c, uint32_t exchanging, const char *tensor); /* op kind + 1; 0: it is over */

@@ -31,7 +31,7 @@ static void check_rank(comm *c, int local) {
              "%s died: it was killed or crashed (see its own messages above, if any; the kernel's log shows whether "
              "memory ran out)",
              comm_describe(c, c->node.ranks[local], where, sizeof where));
-    comm_cause_set(c, c->node.ranks[local], ERR_RUN, text);
+    comm_cause_set_lost(c, c->node.ranks[local], c->node.ranks[local], text);
 }
 
 static void check_launcher(comm *c) {
@@ -39,7 +39,7 @@ static void check_launcher(comm *c) {
     if (c->launcher == 0 || getppid() == c->launcher) return;
     snprintf(text, sizeof text, "%s (pid %d on %s), which started the ranks, is gone: it was killed or crashed",
              c->launcher_name, c->launcher, c->hosts[c->rank]);
-    comm_cause_set(c, CAUSE_OF_LAUNCHER, ERR_RUN, text);
+    comm_cause_set_lost(c, CAUSE_OF_LAUNCHER, LOST_LAUNCHER, text);
     c->transport->orphaned();
     c->launcher = 0;
 }
@@ -62,11 +62,11 @@ static void report_missing(comm *c, int missing) {
     if (just_woke && (double)c->stopped_ns * 1e-9 >= c->options.timeout_s) {
         snprintf(text, sizeof text, "%s was stopped for %.0f s, and the others have ended without it",
                  state_name(c, c->rank, where, sizeof where), (double)c->stopped_ns * 1e-9);
-        comm_cause_set(c, c->rank, ERR_RUN, text);
+        comm_cause_set_lost(c, c->rank, c->rank, text);
     } else {
         snprintf(text, sizeof text, "%s died, or its machine is unreachable: no rank there responds",
                  comm_describe(c, missing, where, sizeof where));
-        comm_cause_set(c, missing, ERR_RUN, text);
+        comm_cause_set_lost(c, missing, missing, text);
     }
 }
 

@@ -158,11 +158,16 @@ static void list_builtin(strbuf *out) {
 
 static status unknown_name(const char *where, const char *name) {
     strbuf names;
+    str_nearest nearest = {.wanted = name};
+    char guess[96] = "";
+    for (size_t i = 0; hardware_at(i); i++) str_nearest_try(&nearest, hardware_at(i)->name);
+    if (*nearest.name) snprintf(guess, sizeof guess, " did you mean '%.60s'?", nearest.name);
     strbuf_init(&names);
     list_builtin(&names);
-    status rc = ERR(
-        ERR_INPUT, "%s: hardware '%.100s' is not known; expected one of: %s (append x8 for nodes of eight)%s", where,
-        name, names.text, strcmp(where, "--hardware") == 0 ? ", or the path of a description file (*.yaml)" : "");
+    status rc =
+        ERR(ERR_INPUT, "%s: hardware '%.100s' is not known;%s expected one of: %s (append x8 for nodes of eight)%s",
+            where, name, guess, names.text,
+            strcmp(where, "--hardware") == 0 ? ", or the path of a description file (*.yaml)" : "");
     strbuf_fini(&names);
     return rc;
 }
@@ -234,10 +239,17 @@ static bool looks_like_path(const char *s) {
 
 enum { DEVICES_MOST = 4096 }; /* of a node, as hardware.def has it */
 
-/* "h100x8": nodes of eight h100. The name is cut off before the x. */
+/* "8xh100" and "h100x8": eight of them. The name alone goes to `name`. */
 static bool split_count(const char *text, char *name, size_t n, int64_t *count) {
     const char *x = strrchr(text, 'x');
     char *end;
+    *count = strtoll(text, &end, 10); /* 8xh100, "8 x H100" */
+    end += strspn(end, " ");
+    if (isdigit((unsigned char)text[0]) && (*end == 'x' || *end == 'X' || *end == '*') && end[1]) {
+        if (*count < 1 || *count > DEVICES_MOST || strlen(end + 1) >= n) return false;
+        snprintf(name, n, "%s", end + 1 + strspn(end + 1, " "));
+        return true;
+    }
     if (!x || x == text || (size_t)(x - text) >= n || !isdigit((unsigned char)x[1])) return false;
     *count = strtoll(x + 1, &end, 10);
     if (*end || *count < 1 || *count > DEVICES_MOST) return false;
@@ -245,18 +257,64 @@ static bool split_count(const char *text, char *name, size_t n, int64_t *count) 
     return true;
 }
 
+/* "NVIDIA H100-80GB" and "h100" become the same: small letters without separators, makers, packages and the unit of memory. */
+static void plain_name(const char *name, char *out, size_t n) {
+    static const char *const words[] = {"nvidia", "geforce", "tesla", "apple", "amd", "instinct", "hbm2e", "hbm3e",
+                                        "hbm3",   "sxm4",    "sxm5",  "sxm6",  "sxm", "pcie",     "gb"};
+    size_t length = 0;
+    for (const char *c = name; *c && length + 1 < n;) {
+        const char *left_out = NULL;
+        bool begins = c == name || !isalnum((unsigned char)c[-1]) || isdigit((unsigned char)c[-1]);
+        for (size_t i = 0; i < ARRAY_LENGTH(words) && begins && !left_out; i++) {
+            size_t k = strlen(words[i]);
+            if (strncasecmp(c, words[i], k) == 0 && !isalpha((unsigned char)c[k]) &&
+                !(c == name && isdigit((unsigned char)c[k])))
+                left_out = c + k;
+        }
+        if (left_out) c = left_out;
+        else if (isalnum((unsigned char)*c)) out[length++] = (char)tolower((unsigned char)*c++);
+        else c++;
+    }
+    out[length] = 0;
+}
+
+/* A built-in machine by what people call it; NULL: it is not known. */
+static const hardware *find_called(const char *called) {
+    static const char *const others[][2] = {{"4090", "rtx-4090"},      {"5090", "rtx-5090"}, {"3090", "rtx-3090"},
+                                            {"rtx409024", "rtx-4090"}, {"h10080", "h100"},   {"h200141", "h200"},
+                                            {"b200180", "b200"},       {"b200192", "b200"},  {"gb200186", "gb200"},
+                                            {"gb200nvl72", "gb200"},   {"l40s48", "l40s"},   {"mi300x192", "mi300x"},
+                                            {"m4max", "apple-m4-max"}};
+    char plain[64], known[64];
+    plain_name(called, plain, sizeof plain);
+    for (size_t i = 0; hardware_at(i); i++) {
+        plain_name(hardware_at(i)->name, known, sizeof known);
+        if (strcmp(plain, known) == 0) return hardware_at(i);
+    }
+    for (size_t i = 0; i < ARRAY_LENGTH(others); i++)
+        if (strcmp(plain, others[i][0]) == 0) return find_builtin(others[i][1]);
+    return NULL;
+}
+
+int64_t hardware_named_count(const char *name_or_path) {
+    char name[64];
+    int64_t count;
+    if (looks_like_path(name_or_path) || find_called(name_or_path)) return 0;
+    return split_count(name_or_path, name, sizeof name, &count) && find_called(name) ? count : 0;
+}
+
 status hardware_load(hardware *out, const char *name_or_path) {
     char name[sizeof out->name];
     int64_t count;
     if (looks_like_path(name_or_path)) return hardware_read_file(out, name_or_path);
-    const hardware *h = find_builtin(name_or_path);
+    const hardware *h = find_called(name_or_path);
     bool counted = !h && split_count(name_or_path, name, sizeof name, &count);
-    if (counted) h = find_builtin(name);
+    if (counted) h = find_called(name);
     if (!h) return unknown_name("--hardware", name_or_path);
     *out = *h;
     if (counted) {
         out->devices_per_node = count;
-        snprintf(out->name, sizeof out->name, "%s", name_or_path);
+        snprintf(out->name, sizeof out->name, "%.50sx%lld", h->name, (long long)count);
     }
     return OK;
 }

@@ -31,9 +31,10 @@ typedef struct hardware {
 } hardware;
 
 const hardware *hardware_at(size_t i); /* built in; NULL at the end */
-/* A built-in name, perhaps with the devices of a node after it ("h100x8"), or a file when there is a '/' or a '.yaml' /
+/* A built-in name or what people call it ("4090", "H100-80GB"), perhaps with the devices of a node ("h100x8", "8xh100"), or a file when there is a '/' or a '.yaml' /
  * '.yml' / '.json' in it. Unknown names: ERR_INPUT with the list; files are checked key by key. */
 status hardware_load(hardware *out, const char *name_or_path);
+int64_t hardware_named_count(const char *name_or_path); /* the devices that such a name counts; 0: none, or a file */
 status hardware_read_file(hardware *out, const char *path);
 status hardware_write_file(const hardware *h, const char *path); /* whole or not at all */
 void hardware_write(const hardware *h, FILE *out);               /* the same text */

@@ -64,8 +64,8 @@ typedef struct plan_request {
     policy_options policy;         /* on: the loss of completions with advantages */
     reference_kind reference;      /* what either is compared with */
     selection_options selection;   /* kind not none: tokens are selected by comparing with the reference */
-    bool no_training;            /* evaluation only: parameters and one forward */
-    int64_t rollout;             /* policy: completions that this rank generates for a step */
+    bool no_training;              /* evaluation only: parameters and one forward */
+    int64_t rollout;               /* policy: completions that this rank generates for a step */
     bool baseline;               /* policy: rl.baseline_memory, which set micro_batch, logits_chunk_bytes and manual */
     generation_shape generation; /* slots > 0: generation; unless beside_training, fields about training are ignored */
     int64_t logits_chunk_bytes;  /* largest bytes of logits at once; 0 = chosen from the vocabulary */
@@ -81,6 +81,7 @@ typedef struct plan_request {
     uint64_t state_copies;    /* copies of params and states on the host (background checkpoints) */
     const hardware *hardware; /* the machine whose time is predicted, borrowed; NULL: no prediction */
     int64_t run_steps;        /* steps of the run, whose time is predicted too; 0: there is no such run */
+    void (*on_candidate)(void); /* before each candidate of a search, for a sign of life; NULL: nobody waits */
 } plan_request;
 bool plan_generates(const plan_request *r); /* and does nothing else */
 bool plan_samples(const plan_request *r);   /* training and generation in one program */

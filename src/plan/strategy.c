@@ -296,6 +296,7 @@ void plan_best_offer(plan_best *k, const plan_candidate *c, plan *p) {
 static status evaluate_and_keep(search *s, plan_candidate *c) {
     plan p;
     bool whole;
+    if (s->r->on_candidate) s->r->on_candidate();
     TRY(evaluate(s->r, c, &p, &whole));
     if (whole) plan_best_offer(&s->best, c, &p);
     return OK;
@@ -438,15 +439,17 @@ static status evaluate_from(search *s, size_t first) {
 }
 
 /* All candidates in which `sequence` ranks share a row. *fits: one with nothing moved fits; with `enough` the search then
- * ends. */
+ * ends. It also ends where all of them fit and nobody wants to compare: what is moved never counts as faster than the same with
+ * nothing moved (compared_s), so it cannot win. */
 static status search_rows(search *s, int sequence, bool enough, bool *fits) {
     size_t first = s->n;
     list_plain(s, sequence);
     TRY(evaluate_from(s, first));
     size_t n_plain = s->n;
     *fits = false;
-    for (size_t i = first; i < n_plain; i++) *fits |= s->list[i].fits;
-    if (*fits && enough) return OK;
+    bool all_fit = n_plain > first;
+    for (size_t i = first; i < n_plain; i++) *fits |= s->list[i].fits, all_fit &= s->list[i].fits;
+    if (*fits && (enough || (all_fit && !s->r->compare && s->r->hardware))) return OK;
     for (size_t i = first; i < n_plain; i++) {
         plan_candidate c = s->list[i];
         c.plain_s = c.fits ? c.step_s : 0;

@@ -37,7 +37,7 @@ typedef struct track_options {
     double spikes;             /* track.spikes: loss spikes and divergence are reported; 0: they are not */
     bool loss_is_no_objective; /* ... but only losses that are not finite: this task's do not fall as it learns */
     const char *advice;        /* ... with what to try against divergence; borrowed. NULL: nothing */
-    const track_sinks *sinks; /* NULL: none; they need a run_dir */
+    const track_sinks *sinks;  /* NULL: none; they need a run_dir */
 } track_options;
 typedef struct track track;
 status track_open(track **out, const track_options *o);
@@ -50,9 +50,9 @@ void track_sync(track *t);
 /* On a terminal: one line redrawn with a bar and the time left. Elsewhere: a plain line every log_every steps. */
 void track_step(track *t, const train_step_report *r, uint64_t memory_used);
 void track_eval(track *t, const train_eval_report *r);
-void track_sample(track *t, const train_sample *s); /* a line of samples.jsonl, and shown */
+void track_sample(track *t, const train_sample *s);         /* a line of samples.jsonl, and shown */
 void track_completion(track *t, const train_completion *c); /* a line of completions.jsonl */
-void track_message(track *t, const char *text);     /* a message that does not break the progress bar */
+void track_message(track *t, const char *text);             /* a message that does not break the progress bar */
 
 /* ---- the run directory's own files (monitor.c) --------------------------------------------------------------------------
  *
@@ -66,6 +66,7 @@ typedef struct monitor_options {
     const dataset *data;
     const char *version; /* of ralo */
     track *track;        /* shows warnings; NULL: they go to the log */
+    int restarts;        /* of this run by itself, so far */
     bool has_memory;     /* memory.json and monitor/ too */
 } monitor_options;
 /* A run that begins writes its files now; one that is resumed when that was accepted, so that a refused one changes nothing. */
@@ -73,6 +74,16 @@ monitor *monitor_open(const monitor_options *o);
 void monitor_start(monitor *m, int64_t step);              /* ready to train, after this step */
 void monitor_step(monitor *m, const train_step_report *r); /* between steps: stores a few numbers */
 void monitor_close(monitor *m, status rc);                 /* how the run ended; this thread's error says why */
+/* A run goes on by itself after a death: a line of events.jsonl, by whoever starts it again while no rank runs. */
+typedef struct track_restart {
+    int64_t step;      /* it goes on from; 0: the beginning */
+    int64_t lost;      /* finished steps that are repeated */
+    int restart, most; /* the number of this one, of so many */
+    int rank;          /* that died; -1: not known */
+    int ranks;         /* that go on */
+    const char *message;
+} track_restart;
+status track_add_restart(const char *run_dir, const track_restart *r);
 /* Sends what an ended run left in RUN/track; `say` gets a line for each sink. An error: something is still left. */
 status track_send(const char *run_dir, void (*say)(const char *line));
 

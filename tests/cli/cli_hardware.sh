@@ -80,6 +80,19 @@ holds "abs(r['step_ms'] - $bound) < 1e-9"
 check 3 -- plan --preset gpt2 --hardware rtx-4090 --set memory.device=2G --set memory.strategy=manual
 head -n 1 out | grep -q '^Does not fit: it needs .* GiB, memory.device is 2.0 GiB. Fits with: --set ' || fail "answer: $(head -n 1 out)"
 
+# A count of devices is that many ranks; the commands that start them repeat what was given.
+echo 'train: {steps: 3}' >"my run.yaml"
+check 0 "world     8 ranks" "launch    ralo train --ranks 8 --preset test-llama --set data.seq_len=24 --set train.micro_batch=2 --set precision=bf16" \
+    "          srun --mpi=pmix --nodes=1 --ntasks-per-node=8 --gpus-per-node=8 ralo train --preset test-llama" \
+    -- plan "${tiny[@]}" --hardware 8xH100-80GB
+check 0 "launch    mpirun -n 16 --hostfile hosts --map-by ppr:4:node --bind-to none ralo train 'my run.yaml' --preset test-llama" "srun --mpi=pmix --nodes=4 --ntasks-per-node=4" \
+    -- plan "my run.yaml" "${tiny[@]}" --hardware=h100x4 --world 16 --json
+check 0 "!world  " "!launch" -- plan "${tiny[@]}" --hardware h100
+check 0 "!world  " "launch    ralo train --ranks 2 --preset" -- plan "${tiny[@]}" --hardware h100x8 --set parallel.data=2
+check 0 "!world  " "planned for one of the 8 devices of h100x8" -- plan "${tiny[@]}" --hardware h100x8 --timeline t.svg
+check 0 "not measured" -- plan "${tiny[@]}" --hardware l40s
+check 2 "did you mean 'h200'?" -- plan "${tiny[@]}" --hardware h20
+
 # 8 bits are emulated on a processor: said once by the plan and once by the run.
 fp8=(--preset test-qwen3 --set run.device=cpu --set precision=fp8)
 check 0 -- plan "${fp8[@]}" --json

@@ -68,6 +68,52 @@ static void a_name_may_say_how_many_make_a_node(void **state) {
     for (size_t i = 0; i < ARRAY_LENGTH(wrong); i++) assert_int_equal(hardware_load(&many, wrong[i]), ERR_INPUT);
 }
 
+static void people_call_machines_by_many_names(void **state) {
+    (void)state;
+    static const struct {
+        const char *called, *name;
+        int64_t count;
+    } names[] = {{"4090", "rtx-4090", 0},
+                 {"RTX 4090", "rtx-4090", 0},
+                 {"geforce-rtx-5090", "rtx-5090", 0},
+                 {"8xh100", "h100x8", 8},
+                 {"8 x H100", "h100x8", 8},
+                 {"H100-80GB", "h100", 0},
+                 {"NVIDIA H100 80GB HBM3", "h100", 0},
+                 {"h100-sxm5x4", "h100x4", 4},
+                 {"A100-80GB", "a100-80", 0},
+                 {"a100_40gbx16", "a100-40x16", 16},
+                 {"4x4090", "rtx-4090x4", 4},
+                 {"MI300X", "mi300x", 0},
+                 {"mi300xx8", "mi300xx8", 8},
+                 {"8xmi300x", "mi300xx8", 8},
+                 {"gb200", "gb200", 0},
+                 {"L40S", "l40s", 0},
+                 {"M4-Max", "apple-m4-max", 0},
+                 {"h100x8", "h100x8", 8}};
+    for (size_t i = 0; i < ARRAY_LENGTH(names); i++) {
+        hardware h;
+        assert_int_equal(hardware_load(&h, names[i].called), OK);
+        assert_string_equal(h.name, names[i].name);
+        assert_int_equal(hardware_named_count(names[i].called), names[i].count);
+    }
+    static const char *const wrong[] = {"a100", "h", "100", "8x", "0xh100", "8xx", "xh100", "-h", "nvidia", "gb", ""};
+    for (size_t i = 0; i < ARRAY_LENGTH(wrong); i++) {
+        hardware h;
+        assert_int_equal(hardware_load(&h, wrong[i]), ERR_INPUT);
+        assert_int_equal(hardware_named_count(wrong[i]), 0);
+    }
+    hardware h;
+    assert_int_equal(hardware_load(&h, "h20"), ERR_INPUT);
+    assert_non_null(strstr(error_message(), "did you mean 'h200'?"));
+    static const char *const sheet[] = {"l40s", "b200", "gb200", "mi300x"};
+    for (size_t i = 0; i < ARRAY_LENGTH(sheet); i++) {
+        assert_int_equal(hardware_load(&h, sheet[i]), OK);
+        assert_non_null(strstr(h.source, "data sheet"));
+        assert_non_null(strstr(h.source, "not measured"));
+    }
+}
+
 static void unknown_names_get_the_list(void **state) {
     (void)state;
     hardware h;
@@ -280,6 +326,7 @@ int main(void) {
         cmocka_unit_test(built_in_machines_are_plausible),
         cmocka_unit_test(numbers_are_rounded_as_they_are_written),
         cmocka_unit_test(a_name_may_say_how_many_make_a_node),
+        cmocka_unit_test(people_call_machines_by_many_names),
         cmocka_unit_test(unknown_names_get_the_list),
         cmocka_unit_test(a_base_needs_only_what_differs),
         cmocka_unit_test(wrong_files_are_refused_by_line_and_key),

@@ -5,7 +5,7 @@
 need python3
 
 plan() { run 0 plan --json "$@"; }
-gpu=(--hardware h100x8 --set precision=bf16 --set train.micro_batch=1)
+gpu=(--hardware h100 --set precision=bf16 --set train.micro_batch=1)
 
 # One rank and a long row: what does not fit waits on the host.
 plan "${gpu[@]}" --preset qwen2.5-7b --set data.seq_len=16384
