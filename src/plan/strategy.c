@@ -18,6 +18,7 @@
 #include "plan/search.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 enum { FEW_LAYERS = 8, MORE_LAYERS = 12, DEEP = 16, BATCHES_MAX = 6, FACTOR_MAX = 65536, ZERO_STAGES = 4 };
@@ -424,18 +425,46 @@ static bool is_dominated(const search *s, size_t n_plain, const plan_candidate *
     return false;
 }
 
+/* Candidates know nothing of each other, so that they are evaluated side by side; which of them is best does not depend on who was
+ * evaluated first. */
+typedef struct evaluation {
+    search *s;
+    size_t first;
+    status *results;
+    pthread_mutex_t best; /* guards s->best and on_candidate */
+} evaluation;
+
+static void evaluate_task(void *context, int64_t task, int thread) {
+    evaluation *e = context;
+    plan_candidate *c = &e->s->list[e->first + (size_t)task];
+    plan p;
+    bool whole;
+    status rc = e->results[task] = evaluate(e->s->r, c, &p, &whole);
+    if (rc != OK) error_clear(); /* of this thread */
+    pthread_mutex_lock(&e->best);
+    if (e->s->r->on_candidate) e->s->r->on_candidate();
+    if (rc == OK && whole) plan_best_offer(&e->s->best, c, &p);
+    pthread_mutex_unlock(&e->best);
+}
+
 /* Evaluates the candidates from `first` on. Drops those for which the model cannot be split, which the builder reports; where
  * the mesh is not open, that is an error. */
 static status evaluate_from(search *s, size_t first) {
     size_t n = first;
-    for (size_t i = first; i < s->n; i++) {
-        status rc = evaluate_and_keep(s, &s->list[i]);
-        if (rc == OK) s->list[n++] = s->list[i];
-        else if (rc != ERR_INPUT || !plan_ranks_open(s->r)) return rc;
-        else error_clear();
+    pool *threads = NULL;
+    TRY(pool_open(&threads, 0, false));
+    evaluation e = {s, first, mem_alloc((s->n - first + 1) * sizeof *e.results), PTHREAD_MUTEX_INITIALIZER};
+    pool_run(threads, evaluate_task, &e, (int64_t)(s->n - first));
+    pool_close(threads);
+    status rc = OK;
+    for (size_t i = first; i < s->n && rc == OK; i++) {
+        status result = e.results[i - first];
+        if (result == OK) s->list[n++] = s->list[i];
+        else if (result != ERR_INPUT || !plan_ranks_open(s->r)) rc = evaluate_and_keep(s, &s->list[i]); /* says why */
     }
-    s->n = n;
-    return OK;
+    free(e.results);
+    if (rc == OK) s->n = n;
+    return rc;
 }
 
 /* All candidates in which `sequence` ranks share a row. *fits: one with nothing moved fits; with `enough` the search then
