@@ -128,6 +128,22 @@ static status check_arguments(const command_line *l, size_t n_given, const char 
                c->arguments);
 }
 
+/* generate RUN, eval RUN: what --model names, without the flag. A Hugging Face directory is as good. */
+static status use_model_argument(command_line *l) {
+    const char *model = l->arguments[0];
+    if ((l->command->run != command_generate && l->command->run != command_eval) || !model || strcmp(model, "-") == 0)
+        return OK;
+    if (l->generation.source)
+        return ERR(ERR_INPUT, "%s: found '%.100s' and --model %.100s, expected one model%s", l->command->name, model,
+                   l->generation.source, l->command->run == command_generate ? "; a prompt is given with --prompt" : "");
+    l->generation.source = model;
+    for (size_t i = 0; flag_at(i); i++)
+        if (strcmp(flag_at(i)->name, "model") == 0 && flag_belongs(flag_at(i), l->command)) l->given[i] = true;
+    memmove(l->arguments, l->arguments + 1, sizeof l->arguments - sizeof *l->arguments);
+    l->arguments[MAX_ARGUMENTS - 1] = NULL;
+    return OK;
+}
+
 static status check_needed(const command_line *l) {
     for (size_t i = 0; flag_at(i); i++) {
         const flag *f = flag_at(i);
@@ -288,6 +304,7 @@ status command_line_parse(command_line *l, const command *c, int argc, char **ar
         TRY(check_arguments(l, n_given, surplus));
         if (is_config) TRY(read_settings(l));
     }
+    TRY(use_model_argument(l));
     TRY(check_needed(l));
     if (is_config && !l->arguments[0] && (l->stage || l->stages_dir))
         return ERR(ERR_INPUT, "%s: --%s is about a CONFIG with stages, and none is given", c->name,
