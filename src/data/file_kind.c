@@ -2,9 +2,11 @@
 #include "data/file_kind.h"
 #include "data/source.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 
 /* Does the name, without .gz or .zst, end like this? In any case of letters: Excel writes TABLE.CSV. */
 static bool ends_in(const char *path, const char *ending) {
@@ -48,8 +50,7 @@ bool data_is_data_name(const char *name) {
 #define TO_JSONL(read)                                                             \
     "write its rows as JSON Lines: python3 -c \"import pandas, sys; [pandas." read \
     "(f).to_json(f + '.jsonl', orient='records', lines=True) for f in sys.argv[1:]]\" FILE"
-#define IS_MODEL \
-    "it is a model, not data: name it with --model DIR (a Hugging Face directory), and text to train on with --data"
+#define IS_MODEL "a model is no data: name its directory with --model DIR, and text to train on with --data TEXT"
 
 enum { LOOKED_AT = 512 };
 
@@ -143,4 +144,51 @@ status data_refuse_kind(reader *in, const record_options *o) {
             "(CSV); data.format=text trains on its bytes as they are",
             in->path, head.length);
     return OK;
+}
+
+status data_read_text(const char *path, size_t max_bytes, char **out, size_t *n_bytes) {
+    reader in;
+    span text = {0};
+    if (data_format_of(path, FORMAT_AUTO) == FORMAT_TOKENS)
+        return ERR(ERR_INPUT, "%s: found token ids, as its name says, expected text or JSON Lines", path);
+    TRY(reader_open(&in, path));
+    status rc = data_refuse_kind(&in, &(record_options){0});
+    if (rc == OK) rc = reader_peek(&in, max_bytes + 1, &text);
+    if (rc == OK && text.length > max_bytes)
+        rc = ERR(ERR_INPUT, "%s: found more than %zu bytes of text, expected at most that", path, max_bytes);
+    if (rc == OK) {
+        *out = mem_alloc(text.length + 1);
+        memcpy(*out, text.text, text.length);
+        *n_bytes = text.length;
+    }
+    reader_close(&in);
+    return rc;
+}
+
+/* ---- what is not there ------------------------------------------------------------------------------------------- */
+
+/* "tatsu-lab/alpaca": one slash, no ending of a file. */
+static bool is_hub_name(const char *path) {
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    const char *slash = strchr(path, '/');
+    if (!slash || slash == path || !slash[1] || path[0] == '.') return false;
+    bool is_plain = strspn(path, plain) == (size_t)(slash - path) && !slash[1 + strspn(slash + 1, plain)];
+    return is_plain && !data_is_data_name(slash + 1) && data_format_of(path, FORMAT_AUTO) == FORMAT_TEXT;
+}
+
+status data_check_file(const char *setting, const char *path) {
+    struct stat s;
+    if (stat(path, &s) == 0) return OK;
+    int why = errno;
+    if (is_hub_name(path))
+        return ERR(ERR_IO,
+                   "%s: found no file %s (%s), expected files; a data set of the hub becomes one by: python3 -c \"from "
+                   "datasets "
+                   "import load_dataset; load_dataset('%s', split='train').to_json('%s.jsonl')\"",
+                   setting, path, strerror(why), path, strchr(path, '/') + 1);
+    return ERR(
+        ERR_IO,
+        "%s: found no file %s (%s), expected builtin:... or existing files, separated by commas (one in a name is "
+        "\\,); download a data set of a hub first, as JSON Lines",
+        setting, path, strerror(why));
 }
