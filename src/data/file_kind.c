@@ -62,7 +62,7 @@ typedef struct foreign_kind {
 /* clang-format off */
 static const foreign_kind kinds[] = {
     {"\xfd" "7zXZ",        "xz",         "unpack it (xz -dk FILE)", 5, 0},
-    {"BZh",                "bzip2",      "unpack it (bzip2 -dk FILE)", 3, 0},
+    {"1AY&SY",             "bzip2",      "unpack it (bzip2 -dk FILE)", 6, 4},
     {"7z\xbc\xaf\x27\x1c", "7z",         "unpack it (7z x FILE)", 6, 0},
     {"PK\x03\x04",         "zip",        "unpack it (unzip FILE); if it is a checkpoint of PyTorch (.pt, .bin): " IS_MODEL, 4, 0},
     {"ustar",              "tar",        "unpack it (tar -xf FILE)", 5, 257},
@@ -72,7 +72,7 @@ static const foreign_kind kinds[] = {
         "[pyarrow.ipc.open_stream(f).read_pandas().to_json(f + '.jsonl', orient='records', lines=True) for f in sys.argv[1:]]\" FILE", 4, 0},
     {"%PDF-",              "PDF",        "write its text (pdftotext FILE FILE.txt)", 5, 0},
     {"GGUF",               "GGUF",       IS_MODEL, 4, 0},
-    {"{\"",                "safetensors", IS_MODEL, 2, 8},
+    {"\0{\"",              "safetensors", IS_MODEL, 3, 7}, /* behind the length of its header */
     {"\x80\x02}",          "pickle of Python", IS_MODEL, 3, 0},
     {"\x80\x02\x8a",       "pickle of Python", IS_MODEL, 3, 0},
     {"\x80\x04\x95",       "pickle of Python", "write its text or its records as JSON Lines", 3, 0},
@@ -90,10 +90,17 @@ static const foreign_kind kinds[] = {
 };
 /* clang-format on */
 
-/* The header of safetensors has its length in front: text of that kind begins with eight odd characters. */
+/* Text has none of these: what only looks like a magic may be prose that begins with the word. */
+static bool has_control(span head) {
+    for (size_t i = 0; i < head.length; i++)
+        if ((unsigned char)head.text[i] < ' ' && !memchr("\t\n\v\f\r\x1b", head.text[i], 6)) return true;
+    return false;
+}
+
 static bool is_kind(const foreign_kind *k, span head) {
     if (head.length < k->at + k->n_bytes || memcmp(head.text + k->at, k->magic, k->n_bytes) != 0) return false;
-    return k->at != 8 || head.text[7] == 0;
+    bool is_word = k->magic[0] >= '0' && k->magic[0] <= 'z'; /* GGUF, PAR1, ARROW1, ustar ... */
+    return !is_word || has_control(head);
 }
 
 /* The advice with the file in the place of FILE: the command can be copied. */

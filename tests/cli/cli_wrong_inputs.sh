@@ -22,7 +22,7 @@ printf 'GGUF\3\0\0\0model' >m.gguf && cp m.gguf gguf/ && cp m.gguf renamed.txt
 printf '%%PDF-1.7\n' >paper.pdf
 printf 'PK\3\4archive' >data.zip && cp data.zip torch/pytorch_model.bin && cp model/config.json torch/ && cp data.zip weights.bin
 printf '\200\2\212\12l\374' >old.bin
-printf 'PAR1....' >t.parquet && cp t.parquet parquet/ && cp t.parquet renamed.jsonl
+printf 'PAR1\25...' >t.parquet && cp t.parquet parquet/ && cp t.parquet renamed.jsonl
 printf 'ARROW1\0\0' >t.arrow
 printf 'a\0b\0c\0' >binary.txt
 printf '\377\376a\0b\0' >utf16.txt

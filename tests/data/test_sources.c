@@ -351,10 +351,15 @@ static void names_and_first_bytes_tell_what_a_file_is(void **state) {
     for (size_t i = 0; i < ARRAY_LENGTH(names); i++)
         assert_int_equal(data_format_of(names[i].name, FORMAT_AUTO), names[i].format);
     assert_true(data_is_data_name("x.txt.gz") && data_is_data_name("x.csv") && !data_is_data_name("x.gz"));
+    write_text(path_of("prose.txt"), "GGUF is a format of llama.cpp, and PAR1 the magic of another.\n");
+    reader prose;
+    assert_int_equal(reader_open(&prose, path_of("prose.txt")), OK);
+    assert_int_equal(data_refuse_kind(&prose, &(record_options){0}), OK);
+    reader_close(&prose);
     static const struct {
         const char *bytes, *says;
         size_t n;
-    } kinds[] = {{"PAR1....", "file of Parquet|read_parquet|for f in sys.argv[1:]]\" ", 8},
+    } kinds[] = {{"PAR1\x15...", "file of Parquet|read_parquet|for f in sys.argv[1:]]\" ", 8},
                  {"ARROW1\0\0", "file of Arrow|read_feather", 8},
                  {"\xff\xff\xff\xff....", "Arrow stream|open_stream", 8},
                  {"%PDF-1.7", "file of PDF|pdftotext", 8},
