@@ -475,6 +475,27 @@ static status check_task(reader *r, const char *task) {
                r->dir, found, task, found);
 }
 
+/* Where in an identity the names of the files stand, "data SOURCE as TOKENIZER, rows of ...", *n bytes of them; NULL: nowhere. */
+static const char *names_in(const char *identity, size_t *n) {
+    static const char before[] = "; data ", after[] = ", rows of ";
+    const char *begin = strstr(identity, before), *end = NULL;
+    if (!begin) return NULL;
+    begin += strlen(before);
+    for (const char *at = begin; (at = strstr(at, after)); at++) end = at; /* the last: a name may hold anything */
+    *n = end ? (size_t)(end - begin) : 0;
+    return end ? begin : NULL;
+}
+
+/* The tokens at the end are a hash of what the files hold: where it is one and equal, files and tokenizer may have moved. */
+static bool is_same_identity(const char *a, const char *b) {
+    static const char no_hash[] = "tokens 0000000000000000";
+    size_t n_a, n_b;
+    if (strcmp(a, b) == 0) return true;
+    const char *in_a = names_in(a, &n_a), *in_b = names_in(b, &n_b);
+    if (!in_a || !in_b || in_a - a != in_b - b || str_ends_with(a, no_hash)) return false;
+    return strncmp(a, b, (size_t)(in_a - a)) == 0 && strcmp(in_a + n_a, in_b + n_b) == 0;
+}
+
 /* Everything up to the checksums. identity, task NULL: any. After a failure the reader holds what reader_fini releases. */
 static status reader_init(reader *r, const char *dir, exec *e, const char *identity, const char *task) {
     const char *found;
@@ -485,7 +506,7 @@ static status reader_init(reader *r, const char *dir, exec *e, const char *ident
     TRY(check_format(r->root, r->json_path));
     TRY(check_task(r, task)); /* another task has other data too: first the reason, then what follows from it */
     TRY(json_get_string(r->root, "identity", r->json_path, &found));
-    if (identity && strcmp(found, identity) != 0) { /* what it is of: a model; after it, data */
+    if (identity && !is_same_identity(found, identity)) { /* what it is of: a model; after it, data */
         bool same_model = strncmp(found, identity, strcspn(identity, ";") + 1) == 0;
         return ERR(ERR_INPUT,
                    "%s was made with %s:\n  found    %s\n  expected %s\nto start a new run from its weights: ralo "

@@ -128,6 +128,23 @@ static status check_arguments(const command_line *l, size_t n_given, const char 
                c->arguments);
 }
 
+/* generate RUN, eval RUN: what --model names, without the flag. A Hugging Face directory is as good. */
+static status use_model_argument(command_line *l) {
+    const char *model = l->arguments[0];
+    if ((l->command->run != command_generate && l->command->run != command_eval) || !model || strcmp(model, "-") == 0)
+        return OK;
+    if (l->generation.source)
+        return ERR(ERR_INPUT, "%s: found '%.100s' and --model %.100s, expected one model%s", l->command->name, model,
+                   l->generation.source,
+                   l->command->run == command_generate ? "; a prompt is given with --prompt" : "");
+    l->generation.source = model;
+    for (size_t i = 0; flag_at(i); i++)
+        if (strcmp(flag_at(i)->name, "model") == 0 && flag_belongs(flag_at(i), l->command)) l->given[i] = true;
+    memmove(l->arguments, l->arguments + 1, sizeof l->arguments - sizeof *l->arguments);
+    l->arguments[MAX_ARGUMENTS - 1] = NULL;
+    return OK;
+}
+
 static status check_needed(const command_line *l) {
     for (size_t i = 0; flag_at(i); i++) {
         const flag *f = flag_at(i);
@@ -169,7 +186,8 @@ static status find_value(const command_line *l, const flag *f, int *i, const cha
     if (!takes_one && *value) return ERR(ERR_INPUT, "%s: --%s takes no value, found '%.100s'", name, f->name, *value);
     if (!takes_one || *value) return OK;
     if (!next && !optional) return ERR(ERR_INPUT, "%s: %s needs a value: %s", name, l->argv[*i], f->value);
-    if (!next || (optional && next[0] == '-')) return OK;
+    bool is_number = next && next[0] == '-' && next[1] >= '0' && next[1] <= '9'; /* --lora -3: refused by its range */
+    if (!next || (optional && next[0] == '-' && !is_number)) return OK;
     if (strcmp(f->value, "[ADDR:PORT]") == 0 && !is_address(next)) return OK;
     *value = next;
     (*i)++;
@@ -193,11 +211,19 @@ static status read_config(command_line *l, const char *path) {
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
         const char *how = "";
         if (model_dir_is(path)) how = arena_format(&l->memory, "; a model is given with --set model.path=%s", path);
-        else if (access(arena_format(&l->memory, "%s/config.yaml", path), F_OK) == 0) /* of a command that takes no run */
+        else if (access(arena_format(&l->memory, "%s/config.yaml", path), F_OK) ==
+                 0) /* of a command that takes no run */
             how = arena_format(&l->memory, ", such as %s/config.yaml", path);
         return ERR(ERR_INPUT, "%s: found the directory '%s', expected a file of settings%s", l->command->name, path,
                    how);
     }
+    if (data_is_records(path) && !str_ends_with(path, ".json"))
+        return ERR(ERR_INPUT, "%s: found '%s', expected a file of settings; data to train on is given with --data %s",
+                   l->command->name, path, path);
+    if (str_ends_with(path, ".gguf") || str_ends_with(path, ".safetensors"))
+        return ERR(ERR_INPUT,
+                   "%s: found '%s', expected a file of settings; a model is given by its directory: --model DIR",
+                   l->command->name, path);
     if (access(path, F_OK) != 0 && errno == ENOENT)
         return ERR(ERR_INPUT, "CONFIG %s: no such file; expected a file of settings in YAML or JSON", path);
     l->foreign.stage = l->stage, l->foreign.stages_dir = l->stages_dir;
@@ -288,6 +314,7 @@ status command_line_parse(command_line *l, const command *c, int argc, char **ar
         TRY(check_arguments(l, n_given, surplus));
         if (is_config) TRY(read_settings(l));
     }
+    TRY(use_model_argument(l));
     TRY(check_needed(l));
     if (is_config && !l->arguments[0] && (l->stage || l->stages_dir))
         return ERR(ERR_INPUT, "%s: --%s is about a CONFIG with stages, and none is given", c->name,

@@ -165,7 +165,7 @@ static status read_records(questions *q, const char *path, const record_options 
 static status read_lines(questions *q, const char *path) {
     char *text;
     size_t n, line = 1;
-    TRY(file_read_all(path, FILE_MOST, &text, &n));
+    TRY(data_read_text(path, FILE_MOST, &text, &n));
     for (size_t at = 0; at < n; line++) {
         const char *end = memchr(text + at, '\n', n - at);
         size_t next = end ? (size_t)(end - text) + 1 : n, length = (end ? next - 1 : n) - at;

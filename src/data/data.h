@@ -180,6 +180,9 @@ status chat_encode(const chat *c, const data_record *r, data_train_on on, chat_t
 status chat_encode_prompt(const chat *c, const data_record *r, chat_tokens *out);
 void chat_tokens_free(chat_tokens *t);
 
+/* A whole text file, unpacked where it is packed, without a byte order mark; the caller frees it. What is no text is refused, as for data. */
+status data_read_text(const char *path, size_t max_bytes, char **out, size_t *n_bytes);
+
 /* ---- data sets ----------------------------------------------------------------------------------------------- */
 
 typedef struct dataset dataset;

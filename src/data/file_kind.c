@@ -2,9 +2,11 @@
 #include "data/file_kind.h"
 #include "data/source.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 
 /* Does the name, without .gz or .zst, end like this? In any case of letters: Excel writes TABLE.CSV. */
 static bool ends_in(const char *path, const char *ending) {
@@ -48,8 +50,7 @@ bool data_is_data_name(const char *name) {
 #define TO_JSONL(read)                                                             \
     "write its rows as JSON Lines: python3 -c \"import pandas, sys; [pandas." read \
     "(f).to_json(f + '.jsonl', orient='records', lines=True) for f in sys.argv[1:]]\" FILE"
-#define IS_MODEL \
-    "it is a model, not data: name it with --model DIR (a Hugging Face directory), and text to train on with --data"
+#define IS_MODEL "a model is no data: name its directory with --model DIR, and text to train on with --data TEXT"
 
 enum { LOOKED_AT = 512 };
 
@@ -61,7 +62,7 @@ typedef struct foreign_kind {
 /* clang-format off */
 static const foreign_kind kinds[] = {
     {"\xfd" "7zXZ",        "xz",         "unpack it (xz -dk FILE)", 5, 0},
-    {"BZh",                "bzip2",      "unpack it (bzip2 -dk FILE)", 3, 0},
+    {"1AY&SY",             "bzip2",      "unpack it (bzip2 -dk FILE)", 6, 4},
     {"7z\xbc\xaf\x27\x1c", "7z",         "unpack it (7z x FILE)", 6, 0},
     {"PK\x03\x04",         "zip",        "unpack it (unzip FILE); if it is a checkpoint of PyTorch (.pt, .bin): " IS_MODEL, 4, 0},
     {"ustar",              "tar",        "unpack it (tar -xf FILE)", 5, 257},
@@ -71,7 +72,7 @@ static const foreign_kind kinds[] = {
         "[pyarrow.ipc.open_stream(f).read_pandas().to_json(f + '.jsonl', orient='records', lines=True) for f in sys.argv[1:]]\" FILE", 4, 0},
     {"%PDF-",              "PDF",        "write its text (pdftotext FILE FILE.txt)", 5, 0},
     {"GGUF",               "GGUF",       IS_MODEL, 4, 0},
-    {"{\"",                "safetensors", IS_MODEL, 2, 8},
+    {"\0{\"",              "safetensors", IS_MODEL, 3, 7}, /* behind the length of its header */
     {"\x80\x02}",          "pickle of Python", IS_MODEL, 3, 0},
     {"\x80\x02\x8a",       "pickle of Python", IS_MODEL, 3, 0},
     {"\x80\x04\x95",       "pickle of Python", "write its text or its records as JSON Lines", 3, 0},
@@ -89,10 +90,17 @@ static const foreign_kind kinds[] = {
 };
 /* clang-format on */
 
-/* The header of safetensors has its length in front: text of that kind begins with eight odd characters. */
+/* Text has none of these: what only looks like a magic may be prose that begins with the word. */
+static bool has_control(span head) {
+    for (size_t i = 0; i < head.length; i++)
+        if ((unsigned char)head.text[i] < ' ' && !memchr("\t\n\v\f\r\x1b", head.text[i], 6)) return true;
+    return false;
+}
+
 static bool is_kind(const foreign_kind *k, span head) {
     if (head.length < k->at + k->n_bytes || memcmp(head.text + k->at, k->magic, k->n_bytes) != 0) return false;
-    return k->at != 8 || head.text[7] == 0;
+    bool is_word = k->magic[0] >= '0' && k->magic[0] <= 'z'; /* GGUF, PAR1, ARROW1, ustar ... */
+    return !is_word || has_control(head);
 }
 
 /* The advice with the file in the place of FILE: the command can be copied. */
@@ -143,4 +151,51 @@ status data_refuse_kind(reader *in, const record_options *o) {
             "(CSV); data.format=text trains on its bytes as they are",
             in->path, head.length);
     return OK;
+}
+
+status data_read_text(const char *path, size_t max_bytes, char **out, size_t *n_bytes) {
+    reader in;
+    span text = {0};
+    if (data_format_of(path, FORMAT_AUTO) == FORMAT_TOKENS)
+        return ERR(ERR_INPUT, "%s: found token ids, as its name says, expected text or JSON Lines", path);
+    TRY(reader_open(&in, path));
+    status rc = data_refuse_kind(&in, &(record_options){0});
+    if (rc == OK) rc = reader_peek(&in, max_bytes + 1, &text);
+    if (rc == OK && text.length > max_bytes)
+        rc = ERR(ERR_INPUT, "%s: found more than %zu bytes of text, expected at most that", path, max_bytes);
+    if (rc == OK) {
+        *out = mem_alloc(text.length + 1);
+        memcpy(*out, text.text, text.length);
+        *n_bytes = text.length;
+    }
+    reader_close(&in);
+    return rc;
+}
+
+/* ---- what is not there ------------------------------------------------------------------------------------------- */
+
+/* "tatsu-lab/alpaca": one slash, no ending of a file. */
+static bool is_hub_name(const char *path) {
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    const char *slash = strchr(path, '/');
+    if (!slash || slash == path || !slash[1] || path[0] == '.') return false;
+    bool is_plain = strspn(path, plain) == (size_t)(slash - path) && !slash[1 + strspn(slash + 1, plain)];
+    return is_plain && !data_is_data_name(slash + 1) && data_format_of(path, FORMAT_AUTO) == FORMAT_TEXT;
+}
+
+status data_check_file(const char *setting, const char *path) {
+    struct stat s;
+    if (stat(path, &s) == 0) return OK;
+    int why = errno;
+    if (is_hub_name(path))
+        return ERR(ERR_IO,
+                   "%s: found no file %s (%s), expected files; a data set of the hub becomes one by: python3 -c \"from "
+                   "datasets "
+                   "import load_dataset; load_dataset('%s', split='train').to_json('%s.jsonl')\"",
+                   setting, path, strerror(why), path, strchr(path, '/') + 1);
+    return ERR(
+        ERR_IO,
+        "%s: found no file %s (%s), expected builtin:... or existing files, separated by commas (one in a name is "
+        "\\,); download a data set of a hub first, as JSON Lines",
+        setting, path, strerror(why));
 }

@@ -94,37 +94,59 @@ static int compare_paths(const void *a, const void *b) {
     return strcmp(*x, *y);
 }
 
-/* What a directory holds instead: a model, a run of ralo, tables in columns. */
-static status no_data(const char *path) {
+/* A model, a run or a checkpoint has files with names of data, which are none. */
+static status refuse_model(const char *path) {
+    static const struct {
+        const char *file, *what;
+    } marks[] = {{"checkpoint.json", "a checkpoint"}, {"run.json", "a run"},
+                 {"metrics.jsonl", "a run"},          {"adapter_config.json", "an adapter"},
+                 {"model.safetensors", "a model"},    {"model.safetensors.index.json", "a model"}};
+    for (size_t i = 0; i < ARRAY_LENGTH(marks); i++)
+        if (dir_holds(path, marks[i].file))
+            return ERR(
+                ERR_INPUT,
+                "data.source: found %s in the directory %s (%s), expected files of data; name text to train on with "
+                "--data FILE, and the model to begin from with --model DIR",
+                marks[i].what, path, marks[i].file);
+    return OK;
+}
+
+/* What helps with a directory that holds nothing to train on. */
+static void advise(const char *path, strbuf *out) {
     DIR *d = opendir(path);
-    const char *what = "";
-    strbuf convert;
-    strbuf_init(&convert);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        strbuf pattern;
-        strbuf_init(&pattern);
+    strbuf pattern;
+    bool has_model = false;
+    strbuf_init(&pattern);
+    for (struct dirent *e; d && out->length == 0 && (e = readdir(d));) {
         const char *dot = strrchr(e->d_name, '.');
-        if (dot) strbuf_printf(&pattern, "%s/*%s", path, dot);
-        if (dot && convert.length == 0) data_name_columnar(pattern.text, e->d_name, &convert);
-        strbuf_fini(&pattern);
-        if (dot &&
-            (strcmp(dot, ".safetensors") == 0 || strcmp(dot, ".gguf") == 0 || strcmp(e->d_name, "config.yaml") == 0))
-            what = "; it is a model or a run: name it with --model, and text to train on with --data";
+        if (!dot || dot == e->d_name) continue;
+        has_model |= strcmp(dot, ".gguf") == 0 || strcmp(dot, ".safetensors") == 0 || strcmp(dot, ".pt") == 0;
+        pattern.length = 0;
+        strbuf_printf(&pattern, "%s/*%s", path, dot);
+        data_name_columnar(pattern.text, e->d_name, out);
     }
     if (d) closedir(d);
-    status rc = ERR(
-        ERR_INPUT,
-        "data.source: found no file of data in the directory %s, expected some that end in .jsonl, .json, "
-        ".ndjson, .csv, .tsv, .txt, .text or .md (or those with .gz or .zst); %s%s%s",
-        path, convert.length ? convert.text : "name others one by one, or by a pattern: ", convert.length ? "" : path,
-        convert.length ? ""
-        : *what        ? what
-                       : "/*");
-    strbuf_fini(&convert);
+    if (out->length == 0 && has_model)
+        strbuf_add(out,
+                   "a model is no data: name its directory with --model DIR, and text to train on with --data FILE");
+    if (out->length == 0) strbuf_printf(out, "name others one by one, or by a pattern: %s/*", path);
+    strbuf_fini(&pattern);
+}
+
+static status no_data(const char *path) {
+    strbuf advice;
+    strbuf_init(&advice);
+    advise(path, &advice);
+    status rc = ERR(ERR_INPUT,
+                    "data.source: found no file of data in the directory %s, expected some that end in .jsonl, .json, "
+                    ".ndjson, .csv, .tsv, .txt, .text or .md (or those with .gz or .zst); %s",
+                    path, advice.text);
+    strbuf_fini(&advice);
     return rc;
 }
 
 static status list_directory(const char *path, path_list *out) {
+    TRY(refuse_model(path));
     DIR *d = opendir(path);
     if (!d) return ERR(ERR_IO, "data.source: open the directory %s: %s", path, strerror(errno));
     for (struct dirent *e; (e = readdir(d));) {
@@ -150,7 +172,9 @@ static status list_pattern(const char *pattern, path_list *out) {
     }
     globfree(&found);
     if (out->n > 0) return OK;
-    return ERR(ERR_INPUT, "data.source: found no file that matches %s, expected at least one", pattern);
+    return ERR(ERR_INPUT,
+               "data.source: found no file that matches %s, expected at least one; `ls %s` shows what is there",
+               pattern, pattern);
 }
 
 /* The files that an entry stands for; none: itself. A name that exists is no pattern, whatever is in it. */

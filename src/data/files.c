@@ -300,6 +300,8 @@ static status read_files(files_source *s, const data_options *o, const tokenizer
     TRY_GOTO(rc, tokenize_job_open(&job, o, t, c), done);
     for (size_t i = 0; i < s->n_files; i++) {
         token_store *store = &s->stores[i];
+        TRY_GOTO(rc, data_check_file(i < s->n_train_files ? "data.source" : "data.eval_source", s->entries[i].path),
+                 done);
         if (o->kind != DATA_TEXT && !data_is_record_file(o, s->entries[i].path))
             TRY_GOTO(rc,
                      ERR(ERR_INPUT,

@@ -27,8 +27,12 @@ void data_list_missing(const data_options *o, strbuf *out) {
 static void look_at_list(const char *source, data_look *look) {
     file_entry *entries = NULL;
     size_t n = 0;
-    if (file_list_parse(source, &entries, &n) != OK) error_clear(); /* whoever opens it says so */
-    for (size_t i = 0; i < n; i++) {
+    bool is_list = file_list_parse(source, &entries, &n) == OK;
+    if (!is_list) { /* whoever opens it says so */
+        error_clear();
+        look->is_missing = true;
+    }
+    for (size_t i = 0; is_list && i < n; i++) {
         file_stamp stamp;
         if (!entries[i].path || file_stamp_get(entries[i].path, &stamp) != OK) {
             error_clear();

@@ -6,6 +6,7 @@
 #include "data/prompts.h"
 #include "data/arithmetic.h"
 #include "data/examples.h"
+#include "data/file_kind.h"
 #include "data/record_parts.h"
 
 #include <stdlib.h>
@@ -192,8 +193,9 @@ static status read_file(reading *s, const char *path, bool only_eval) {
     return rc;
 }
 
-static status check_files(const data_options *o, const file_entry *entries, size_t n) {
+static status check_files(const data_options *o, const char *setting, const file_entry *entries, size_t n) {
     for (size_t i = 0; i < n; i++) {
+        TRY(data_check_file(setting, entries[i].path));
         if (!data_is_record_file(o, entries[i].path))
             return ERR(ERR_INPUT,
                        "data.source: found a text file, %s, expected prompts as JSON Lines or a table (.jsonl, .csv, "
@@ -212,7 +214,7 @@ static status read_eval_files(reading *s) {
     file_entry *entries = NULL;
     size_t n = 0;
     status rc = file_list_parse_eval(d->eval_source, &entries, &n);
-    if (rc == OK) rc = check_files(d, entries, n);
+    if (rc == OK) rc = check_files(d, "data.eval_source", entries, n);
     for (size_t i = 0; i < n && rc == OK; i++) rc = read_file(s, entries[i].path, true);
     file_list_free(entries, n);
     return rc;
@@ -226,7 +228,7 @@ static status read_files(prompt_set *set, const tokenizer *t, const char *tokeni
     chat *c = NULL;
     status rc = OK;
     TRY_GOTO(rc, file_list_parse(d->source, &entries, &n), done);
-    TRY_GOTO(rc, check_files(d, entries, n), done);
+    TRY_GOTO(rc, check_files(d, "data.source", entries, n), done);
     TRY_GOTO(rc, chat_open(&c, t, tokenizer_name, &(chat_options){.format = d->chat, .kwargs = d->chat_kwargs}), done);
     s.chat = c;
     set->end = chat_end_of_turn(c);

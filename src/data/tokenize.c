@@ -9,11 +9,9 @@
 #include "data/source.h"
 #include "data/store.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <xxhash.h>
 
 enum { BLOCK_BYTES = 1 << 20, OVERLAP_BYTES = 4096, BATCH_LINES = 2048, BATCH_BYTES = 8 << 20, SAY_EVERY_S = 5 };
@@ -387,21 +385,8 @@ static bool is_worth_keeping(const tokenize_job *j, const char *path, data_forma
     return j->cache_directory.length > 0 && !(j->cache_is_auto && are_bytes);
 }
 
-/* Users who give the name of a data set of a hub, or a pattern, are told what can be read. */
-static status check_is_file(const char *path) {
-    struct stat s;
-    if (stat(path, &s) != 0)
-        return ERR(ERR_IO,
-                   "data.source: found no file %s (%s), expected builtin:... or existing files, separated by "
-                   "commas (one in a name is \\,); "
-                   "download a data set of a hub first, as JSON Lines",
-                   path, strerror(errno));
-    return OK;
-}
-
 status tokenize_file(tokenize_job *j, const char *path, data_format format, token_store *out) {
     file_stamp stamp;
-    TRY(check_is_file(path));
     TRY(file_stamp_get(path, &stamp));
     if (stamp.is_regular && is_worth_keeping(j, path, format)) return tokenize_cached(j, path, format, &stamp, out);
     return build(j, path, format, NULL, out);

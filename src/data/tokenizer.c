@@ -123,9 +123,11 @@ static status open_file(tokenizer *t, const char *name) {
         t->vocab = t->file->file.n_ids;
         TRY_GOTO(rc, find_specials(t), done);
     } else {
-        rc = ERR(ERR_INPUT,
-                 "tokenizer: found '%.200s' (%s), expected 'byte', a tokenizer.json or a directory that holds one",
-                 name, strerror(errno));
+        rc = ERR(
+            ERR_INPUT,
+            "tokenizer: found '%.200s' (%s), expected 'byte', a tokenizer.json or a directory that holds one; that of "
+            "a model of the hub: hf download NAME tokenizer.json tokenizer_config.json --local-dir DIR",
+            name, strerror(errno));
     }
 done:
     strbuf_fini(&path);

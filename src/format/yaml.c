@@ -48,6 +48,11 @@ static status parser_error(const reader *r) {
         return ERR(ERR_INPUT, "%s:%d:%d: %s (found 0x%x; expected text in UTF-8)", r->where, line, column, problem,
                    (unsigned)p->problem_value);
     }
+    size_t at = p->problem_mark.index;
+    if (p->error == YAML_SCANNER_ERROR && at < r->n_bytes && r->text[at] == '\t')
+        return ERR(ERR_INPUT,
+                   "%s:%d:%d: found a tab, expected spaces: YAML indents with spaces only (expand -t 2 FILE)", r->where,
+                   AT(p->problem_mark));
     if (p->context)
         return ERR(ERR_INPUT, "%s:%d:%d: %s, %s that began at line %d, column %d", r->where, AT(p->problem_mark),
                    problem, p->context, AT(p->context_mark));

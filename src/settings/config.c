@@ -320,13 +320,21 @@ static bool value_store(const setting *s, void *base, arena *memory, int element
     return false;
 }
 
-static status setting_refuse(const setting *s, const char *where, const char *key, const char *found) {
-    strbuf expected;
+/* value: what other programs may call so; NULL: nothing. */
+static status value_refuse(const setting *s, const char *where, const char *key, const char *found, const char *value) {
+    strbuf expected, meant;
     strbuf_init(&expected);
+    strbuf_init(&meant);
     setting_expected(s, &expected);
+    if (value && s->key && foreign_value_explain(s->key, value, &meant)) strbuf_printf(&expected, "; %s", meant.text);
+    strbuf_fini(&meant);
     status rc = ERR(ERR_INPUT, "%s: %s: found %.200s, expected %s", where, key, found, expected.text);
     strbuf_fini(&expected);
     return rc;
+}
+
+static status setting_refuse(const setting *s, const char *where, const char *key, const char *found) {
+    return value_refuse(s, where, key, found, NULL);
 }
 
 status setting_store(const setting *s, void *base, arena *memory, int element, const char *text, bool quoted,
@@ -348,7 +356,7 @@ status setting_store(const setting *s, void *base, arena *memory, int element, c
     if (!text_is_utf8(text)) return setting_refuse(s, where, key, "bytes that are not UTF-8");
     char found[256];
     snprintf(found, sizeof found, "'%.180s'%s", text, strlen(text) >= MAX_TEXT ? "... (too long)" : "");
-    return setting_refuse(s, where, key, found);
+    return value_refuse(s, where, key, found, text);
 }
 
 /* key: as the user spelled it. */

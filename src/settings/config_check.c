@@ -286,6 +286,21 @@ static status check_epochs(const config *c) {
     return OK;
 }
 
+/* AdamW moves a weight by about the learning rate in a step, whatever the gradient: weights are around 0.02. The limits are ten times and
+ * more what is usual, so a search over learning rates sees no warning. */
+static void warn_high_lr(const config *c) {
+    bool pretrained = *c->model.path && c->model.init != INIT_RANDOM, lora = c->model.lora_rank || *c->model.adapter;
+    double lr = c->train.lr, limit = lora ? 0.05 : pretrained ? 2e-3 : 0.1;
+    if (lr <= limit) return;
+    log_warn("train.lr is %g, far above what is usual (%s): the loss will most likely diverge; AdamW moves every "
+             "weight by about "
+             "that much in a step",
+             lr,
+             lora         ? "1e-4 to 1e-3 with adapters"
+             : pretrained ? "1e-5 to 1e-4 for a pretrained model"
+                          : "1e-4 to 1e-2 from random weights");
+}
+
 status config_check(const config *c) {
     const train_options *t = &c->train;
     TRY(check_model(c));
@@ -322,6 +337,7 @@ status config_check(const config *c) {
     if (strcmp(c->run.resume, "auto") == 0 && *c->run.dir == 0)
         return ERR(ERR_INPUT, "run.resume is auto but run.dir is not given: a new directory has nothing to resume; "
                               "set run.dir");
+    warn_high_lr(c);
     config_warn_no_effect(c);
     return OK;
 }

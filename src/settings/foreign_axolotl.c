@@ -75,7 +75,13 @@ static const foreign_row rows[] = {
     {"datasets.{chat_template_jinja input_transform message_field_training message_field_training_detail logprobs_field split_thinking max_completion_length "
      "step_separator train_on_last_step_only}", FOREIGN_OFF, FT_ANY, NULL, "do it while converting the records"},
     {"pretraining_dataset",   FOREIGN_OWN, FT_TREE, NULL, NULL},
-    {"test_datasets",         FOREIGN_WHOLE, FT_ANY, NULL, "data.eval_fraction of each file is held out"},
+    {"test_datasets.{path name split}", FOREIGN_OWN, FT_TEXT, NULL, NULL},
+    {"test_datasets.data_files", FOREIGN_OWN, FT_ANY, NULL, NULL},
+    {"test_datasets.type",    FOREIGN_OWN, FT_TREE, NULL, NULL},
+    {"test_datasets.{ds_type conversation chat_template field field_human field_model field_messages field_system field_instruction field_input field_output "
+     "field_tools field_thinking template_thinking_key message_field_role message_field_content roles_to_train train_on_eos train_on_eot revision "
+     "trust_remote_code drop_system_message shards shards_idx preprocess_shards input_format skip text_column field_chosen field_rejected}", FOREIGN_IDLE, FT_ANY, NULL, RECORDS},
+    {"test_datasets.{message_property_mappings roles}", FOREIGN_WHOLE, FT_ANY, NULL, RECORDS},
     {"{shuffle_merged_datasets shuffle_before_merging_datasets dataset_prepared_path dataset_shard_num dataset_shard_idx skip_prepare_dataset "
      "num_dataset_shards_to_save dataset_processes dataset_num_proc dataset_keep_in_memory dataloader_pin_memory dataloader_num_workers dataloader_prefetch_factor "
      "dataloader_drop_last remove_unused_columns push_dataset_to_hub streaming streaming_multipack_buffer_size pretrain_multipack_attn "
@@ -225,29 +231,34 @@ static void check_type(foreign_reader *r, const foreign_item *type) {
                        "records are not made by Python here; make JSON Lines with prompt and completion, or messages");
 }
 
-static status translate_data(foreign_reader *r) {
-    trainer_source sources[LIST_MOST + 2];
+/* The datasets of a list; how many. */
+static size_t sources_find(foreign_reader *r, const char *list, trainer_source *sources) {
     size_t n = 0;
-    const foreign_item *share = foreign_find(r, "val_set_size"), *text = foreign_find(r, "pretraining_dataset");
     for (int i = -1; i < LIST_MOST; i++) {
-        const foreign_item *path = trainer_dataset(r, i, "path"),
-                           *parts[] = {trainer_dataset(r, i, "name"), trainer_dataset(r, i, "split"),
-                                       trainer_dataset(r, i, "data_files")};
-        check_type(r, trainer_dataset(r, i, "type"));
+        const foreign_item *path = trainer_dataset_of(r, list, i, "path"),
+                           *parts[] = {trainer_dataset_of(r, list, i, "name"), trainer_dataset_of(r, list, i, "split"),
+                                       trainer_dataset_of(r, list, i, "data_files")};
+        check_type(r, trainer_dataset_of(r, list, i, "type"));
         for (size_t k = 0; k < ARRAY_LENGTH(parts); k++)
             if (parts[k]) foreign_report_no_effect(r, parts[k], "part of the dataset's name");
         if (path)
             sources[n++] = (trainer_source){.path = path, .config = parts[0], .split = parts[1], .files = parts[2]};
     }
+    return n;
+}
+
+static status translate_data(foreign_reader *r) {
+    trainer_source sources[LIST_MOST + 2], tested[LIST_MOST + 1];
+    const foreign_item *text = foreign_find(r, "pretraining_dataset");
+    size_t n = sources_find(r, "datasets", sources), n_tested = sources_find(r, "test_datasets", tested);
     if (text && *text->text && strcmp(text->text, "[...]") != 0) sources[n++] = (trainer_source){.path = text};
     else if (text)
         foreign_refuse(
             r, text,
             "texts are read from files here: make a .txt or JSON Lines with a key `text`, and give --data FILE");
     if (n) TRY(trainer_data(r, sources, n));
-    if (share && item_real(share) > 1) foreign_refuse(r, share, "give the share of the records: data.eval_fraction");
-    else return foreign_offer(r, share, "data.eval_fraction", share ? share->text : "0", share ? NULL : "its default");
-    return OK;
+    TRY(trainer_eval_data(r, tested, n_tested));
+    return trainer_held_out(r, foreign_find(r, "val_set_size"), n_tested > 0);
 }
 
 static status translate_chat(foreign_reader *r) {

@@ -141,38 +141,41 @@ static void source_find(foreign_reader *r, trainer_source *s, const json_t *info
         return;
     }
     const char *path = foreign_format(r, "%s/%s", dir, file ? file : foreign_format(r, "%s.json", name));
-    if (str_ends_with(path, ".jsonl") && is_safe(path)) s->name = path;
+    bool is_read = str_ends_with(path, ".jsonl") || str_ends_with(path, ".csv") || str_ends_with(path, ".tsv");
+    if (is_read && is_safe(path)) s->name = path;
     else if (is_safe(path) && is_safe(name))
         s->convert = foreign_format(r, "jq -c '.[]' %s%s >%s.jsonl", path, head, name);
 }
 
-static status translate_data(foreign_reader *r) {
-    const foreign_item *names = foreign_find(r, "dataset"), *place = foreign_find(r, "dataset_dir"),
-                       *held = foreign_find(r, "eval_dataset"), *share = foreign_find(r, "val_size");
-    trainer_source sources[LIST_MOST];
+/* The datasets of a key, "a,b" or a list; how many. */
+static size_t sources_find(foreign_reader *r, const foreign_item *names, const char *dir, trainer_source *out) {
     size_t n = 0;
-    const char *dir = place ? place->text : "data";
     json_t *info = info_read(foreign_format(r, "%s/dataset_info.json", dir));
     for (const char *at = names ? trainer_list(r, names) : ""; *at && n < LIST_MOST;) {
         size_t length = strcspn(at, ",");
-        sources[n] = (trainer_source){.path = names};
-        source_find(r, &sources[n++], info, dir, foreign_format(r, "%.*s", (int)length, at));
+        out[n] = (trainer_source){.path = names};
+        source_find(r, &out[n++], info, dir, foreign_format(r, "%.*s", (int)length, at));
         at += length + (at[length] == ',');
     }
     json_decref(info);
     if (names && n == 0) foreign_refuse(r, names, "expected names of datasets, separated by commas");
+    return n;
+}
+
+static status translate_data(foreign_reader *r) {
+    const foreign_item *names = foreign_find(r, "dataset"), *place = foreign_find(r, "dataset_dir"),
+                       *held = foreign_find(r, "eval_dataset");
+    trainer_source sources[LIST_MOST], evaluated[LIST_MOST];
+    const char *dir = place ? place->text : "data";
+    size_t n = sources_find(r, names, dir, sources), n_evaluated = sources_find(r, held, dir, evaluated);
     const foreign_item *most = foreign_find(r, "max_samples");
     if (most)
         foreign_report_no_effect(
             r, most, "all records of a file are used; the command that makes the file takes the first of them");
     if (place) foreign_report_no_effect(r, place, "where dataset_info.json was looked for");
     TRY(trainer_data(r, sources, n));
-    if (held)
-        foreign_report_no_effect(r, held,
-                                 "make JSON Lines of it as of the others, and give it as the file to evaluate on");
-    if (share && item_real(share) > 1) foreign_refuse(r, share, "give the share of the records: data.eval_fraction");
-    else TRY(foreign_offer(r, share, "data.eval_fraction", share ? share->text : "0", share ? NULL : "its default"));
-    return OK;
+    TRY(trainer_eval_data(r, evaluated, n_evaluated));
+    return trainer_held_out(r, foreign_find(r, "val_size"), n_evaluated > 0);
 }
 
 /* ---- stages -------------------------------------------------------------------------------------------------------- */

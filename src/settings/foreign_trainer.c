@@ -59,9 +59,9 @@ status trainer_model(foreign_reader *r, const foreign_item *i) {
     return foreign_offer(r, i, "model.path", i->text, "there is no such directory yet");
 }
 
-const foreign_item *trainer_dataset(const foreign_reader *r, int i, const char *key) {
+const foreign_item *trainer_dataset_of(const foreign_reader *r, const char *list, int i, const char *key) {
     return foreign_find(r,
-                        i < 0 ? foreign_format(r, "datasets.%s", key) : foreign_format(r, "datasets[%d].%s", i, key));
+                        i < 0 ? foreign_format(r, "%s.%s", list, key) : foreign_format(r, "%s[%d].%s", list, i, key));
 }
 
 /* ---- data -------------------------------------------------------------------------------------------------------- */
@@ -105,7 +105,12 @@ static void source_add(strbuf *out, const char *path) {
     for (const char *c = path; *c; c++) strbuf_printf(out, *c == ':' || *c == '\\' ? "\\%c" : "%c", *c);
 }
 
-static void refuse_missing(foreign_reader *r, const trainer_source *s) {
+/* How a user names the files of this setting. */
+static const char *flag_of(const char *setting) {
+    return strcmp(setting, "data.source") == 0 ? "--data " : "--set data.eval_source=";
+}
+
+static void refuse_missing(foreign_reader *r, const trainer_source *s, const char *setting) {
     const char *name = source_name(s), *where = foreign_where(r, s->path),
                *command = s->convert ? s->convert : hub_command(r, s, name);
     if (command)
@@ -115,40 +120,62 @@ static void refuse_missing(foreign_reader *r, const trainer_source *s) {
     else
         foreign_refuse_train(r, foreign_format(r,
                                                "%s: %s: there is no file '%.200s'; make JSON Lines of it (one object "
-                                               "per line) and give --data FILE",
-                                               where, s->path->key, name));
+                                               "per line) and give %sFILE",
+                                               where, s->path->key, name, flag_of(setting)));
 }
 
-status trainer_data(foreign_reader *r, const trainer_source *sources, size_t n) {
+static status offer_files(foreign_reader *r, const char *setting, const trainer_source *sources, size_t n) {
     strbuf files;
     bool is_here = true, is_sound = true;
     if (n == 0) return OK;
-    if (config_was_given(r->c, "data.source")) {
+    if (config_was_given(r->c, setting)) {
         for (size_t i = 0; i < n; i++)
-            if (!i || sources[i].path != sources[i - 1].path) is_given(r, sources[i].path, "data.source");
+            if (!i || sources[i].path != sources[i - 1].path) is_given(r, sources[i].path, setting);
         return OK;
     }
     strbuf_init(&files);
     for (size_t i = 0; i < n; i++) {
         const char *file = source_file(r, &sources[i]);
-        if (!file) refuse_missing(r, &sources[i]);
+        if (!file) refuse_missing(r, &sources[i], setting);
         is_here &= file != NULL;
         is_sound &= file || is_plain(source_name(&sources[i]));
         source_add(&files, file ? file : converted_name(r, source_name(&sources[i])));
     }
     if (!is_here && is_sound)
         foreign_refuse_train(
-            r, foreign_format(r, "then give --data \"%s\", or the same command again, which takes files of these names",
-                              files.text));
+            r, foreign_format(r, "then give %s\"%s\", or the same command again, which takes files of these names",
+                              flag_of(setting), files.text));
     status rc = OK;
     if (is_sound)
-        rc = foreign_offer(r, sources[0].path, "data.source", files.text,
+        rc = foreign_offer(r, sources[0].path, setting, files.text,
                            is_here ? NULL : "not all of it is here; `train` says how to make it");
-    else foreign_report_no_effect(r, sources[0].path, "it is no file here; make JSON Lines of it and give --data FILE");
+    else
+        foreign_report_no_effect(
+            r, sources[0].path,
+            foreign_format(r, "it is no file here; make JSON Lines of it and give %sFILE", flag_of(setting)));
     for (size_t i = 1; i < n && rc == OK; i++)
-        if (sources[i].path != sources[i - 1].path) foreign_report_set(r, sources[i].path, "data.source", NULL);
+        if (sources[i].path != sources[i - 1].path) foreign_report_set(r, sources[i].path, setting, NULL);
     strbuf_fini(&files);
     return rc;
+}
+
+status trainer_data(foreign_reader *r, const trainer_source *sources, size_t n) {
+    return offer_files(r, "data.source", sources, n);
+}
+
+status trainer_eval_data(foreign_reader *r, const trainer_source *sources, size_t n) {
+    return offer_files(r, "data.eval_source", sources, n);
+}
+
+status trainer_held_out(foreign_reader *r, const foreign_item *share, bool named) {
+    if (named) {
+        if (share) foreign_report_no_effect(r, share, "data.eval_source names what is evaluated on");
+        return OK;
+    }
+    if (!share || item_real(share) <= 1)
+        return foreign_offer(r, share, "data.eval_fraction", share ? share->text : "0", share ? NULL : "its default");
+    foreign_refuse(r, share, "give the share of the records: data.eval_fraction");
+    return OK;
 }
 
 /* ---- how long, how fast -------------------------------------------------------------------------------------------- */

@@ -21,10 +21,16 @@ typedef struct trainer_source {
     const char *convert;                /* the command that makes a .jsonl of it; NULL: trainer_data finds one */
 } trainer_source;
 
-/* A key of the i-th entry of the list `datasets`; -1: it is one map and no list. */
-const foreign_item *trainer_dataset(const foreign_reader *r, int i, const char *key);
+/* A key of the i-th entry of a list of datasets ("datasets", "test_datasets"); -1: it is one map and no list. */
+const foreign_item *trainer_dataset_of(const foreign_reader *r, const char *list, int i, const char *key);
+static inline const foreign_item *trainer_dataset(const foreign_reader *r, int i, const char *key) {
+    return trainer_dataset_of(r, "datasets", i, key);
+}
 status trainer_model(foreign_reader *r, const foreign_item *i);
-status trainer_data(foreign_reader *r, const trainer_source *sources, size_t n);
+status trainer_data(foreign_reader *r, const trainer_source *sources, size_t n);      /* data.source */
+status trainer_eval_data(foreign_reader *r, const trainer_source *sources, size_t n); /* data.eval_source */
+/* What is held out where no file is named to evaluate on: a share, none by default. named: is there such a file? */
+status trainer_held_out(foreign_reader *r, const foreign_item *share, bool named);
 status trainer_length(foreign_reader *r, const foreign_item *epochs, const foreign_item *steps, const char *otherwise);
 /* ratio and steps may both be there; steps below 1 are a ratio, as in transformers 5. otherwise: where neither is; NULL: the schedule has no
  * warmup. */

@@ -19,7 +19,7 @@ typedef struct word_row {
 /* clang-format off */
 static const word_row rows[] = {
     {"epochs num_epochs num_train_epochs max_epochs n_epochs", "train.epochs", NULL, "or train.steps"},
-    {"max_steps num_steps total_steps max_iters iterations", "train.steps", NULL, NULL},
+    {"steps max_steps num_steps total_steps max_iters iterations", "train.steps", NULL, NULL},
     {"warmup_ratio", "train.warmup_ratio", NULL, NULL},
     {"warmup_steps num_warmup_steps warmup_iters", "train.warmup", NULL, "in steps"},
     {"learning_rate", "train.lr", NULL, NULL},
@@ -109,6 +109,38 @@ static bool is_named(const word_row *r, const char *word) {
     char name[64];
     for (const char *rest = r->names; (rest = part_next(rest, ' ', name, sizeof name));)
         if (strcmp(name, word) == 0) return true;
+    return false;
+}
+
+/* Values of other programs, of settings with a list of words. */
+static const struct {
+    const char *setting, *words, *how;
+} value_rows[] = {
+    {"train.task", "dpo ipo orpo simpo kto", "train.task=preference with preference.loss=%s"},
+    {"train.task", "grpo ppo rlhf reinforce",
+     "train.task=rloo is reinforcement learning with rewards, `rl.loss` has its kinds"},
+    {"train.task", "pretrain pretraining pt clm finetune lora",
+     "train.task=sft; whole texts are trained on where the data is text"},
+    {"precision", "float32 32 32_true", "precision=fp32"},
+    {"precision", "float16 half 16 16_mixed", "precision=fp16"},
+    {"precision", "bf16_mixed", "precision=bf16"},
+    {"run.device", "gpu nvidia", "run.device=cuda"},
+    {"run.device", "mps rocm tpu xpu", "ralo has kernels for CPUs and NVIDIA GPUs"},
+    {"data.chat", "mistral gemma phi3 qwen zephyr vicuna alpaca",
+     "data.chat=auto renders the chat template of the model's own tokenizer"},
+};
+
+bool foreign_value_explain(const char *key, const char *value, strbuf *out) {
+    char word[64];
+    word_of(value, word);
+    for (size_t i = 0; i < ARRAY_LENGTH(value_rows); i++) {
+        if (strcmp(value_rows[i].setting, key) != 0 || !is_named(&(word_row){.names = value_rows[i].words}, word))
+            continue;
+        const char *how = value_rows[i].how, *place = strstr(how, "%s");
+        strbuf_add_bytes(out, how, place ? (size_t)(place - how) : strlen(how));
+        if (place) strbuf_printf(out, "%s%s", word, place + 2);
+        return true;
+    }
     return false;
 }
 

@@ -5,3 +5,5 @@
 /* What to write here instead of `key`, of which the last part counts (train.load_in_4bit, --load-in-4bit); false: it is not known.
  * is_flag: typed as a flag, so a setting is shown with --set. */
 bool foreign_word_explain(const char *key, bool is_flag, strbuf *out);
+/* What a value of another program is here, of this setting; false: it is not known. */
+bool foreign_value_explain(const char *key, const char *value, strbuf *out);

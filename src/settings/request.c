@@ -44,8 +44,47 @@ static void resolve_hub(config *c) {
     strbuf_fini(&found);
 }
 
+static bool checkpoint_of(const char *run_dir, char *newest, size_t n) {
+    newest[0] = 0;
+    if (checkpoint_find_newest_quietly(run_dir, newest, n) != OK) error_clear();
+    return newest[0] != 0;
+}
+
+static bool goes_on(const config *c) {
+    char newest[4096];
+    return c->run.resume && strcmp(c->run.resume, "auto") == 0 && checkpoint_of(c->run.dir, newest, sizeof newest);
+}
+
+/* Frozen weights, and those that a run is compared with, are in no checkpoint. */
+static bool needs_same_weights(const config *c) {
+    return c->model.lora_rank || *c->model.adapter || (c->task != TASK_SFT && c->task != TASK_MTP) ||
+           c->train.weighting != WEIGHTING_BASELINE;
+}
+
+/* A run whose checkpoint has all that it trains goes on without the directory that it began from: RUN/model takes its place, with
+ * sizes and tokenizer. Prediction heads begin from the layers of the base, so such a run needs a whole directory. */
+static void resolve_gone_base(config *c) {
+    char newest[4096];
+    if (!*c->model.path || access(c->model.path, F_OK) == 0 || !goes_on(c) || needs_same_weights(c)) return;
+    if (c->model.mtp_heads > 1 || c->task == TASK_MTP || !checkpoint_of(c->run.dir, newest, sizeof newest)) return;
+    const char *own = arena_format(&c->memory_of_strings, "%s/model", c->run.dir);
+    if (access(own, F_OK) != 0 && weights_write_own_dir(newest, own) != OK) {
+        log_warn("%s", error_message()); /* and model.path is reported as missing */
+        error_clear();
+        return;
+    }
+    log_warn("model.path: found no directory %s, which the run %s began from; it goes on with what its checkpoint "
+             "holds (%s)",
+             c->model.path, c->run.dir, own);
+    const char *tokenizer = arena_format(&c->memory_of_strings, "%s/tokenizer.json", own);
+    bool is_gone = strcmp(c->data.tokenizer, "byte") != 0 && access(c->data.tokenizer, F_OK) != 0;
+    if (is_gone && access(tokenizer, F_OK) == 0) c->data.tokenizer = own;
+    c->model.path = own;
+}
+
 void config_resolve(config *c) {
     resolve_hub(c);
+    resolve_gone_base(c);
     if (*c->model.path && c->model.init != INIT_RANDOM && !config_was_given(c, "train.lr"))
         c->train.lr = c->model.lora_rank || *c->model.adapter ? LORA_LR : PRETRAINED_LR;
     resolve_policy(c);
@@ -86,18 +125,10 @@ static status steps_from_config(const config *c, train_request *r) {
     return config_check_schedule(t);
 }
 
-static bool checkpoint_is_there(const char *run_dir) {
-    char newest[4096] = "";
-    if (checkpoint_find_newest_quietly(run_dir, newest, sizeof newest) != OK) error_clear();
-    return newest[0] != 0;
-}
-
 /* A run holds sizes, tokenizer and all that it trains, and can write a model directory in the place of one that is gone. Frozen
  * weights, and those that a run is compared with, are nowhere else. */
 static status base_is_gone(const config *c) {
-    bool same_weights = c->model.lora_rank || *c->model.adapter || (c->task != TASK_SFT && c->task != TASK_MTP) ||
-                        c->train.weighting != WEIGHTING_BASELINE;
-    if (same_weights)
+    if (needs_same_weights(c))
         return ERR(
             ERR_INPUT,
             "model.path: found no directory %s, which the run %s began from; it continues only with the same weights "
@@ -112,8 +143,7 @@ static status base_is_gone(const config *c) {
 
 /* Rope works for any length; learned positions are a tensor of the file. */
 static status model_of_directory(const config *c, model_config *out) {
-    bool goes_on = strcmp(c->run.resume, "auto") == 0 && checkpoint_is_there(c->run.dir);
-    if (goes_on && access(c->model.path, F_OK) != 0) return base_is_gone(c);
+    if (goes_on(c) && access(c->model.path, F_OK) != 0) return base_is_gone(c);
     if (access(c->model.path, F_OK) != 0 && model_hub_name(c->model.path))
         return ERR(ERR_INPUT,
                    "model.path: found no directory %s, and no model of that name in the cache of the Hugging Face hub "

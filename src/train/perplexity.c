@@ -20,9 +20,8 @@ typedef struct text_tokens {
 static status read_text(text_tokens *t, const perplexity_options *o, const tokenizer *tokenizer) {
     char *text;
     size_t n;
-    TRY(file_read_all(o->path, TEXT_MOST, &text, &n));
+    TRY(data_read_text(o->path, TEXT_MOST, &text, &n));
     size_t first = n - (size_t)((double)n * o->last);
-    if (first == 0) first = utf8_mark_bytes(text, n);
     while (first < n && ((unsigned char)text[first] & 0xc0) == 0x80) first++;
     t->n_bytes = n - first;
     utf8_scan scan = utf8_check(text + first, t->n_bytes);

@@ -128,7 +128,7 @@ static status read_lines(samples *s, const char *path, size_t most) {
     char *text;
     size_t n;
     uint64_t line = 1;
-    TRY(file_read_all(path, FILE_MOST, &text, &n));
+    TRY(data_read_text(path, FILE_MOST, &text, &n));
     for (size_t at = 0; at < n && s->n < most && rc == OK; line++) {
         const char *end = memchr(text + at, '\n', n - at);
         size_t next = end ? (size_t)(end - text) + 1 : n, length = (end ? next - 1 : n) - at;

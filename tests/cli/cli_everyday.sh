@@ -49,18 +49,25 @@ mv hub/models--Some-Org--A.model/snapshots/c0ffee model
 check 2 "hf download Some-Org/A.model" -- generate --model Some-Org/A.model --prompt 1
 check 2 "hf download Some-Org/B" -- plan --set model.path=Some-Org/B
 check 2 "qa.csv:2: found the keys 'a', 'b'" "the first row of a table names its columns" -- train "${tiny[@]}" --set data.source="$(printf 'a,b\n1,2\n' >qa.csv; echo qa.csv)"
-# ---- the model that a run began from is gone: the run makes it again, and goes on
+# ---- the model that a run began from is gone, with its tokenizer: the run directory is enough for everything that it holds the weights of
 from=("${tiny[@]:4}" --set model.path=model --set train.schedule=constant --set train.warmup=0 --set run.dir=on)
 run 0 train "${from[@]}" --set train.steps=2
-mv model gone
-check 2 "found no directory model, which the run on began from" "ralo export on model" -- train on
-check 2 "only with the same weights" -- train on --set model.lora.rank=2
-run 0 export on model
-check 0 "resumed from on/checkpoints/step-00000002" -- train on --set train.steps=3
+run 0 train "${from[@]}" --set train.steps=2 --set model.lora.rank=2 --set run.dir=adapted
+mv model gone && mv tokenizer gone-too && mv on on2
+check 2 "found no directory model, which the run adapted began from" "only with the same weights" -- train adapted
+check 2 "holds adapters only; their base was " "give the base as the model and this run with --adapter" -- generate adapted --prompt 1
+check 0 "an adapter with" -- export adapted adapter
+check 0 -- generate on2 --prompt "What is 1 plus 10?" --max-new 4
+check 0 "loss " -- eval on2 --data qa.jsonl --max-new 4
+check 0 "saved     exported" -- export on2 exported
+[ -f exported/tokenizer.json ] || fail "the export of a run whose base is gone has no tokenizer"
+check 0 "found no directory model, which the run on2 began from; it goes on with what its checkpoint holds (on2/model)" \
+    "resumed from on2/checkpoints/step-00000002" -- train on2 --set train.steps=3
 on=$(hash_of)
-rm -r model && mv gone model
+check 2 "found 'on2' and --model gone" -- generate on2 --model gone --prompt 1
+mv gone model && mv gone-too tokenizer
 run 0 train "${from[@]}" --set train.steps=3 --set run.dir=straight
-[ "$(hash_of)" = "$on" ] || fail "over a model that was made again: $on, over its own: $(hash_of)"
+[ "$(hash_of)" = "$on" ] || fail "without its base: $on, with it: $(hash_of)"
 # ---- a directory and a pattern are their files, in the order of their names
 mkdir shards
 head -n 40 qa.jsonl >shards/b.jsonl

@@ -112,6 +112,18 @@ YAML
 sed -i 's/^{adapter}$/adapter: qlora\nload_in_4bit: true\nlora_r: 4/' axolotl.yaml
 check 0 "-> data.source = data.jsonl" "-> model.path = model" "-> model.base = nf4" "8 records to train" "step 2/2" "saved     axolotl" -- train axolotl.yaml
 
+# ---- files to evaluate on: Axolotl's test_datasets and LLaMA-Factory's eval_dataset, of which a table is read as it is
+head -3 data.jsonl >held.jsonl
+became data.source=data.jsonl data.eval_source=held.jsonl -- <(sed '/^datasets/a test_datasets: [{path: held.jsonl, type: alpaca, split: train}]' axolotl.yaml)
+became data.eval_fraction=0.25 -- <(sed '/^datasets/a val_set_size: 0.25' axolotl.yaml)
+mkdir -p data
+echo '{"mine": {"file_name": "mine.csv"}, "other": {"file_name": "other.json"}}' >data/dataset_info.json
+printf 'instruction,input,output\nadd 1 and 2,,3\n"add 2, 3",,5\n' >data/mine.csv
+printf 'stage: sft\nfinetuning_type: full\nmodel_name_or_path: model\ntemplate: llama3\ndataset: mine\neval_dataset: mine\nval_size: 0.1\n' >factory.yaml
+became data.source=data/mine.csv data.eval_source=data/mine.csv -- factory.yaml
+check 0 "val_size" "data.eval_source names what is evaluated on" -- train factory.yaml --show-config
+check 2 "eval_dataset: 'other' is no file of JSON Lines here" "jq -c '.[]' data/other.json" "--set data.eval_source=" -- train <(sed 's/^eval_dataset: mine/eval_dataset: other/' factory.yaml)
+
 # ---- offload and recompute as the file says: other places, more work, the same bits
 for device in cpu nvme; do
     place="{\"device\": \"$device\", \"nvme_path\": \"$work/nvme\"}"

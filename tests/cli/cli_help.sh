@@ -73,7 +73,7 @@ refused "eval: --data is missing" -- eval --model x
 refused "generate: --top-p: found '0', expected a number in (0, 1]" -- generate --model x --prompt y --top-p 0
 refused "generate: -n: found 'two', expected a whole number in [1, 1048576]" -- generate --model x --prompt y -n two
 refused "generate: found no prompt" -- generate --model x
-refused "found 'y', expected a flag" -- generate --model x y
+refused "found 'y' and --model x, expected one model" -- generate --model x y
 refused "found 'fish', expected bash or zsh" -- completion fish
 refused "unknown command 'tain'" "did you mean 'train'" -- help tain
 refused "help: unknown setting 'train.lrr'" "did you mean 'train.lr'" -- help train.lrr

@@ -166,6 +166,47 @@ static void tables_are_read_as_rfc_4180_says(void **state) {
     strbuf_fini(&rows);
 }
 
+static uint64_t fingerprint_as(const char *path, data_kind kind) {
+    dataset *d;
+    data_options o = {
+        .source = path, .tokenizer = "byte", .seq_len = 64, .pack = true, .kind = kind, .chat = CHAT_NONE};
+    if (dataset_open(&d, &o) != OK) fail_msg("%s", error_message());
+    uint64_t fingerprint = dataset_fingerprint(d);
+    dataset_close(d);
+    return fingerprint;
+}
+
+/* Every kind of example that JSON Lines may hold, as a table. */
+static void tables_hold_every_kind_of_example(void **state) {
+    static const struct {
+        data_kind kind;
+        const char *lines, *table;
+    } cases[] = {
+        {DATA_TEXT,
+         "{\"instruction\": \"add, 1\", \"input\": \"2\", \"output\": \"3\"}\n{\"instruction\": \"i\", \"input\": "
+         "\"\", \"output\": \"o\"}\n",
+         "instruction,input,output\n\"add, 1\",2,3\ni,,o\n"},
+        {DATA_PAIRS,
+         "{\"prompt\": \"1+1=\", \"chosen\": \"2\", \"rejected\": \"3\\n\"}\n{\"prompt\": \"p\", \"chosen\": \"a\", "
+         "\"rejected\": \"b\"}\n",
+         "prompt,chosen,rejected\n1+1=,2,\"3\n\"\np,a,b\n"},
+        {DATA_LABELLED,
+         "{\"prompt\": \"p\", \"completion\": \"a\", \"label\": true}\n{\"prompt\": \"q\", \"completion\": \"b\", "
+         "\"label\": false}\n",
+         "prompt,completion,label\np,a,True\nq,b,0\n"},
+        {DATA_SOLUTIONS,
+         "{\"question\": \"q\", \"answer\": \"a\", \"is_correct\": true, \"task_id\": 7, \"difficulty\": 2}\n"
+         "{\"question\": \"q\", \"answer\": \"b\", \"is_correct\": false, \"task_id\": 7, \"difficulty\": 2}\n",
+         "question,answer,is_correct,task_id,difficulty\nq,a,TRUE,7,2\nq,b,false,7,2\n"},
+    };
+    for (size_t i = 0; i < ARRAY_LENGTH(cases); i++) {
+        write_text(path_of("same.jsonl"), cases[i].lines);
+        write_text(path_of("same.csv"), cases[i].table);
+        uint64_t want = fingerprint_as(path_of("same.jsonl"), cases[i].kind);
+        assert_int_equal(fingerprint_as(path_of("same.csv"), cases[i].kind), want);
+    }
+}
+
 /* A row that crosses every boundary of the reader's blocks is the same row. */
 static void rows_may_be_longer_than_a_block(void **state) {
     enum { N = 7 * 112348 };
@@ -310,10 +351,15 @@ static void names_and_first_bytes_tell_what_a_file_is(void **state) {
     for (size_t i = 0; i < ARRAY_LENGTH(names); i++)
         assert_int_equal(data_format_of(names[i].name, FORMAT_AUTO), names[i].format);
     assert_true(data_is_data_name("x.txt.gz") && data_is_data_name("x.csv") && !data_is_data_name("x.gz"));
+    write_text(path_of("prose.txt"), "GGUF is a format of llama.cpp, and PAR1 the magic of another.\n");
+    reader prose;
+    assert_int_equal(reader_open(&prose, path_of("prose.txt")), OK);
+    assert_int_equal(data_refuse_kind(&prose, &(record_options){0}), OK);
+    reader_close(&prose);
     static const struct {
         const char *bytes, *says;
         size_t n;
-    } kinds[] = {{"PAR1....", "file of Parquet|read_parquet|for f in sys.argv[1:]]\" ", 8},
+    } kinds[] = {{"PAR1\x15...", "file of Parquet|read_parquet|for f in sys.argv[1:]]\" ", 8},
                  {"ARROW1\0\0", "file of Arrow|read_feather", 8},
                  {"\xff\xff\xff\xff....", "Arrow stream|open_stream", 8},
                  {"%PDF-1.7", "file of PDF|pdftotext", 8},
@@ -347,6 +393,7 @@ int main(void) {
         cmocka_unit_test(what_is_packed_badly_is_refused),
         cmocka_unit_test(packed_text_is_text),
         cmocka_unit_test(tables_are_read_as_rfc_4180_says),
+        cmocka_unit_test(tables_hold_every_kind_of_example),
         cmocka_unit_test(rows_may_be_longer_than_a_block),
         cmocka_unit_test(files_of_ids_are_the_texts_they_were_made_of),
         cmocka_unit_test(ids_that_are_none_are_refused),
