@@ -380,7 +380,8 @@ class Trainer(_Handle):
                    "completion": _text(ctypes.string_at(s.completion, s.completion_bytes)), "stop": STOPS[s.stop]}
             if s.trained:
                 one.update(reward=s.reward, advantage=s.advantage)
-            self._samples.append(one)
+            else:
+                self._samples.append(one)
             if self._on_sample:
                 self._on_sample(one)
         except BaseException as error:
@@ -518,7 +519,8 @@ def train(config=None, *, on_step=None, on_eval=None, on_sample=None, on_log=Non
     run (run.dir), export (run.export) and stopped: None, "callback" or "interrupt".
 
     on_step(numbers) and on_eval(numbers) get the keys of metrics.jsonl; False ends the run after that step. on_sample(sample) hears
-    completions, on_log(level, line) what the command prints: warnings, the data. Ctrl-C, or a notebook's stop, also ends the run after the
+    completions, of train.task rloo also those that are trained on, with reward and advantage; on_log(level, line) what the command prints:
+    warnings, the data. Ctrl-C, or a notebook's stop, also ends the run after the
     step, returns what there is and leaves a checkpoint where run.dir is given; a second one raises. An exception of a callback is raised.
     train.patience is for `ralo train`: end the run from on_eval instead."""
     s = _settings(config, settings)
