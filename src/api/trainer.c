@@ -203,7 +203,7 @@ static status open_job(ralo_trainer *t, const ralo_settings *s) {
     TRY(trainer_open(&t->trainer, r, &t->job.plan, t->job.data, &t->observer));
     if (*c->run.dir) TRY(config_save(c, c->run.dir));
     start_watch(t);
-    plan_find_faster(&t->job.plan);
+    if (!r->resume) plan_find_faster(&t->job.plan); /* a run that goes on keeps its precision */
     t->plan =
         (ralo_plan){.borrowed = true, .plan = &t->job.plan, .outlook = plan_outlook_of(r, &t->job.plan, &t->survey)};
     api_plan_describe(&t->plan);

@@ -11,7 +11,7 @@ static const char *plural(uint64_t n) { return n == 1 ? "" : "s"; }
 void train_report_answer(job *j) {
     data_survey survey;
     dataset_survey(j->data, &survey);
-    plan_find_faster(&j->plan);
+    if (!j->request.resume) plan_find_faster(&j->plan); /* a run that goes on keeps its precision */
     plan_outlook o = plan_outlook_of(&j->request, &j->plan, &survey);
     plan_print_answer(&j->plan, &o, stderr);
 }

@@ -357,7 +357,8 @@ status plan_check_explained(const plan *p, const char *explanation) {
     if (plan_fits(p)) return OK;
     strbuf largest;
     strbuf_init(&largest);
-    if (!lacks_host(p)) list_largest(p, &largest);
+    strbuf_add(&largest, "");
+    if (!lacks_host(p)) list_largest(p, &largest); /* of the device */
     status rc = ERR(ERR_FIT, "%s does not fit: %s%s", p->request.model.name, explanation, largest.text);
     strbuf_fini(&largest);
     return rc;

@@ -261,7 +261,8 @@ typedef struct plan_outlook {
 /* Whether it fits, how long the run takes, what would be faster: sentences on one line, without its end. */
 void plan_answer(const plan *p, const plan_outlook *o, strbuf *out);
 void plan_print_answer(const plan *p, const plan_outlook *o, FILE *out); /* ... with its end */
-void plan_answer_json(const plan *p, const plan_outlook *o, json_t *root); /* adds "answer", "limits", "run", "faster" */
+void plan_answer_json(const plan *p, const plan_outlook *o,
+                      json_t *root); /* adds "answer", "limits", "run", "faster" */
 
 /* ---- report.c: a plan in words and as JSON ---------------------------------------------------------------------- */
 
@@ -295,7 +296,7 @@ status plan_check_fit(const plan *p);
  * fits. Compiles many variants. */
 void plan_explain(const plan *p, strbuf *out);
 status plan_check_explained(const plan *p, const char *explanation); /* plan_check_fit with what plan_explain wrote */
-bool plan_variant_fits(const plan_request *r, uint64_t *planned); /* compiled; planned: bytes of the device */
+bool plan_variant_fits(const plan_request *r, uint64_t *planned);    /* compiled; planned: bytes of the device */
 
 /* ---- timeline_svg.c: bytes alive over the ops, as a picture ------------------------------------------------------ */
 

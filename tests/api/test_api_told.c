@@ -92,6 +92,27 @@ static void metrics_and_samples_are_told(void **state) {
     training_dir_remove(dir);
 }
 
+static void on_trained(void *context, const ralo_sample *s) {
+    if (s->trained && s->step == 1 && isfinite(s->reward) && isfinite(s->advantage) &&
+        s->prompt_bytes == strlen("12+34="))
+        ++*(int *)context;
+}
+
+static void completions_that_are_trained_on_are_told(void **state) {
+    (void)state;
+    int n = 0;
+    ralo_settings *s = settings_of(PAIRS(TINY, "data.source", "builtin:arithmetic", "data.seq_len", "48", "train.task",
+                                         "rloo", "rl.prompts", "2", "rl.k", "4", "rl.max_completion", "6",
+                                         "rl.log_prompts", "1", "train.eval_rows", "0", "train.problems", "0"));
+    ralo_trainer *t;
+    must(ralo_trainer_open(&t, s));
+    must(ralo_trainer_on_sample(t, on_trained, &n));
+    must(ralo_trainer_step(t, NULL));
+    assert_int_equal(n, 4);
+    ralo_trainer_close(t);
+    ralo_settings_free(s);
+}
+
 static void the_data_and_its_warnings_are_told(void **state) {
     (void)state;
     enum { N = 20, TOKENS = 3 + 2 + 1 }; /* and one of 40 tokens; each ends with EOS */
@@ -202,6 +223,7 @@ static void adapters_are_trained_saved_loaded_and_merged(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(metrics_and_samples_are_told),
+        cmocka_unit_test(completions_that_are_trained_on_are_told),
         cmocka_unit_test(the_data_and_its_warnings_are_told),
         cmocka_unit_test(adapters_are_trained_saved_loaded_and_merged),
     };

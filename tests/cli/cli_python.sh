@@ -1,0 +1,160 @@
+#!/bin/bash
+# cli_python.sh - the Python module: its functions and structs are those of ralo.h, it does what the program does, it stops when it is
+# told to, errors are exceptions, and the cells of its guide run. RALO names the program, beside which libralo.so was built.
+. "$(dirname "$0")/../harness/check.sh"
+need python3
+library=$(dirname "$RALO")/public/libralo.so
+[ -e "$library" ] || { echo "libralo.so was not built: build the target \`public\` (make)"; exit 77; }
+! nm -D "$library" 2>/dev/null | grep -q '__[at]san_init' || { echo "a sanitizer's library must be loaded before Python"; exit 77; }
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' || { echo "python3 is older than 3.9"; exit 77; }
+export PYTHONPATH=$project/bindings/python PYTHONDONTWRITEBYTECODE=1 RALO_LIBRARY=$library RALO
+
+# python TEXT: a script on stdin; its last line says what is wrong
+python() { timeout 120 python3 - >log 2>&1 || fail "$1: $(tail -n 3 log)"; }
+
+# ---- what is declared: every function of the header, each with its arguments; every field of a struct where C has it
+cat >compare.py <<'PY'
+import ctypes, re, sys
+from ralo import _library
+header = re.sub(r"/\*.*?\*/", "", open(sys.argv[1]).read(), flags=re.S)
+declared = {}
+for name, arguments in re.findall(r"RALO_API[^;(]*?\b(ralo_\w+)\(([^)]*)\);", header):
+    declared[name] = 0 if arguments.strip() == "void" else arguments.count(",") + 1
+assert len(declared) > 40, declared
+module = {name: len(arguments) for name, (_, arguments) in _library.FUNCTIONS.items()}
+assert module == declared, {n: (module.get(n), declared.get(n)) for n in module.keys() | declared if module.get(n) != declared.get(n)}
+if sys.argv[2:]:
+    print('#include <ralo.h>\n#include <stdio.h>\nint main(void) {')
+    for name, struct in _library.STRUCTS.items():
+        print(f'printf("{name} %zu\\n", sizeof({name}));')
+        for field, *_ in struct._fields_:
+            print(f'printf("{name}.{field} %zu %zu\\n", offsetof({name}, {field}), sizeof((({name} *)0)->{field}));')
+    print('return 0; }')
+PY
+python3 compare.py "$project/include/ralo.h" >log 2>&1 || fail "ralo.h and the module differ: $(tail -n 1 log)"
+if command -v "${CC:-cc}" >/dev/null; then
+    python3 compare.py "$project/include/ralo.h" c >sizes.c
+    "${CC:-cc}" -I"$project/include" sizes.c -o sizes && ./sizes >of_c || fail "the sizes do not compile"
+    python "structs" <<'PY'
+from ctypes import sizeof
+from ralo import _library
+mine = []
+for name, struct in _library.STRUCTS.items():
+    mine.append(f"{name} {sizeof(struct)}")
+    mine += [f"{name}.{f} {getattr(struct, f).offset} {getattr(struct, f).size}" for f, *_ in struct._fields_]
+theirs = open("of_c").read().splitlines()
+assert mine == theirs, set(mine) ^ set(theirs)
+PY
+    # ---- another library is refused when it is imported
+    echo 'const char *ralo_version(void) { return "1.0.0"; }' | "${CC:-cc}" -shared -fPIC -x c - -o other.so
+    RALO_LIBRARY=$work/other.so python3 -c 'import ralo' 2>err && fail "a library of another version was taken"
+    grep -q 'ImportError: ralo: .*other.so is version 1.0.0, this module needs 0.1.0' err || fail "other version: $(tail -n 1 err)"
+    echo 'const char *ralo_version(void) { return "0.1.0"; }' | "${CC:-cc}" -shared -fPIC -x c - -o old.so
+    RALO_LIBRARY=$work/old.so python3 -c 'import ralo' 2>err && fail "a library without functions was taken"
+    grep -q 'ImportError: ralo: .*old.so has no ralo_.*older than this module' err || fail "old: $(tail -n 1 err)"
+fi
+RALO_LIBRARY=/nowhere.so python3 -c 'import ralo' 2>err && fail "a library that is not there was taken"
+grep -q 'ImportError: ralo: libralo.so was not found; build it' err || fail "not there: $(tail -n 1 err)"
+
+# ---- it does what the program does
+settings=(--preset test-llama --set data.source=builtin:grammar --set data.seq_len=24 --set train.micro_batch=2 --set train.steps=6
+    --set train.warmup=0 --set train.eval_rows=4 --set train.problems=0 --set train.eval_every=3 --set run.threads=1 --set train.sample_every=3
+    --set train.samples=2 --set train.sample_tokens=4)
+run 0 train "${settings[@]}" --set run.dir=program --json
+python "the same run" <<'PY'
+import json, math, ralo
+config = {"model": {"preset": "test-llama"}, "data.source": "builtin:grammar", "data": {"seq_len": 24}, "run.threads": 1,
+          "train": {"micro_batch": 2, "steps": 6, "warmup": 0, "eval_rows": 4, "problems": 0, "eval_every": 3, "sample_every": 3, "samples": 2,
+                    "sample_tokens": 4}}
+lines, told = [], []
+r = ralo.train(config, on_log=lambda level, line: lines.append((level, line)), on_sample=told.append, out="module", run__export="exported")
+theirs = json.loads(open("out").read().splitlines()[-1])
+assert r["param_hash"] == theirs["param_hash"] and r["steps"] == 6 and r["stopped"] is None, (r["param_hash"], theirs["param_hash"])
+rows = [json.loads(x) for x in open("program/metrics.jsonl")]
+steps, evals = [x for x in rows if "train/loss" in x], [x for x in rows if "val/loss" in x]
+assert [set(m) for m in r["metrics"]] == [set(x) - {"time"} for x in steps], (r["metrics"][0], steps[0])
+near = lambda a, b: len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-8) for x, y in zip(a, b)) # the file has 9 digits
+assert near([m["train/loss"] for m in r["metrics"]], [x["train/loss"] for x in steps])
+assert near([e["val/loss"] for e in r["evaluations"]], [x["val/loss"] for x in evals]) and len(evals) == 2
+samples = [json.loads(x) for x in open("program/samples.jsonl")]
+assert [(s["step"], s["prompt"], s["completion"]) for s in r["samples"]] == [(s["step"], s["prompt"], s["completion"]) for s in samples]
+assert told == r["samples"] and len(told) == 4
+assert any(level == "info" and line.startswith("data      builtin:grammar") for level, line in lines), lines
+assert r["data"]["seq_len"] == 24 and r["data"]["covered"] is None and r["plan"]["fits"] and r["plan"]["answer"].startswith("Fits: ")
+whole, run = ralo.generate("exported", ["the ", "a"], max_new=5), ralo.generate("module", ["the ", "a"], max_new=5)
+assert whole == run and len(whole[0]["tokens"]) == 5 and whole[1]["prompt"] == "a", (whole, run)
+k = ralo.Tokenizer("byte")
+assert k.decode(k.encode("h\u00e9")) == "h\u00e9" and k.vocab > 256 and k.eos is not None
+PY
+run 0 plan "${settings[@]}" --json
+python "the same plan" <<'PY'
+import json, ralo
+s = ralo.Settings({"train": {"steps": 6, "warmup": 0}}, preset="test-llama", data="builtin:grammar", data__seq_len=24, train__micro_batch=2,
+                  train__eval_rows=4, train__problems=0, train__eval_every=3, run__threads=1, train__sample_every=3, train__samples=2, train__sample_tokens=4)
+mine, theirs = ralo.plan(s), json.loads(open("out").read().splitlines()[-1])
+text = mine.pop("text")
+assert text.splitlines()[0] == mine["answer"] and text.splitlines()[1].startswith("model     test-llama")
+assert mine.keys() == theirs.keys() and mine["memory"] == theirs["memory"] and mine["strategy"] == theirs["strategy"], mine.keys() ^ theirs.keys()
+PY
+
+# ---- stopping, and errors
+python "stops and errors" <<'PY'
+import os, signal, threading, time, ralo
+tiny = dict(preset="test-llama", data="builtin:grammar", data__seq_len=24, train__micro_batch=2, train__warmup=0, train__eval_rows=0, train__problems=0,
+            run__threads=1)
+r = ralo.train(train__steps=9, on_step=lambda m: m["step"] < 3, out="stopped", **tiny)
+assert r["stopped"] == "callback" and r["steps"] == 3 and len(r["metrics"]) == 3 and r["evaluations"] == []
+assert os.path.exists("stopped/checkpoints/step-00000003/checkpoint.json")
+r = ralo.train(train__steps=9, out="stopped", run__resume="auto", **tiny)
+whole = ralo.train(train__steps=9, **tiny)
+assert r["steps"] == 9 and len(r["metrics"]) == 6 and r["param_hash"] == whole["param_hash"]
+assert [m["train/loss"] for m in r["metrics"]] == [m["train/loss"] for m in whole["metrics"][3:]]
+
+main = threading.main_thread().ident
+def interrupt():
+    time.sleep(0.3)
+    signal.pthread_kill(main, signal.SIGINT)
+threading.Thread(target=interrupt).start()
+r = ralo.train(train__steps=1000000, out="interrupted", **tiny)
+assert r["stopped"] == "interrupt" and 0 < r["steps"] < 1000000, r["steps"]
+assert os.path.exists("interrupted/checkpoints/step-%08d/checkpoint.json" % r["steps"])
+
+def refused(kind, text, function, *arguments, **more):
+    try:
+        function(*arguments, **more)
+    except kind as error:
+        assert text in str(error), error
+        return error
+    raise AssertionError(f"{text}: was taken")
+
+def broken(_):
+    raise KeyError("mine")
+refused(KeyError, "mine", ralo.train, on_step=broken, train__steps=2, **tiny)
+refused(KeyError, "mine", ralo.train, on_log=lambda level, line: broken(line), train__steps=2, **tiny)
+refused(KeyError, "mine", ralo.train, on_sample=broken, train__sample_every=1, train__sample_tokens=2, train__steps=2, **tiny)
+refused(ValueError, "did you mean 'train.steps'", ralo.plan, train__stepz=3)
+refused(ralo.InputError, "did you mean 'gpt2'", ralo.plan, preset="gpt-2")
+refused(ralo.InputError, "return False from on_eval", ralo.train, train__steps=2, train__eval_every=1, train__patience=2, **tiny)
+refused(MemoryError, "Fits with: ", ralo.train, memory__device="1500K", memory__strategy="manual", train__steps=1, **tiny)
+assert not ralo.plan(memory__device="1500K", memory__strategy="manual", **tiny)["fits"]
+refused(ralo.Error, "/nowhere", ralo.generate, "/nowhere", "a")
+refused(ralo.InputError, "no prompt", ralo.generate, "stopped", [])
+t = ralo.Trainer(train__steps=1, **tiny)
+assert t.evaluate() is None
+refused(ralo.InputError, "train.sample_every is 0", t.sample)
+refused(ralo.InputError, "run.dir is not given", t.save)
+t.close()
+t.close()
+refused(ralo.Error, "closed", t.step)
+assert refused(ralo.Error, "", ralo.Settings, "/nowhere.yaml").status == 3
+PY
+
+# ---- the cells of the guide, one after the other
+python3 - "$project/docs/guide/python.md" >cells.py <<'PY'
+import re, sys
+print("\n".join(re.findall(r"(?ms)^```python\n(.*?)^```", open(sys.argv[1]).read())))
+print('assert losses[-1] < losses[0] / 2 and result["steps"] == len(losses) and tuned["steps"] > 0, losses')
+PY
+timeout 120 python3 cells.py >log 2>&1 || fail "the guide: $(tail -n 3 log)"
+[ -e sums-merged/model.safetensors ] && [ -e sums-adapter/adapter_config.json ] && [ -e sums-by-hand/config.json ] || fail "the guide left $(ls)"
+finish "the module does what the program does"
