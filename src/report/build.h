@@ -43,8 +43,8 @@ typedef struct report {
     size_t n_benches;
     figure *figures;
     size_t n_figures, figures_capacity;
-    step_trace *traces; /* (n_runs) n_lanes 0: none */
-    json_t *words;      /* sentences */
+    step_trace *traces;               /* (n_runs) n_lanes 0: none */
+    json_t *words;                    /* sentences */
     const char *charts_dir, *png_dir; /* NULL: none */
     arena memory;
 } report;

@@ -13,7 +13,9 @@ typedef struct mlflow_store {
     status (*artefact)(void *self, const char *name, int fd, uint64_t n_bytes); /* from where the file stands */
     status (*end)(void *self, int64_t time_ms, sink_end how);
     void (*close)(void *self);
-    const char *note; /* what the user should know; NULL: nothing */
+    void (*page)(const void *self,
+                 strbuf *out); /* what a browser needs behind the URI to show the run; NULL: nothing */
+    const char *note;          /* what the user should know; NULL: nothing */
 } mlflow_store;
 extern const mlflow_store mlflow_rest, mlflow_file;
 

@@ -327,6 +327,10 @@ static status store_end(void *self, int64_t time_ms, sink_end how) {
     return write_run(self, how == SINK_FINISHED ? 3 : how == SINK_FAILED ? 4 : 5, time_ms);
 }
 
-const mlflow_store mlflow_file = {
-    store_open, store_log,   store_artefact,
-    store_end,  store_close, "MLflow 3.13 and later read a file store only with MLFLOW_ALLOW_FILE_STORE=true"};
+const mlflow_store mlflow_file = {store_open,
+                                  store_log,
+                                  store_artefact,
+                                  store_end,
+                                  store_close,
+                                  NULL,
+                                  "MLflow 3.13 and later read a file store only with MLFLOW_ALLOW_FILE_STORE=true"};

@@ -14,7 +14,7 @@
 
 typedef struct rest {
     mlflow_http *http;
-    char run_id[65];
+    char run_id[65], experiment_id[65]; /* the latter empty: not told */
     strbuf artefacts; /* path of the run's files behind the URI; empty: the server does not take them */
 } rest;
 
@@ -110,7 +110,9 @@ static status use_run(rest *s, const json_t *run, json_t **known) {
     if (!id) return ERR(ERR_IO, "the server describes the run without its id");
     if (stage && strcmp(stage, "deleted") == 0)
         return ERR(ERR_INPUT, "the run %s is deleted there; restore it (mlflow runs restore), or begin a new run", id);
+    const char *experiment = sink_state_id(info, "experiment_id");
     snprintf(s->run_id, sizeof s->run_id, "%s", id);
+    snprintf(s->experiment_id, sizeof s->experiment_id, "%s", experiment ? experiment : "");
     use_artefacts(s, info);
     size_t i;
     json_t *param;
@@ -250,5 +252,12 @@ static status rest_end(void *self, int64_t time_ms, sink_end how) {
                 NULL);
 }
 
-const mlflow_store mlflow_rest = {rest_open, rest_log, rest_artefact, rest_end, rest_close, NULL};
+/* MLflow 3 files runs under evaluations of prompts, unless the address says what they are; older ones pass over it. */
+static void rest_page(const void *self, strbuf *out) {
+    const rest *s = self;
+    if (*s->experiment_id)
+        strbuf_printf(out, "/#/experiments/%s/runs/%s?workflowType=machine_learning", s->experiment_id, s->run_id);
+}
+
+const mlflow_store mlflow_rest = {rest_open, rest_log, rest_artefact, rest_end, rest_close, rest_page, NULL};
 #endif

@@ -196,6 +196,8 @@ static void mlflow_where(const void *self, strbuf *out) {
     const mlflow *m = self;
     strbuf_printf(out, "run %s of experiment %s at ", m->run->settings->name, m->run->settings->mlflow_experiment);
     sink_uri_add(out, m->run->settings->mlflow_uri);
+    while (m->kind->page && out->length && out->text[out->length - 1] == '/') out->text[--out->length] = 0;
+    if (m->kind->page) m->kind->page(m->store, out);
     if (m->kind->note) strbuf_printf(out, " (%s)", m->kind->note);
 }
 

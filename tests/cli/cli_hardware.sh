@@ -6,6 +6,18 @@ need python3 "it reads the JSON output"
 export XDG_CACHE_HOME="$work/cache"
 tiny=(--preset test-llama --set data.seq_len=24 --set train.micro_batch=2)
 
+# The tables that the guides quote are those that bench/tables makes now.
+RALO=$RALO python3 "$project/bench/tables" 7b-4 --plan >table || fail "bench/tables: $(tail -n 2 table)"
+python3 - "$project" <<'P' || fail "docs/guide/choose.md or README.md quotes other numbers than bench/tables 7b-4: $(cat table)"
+import re, sys
+rows = [l.split() for l in open("table") if re.match("DDP|ZeRO", l)]
+held, total = (", ".join("%.0f" % float(r[k]) for r in rows) for k in (8, 11))
+for page in "docs/guide/choose.md", "docs/guide/ko/choose.md", "README.md", "README_KO.md":
+    text = open(f"{sys.argv[1]}/{page}").read()
+    assert held in text, (page, held)
+    assert "README" not in page or total in text, (page, total)
+P
+
 check 2 "'h300'" "h200, h100" -- plan "${tiny[@]}" --hardware h300
 check 2 missing.yaml -- plan "${tiny[@]}" --hardware missing.yaml
 printf 'base: h200\ndevice.memroy: 1G\n' >wrong.yaml

@@ -45,8 +45,8 @@ static json_t *run_json(void) {
     const char *key;
     json_object_foreach(heard.params, key, value)
         json_array_append_new(params, json_pack("{s:s, s:O}", "key", key, "value", value));
-    return json_pack("{s:{s:s, s:s, s:s}, s:{s:o}}", "info", "run_id", "abc123", "artifact_uri",
-                     "mlflow-artifacts:/1/abc123/artifacts", "lifecycle_stage",
+    return json_pack("{s:{s:s, s:s, s:s, s:s}, s:{s:o}}", "info", "run_id", "abc123", "experiment_id", "1",
+                     "artifact_uri", "mlflow-artifacts:/1/abc123/artifacts", "lifecycle_stage",
                      server_mode == DELETED ? "deleted" : "active", "data", "params", params);
 }
 
@@ -265,6 +265,7 @@ static void a_server_gets_all_of_it(void **state) {
     assert_true(heard.n_batches < 20); /* not one per step */
     assert_false(is_pending());
     expect_said("mlflow: run right of experiment ein Versuch/1", 1);
+    expect_said("/#/experiments/1/runs/abc123?workflowType=machine_learning", 1);
     /* a resumed run is the same one; MLflow keeps parameters as they were */
     json_decref(heard.metrics);
     heard.metrics = json_object();
