@@ -275,6 +275,15 @@ static void resolve_resume(config *c) {
     if (*c->run.dir && strcmp(c->run.resume, c->run.dir) == 0) c->run.resume = "auto";
 }
 
+/* --hardware h100x8 means those eight, unless parallel.* says how many or a single plan is asked for. */
+static void use_named_count(command_line *l) {
+    bool single = l->longest || l->profile || l->timeline || l->program || l->dry_run;
+    int64_t n = l->hardware ? hardware_named_count(l->hardware) : 0;
+    if (l->command->run != command_plan || l->world || n < 2 || l->config.parallel.size[AXIS_DATA]) return;
+    if (!single) l->world = (int)n;
+    else if (!l->dry_run) log_info("planned for one of the %lld devices of %s", (long long)n, l->hardware);
+}
+
 status command_line_parse(command_line *l, const command *c, int argc, char **argv) {
     *l = (command_line){.command = c, .argc = argc, .argv = argv};
     arena_init(&l->memory);
@@ -323,6 +332,7 @@ status command_line_parse(command_line *l, const command *c, int argc, char **ar
     if (l->deepspeed) TRY(foreign_read_deepspeed(&l->foreign, l->deepspeed));
     int rank = 0, launched = 0;
     bool is_rank = comm_launched(&rank, &launched);
+    use_named_count(l);
     l->foreign.n_ranks = is_rank ? launched : MAX(l->ranks, l->world);
     TRY(foreign_apply(&l->foreign, &l->config));
     resolve_resume(&l->config);

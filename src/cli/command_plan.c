@@ -126,15 +126,6 @@ static void keep_freed_memory(void) {
     mallopt(M_MMAP_THRESHOLD, BLOCK_BYTES);
 }
 
-/* --hardware h100x8 means those eight, unless parallel.* says how many or a single plan is asked for. */
-static void use_named_count(command_line *l) {
-    bool single = l->longest || l->profile || l->timeline || l->program || l->dry_run;
-    int64_t n = l->hardware ? hardware_named_count(l->hardware) : 0;
-    if (l->world || n < 2 || l->config.parallel.size[AXIS_DATA]) return;
-    if (!single) l->world = (int)n;
-    else if (!l->dry_run) log_info("planned for one of the %lld devices of %s", (long long)n, l->hardware);
-}
-
 status command_plan(command_line *l) {
     train_request r;
     hardware machine;
@@ -142,7 +133,6 @@ status command_plan(command_line *l) {
     profile sizes = {0};
     plan p = {0};
     keep_freed_memory();
-    use_named_count(l);
     if ((l->timeline || l->longest || l->profile) && l->world)
         return ERR(ERR_INPUT, "plan: --%s needs a single plan, --world %d compares many; leave one out",
                    l->timeline  ? "timeline"

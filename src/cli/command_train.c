@@ -338,7 +338,8 @@ static status train(command_line *l, comm **mesh) {
     TRY_GOTO(rc, job_open(&j), done);
     if (ranks) {
         TRY_GOTO(rc, ranks_use_mesh(mesh, l, &j.plan.request.mesh), done);
-        r->comm = ranks = *mesh;
+        ranks = *mesh;
+        TRY_GOTO(rc, request_use_mesh(r, c, ranks), done);
     }
     bool shows = !l->quiet && (!ranks || comm_rank(ranks) == 0);
     if (shows) {

@@ -86,8 +86,8 @@ static bool ranks_divide(const supervisor *s, int ranks) {
     int n = data_ranks(s, ranks);
     if (n == 0) return false;
     if (c->task == TASK_RLOO) return c->train.rl.prompts % n == 0;
-    return step_micros(s) % n == 0 &&
-           (s->notes.size[AXIS_PIPELINE] < 2 || step_micros(s) / n % s->notes.size[AXIS_PIPELINE] == 0);
+    bool in_rounds = c->parallel.virtual_stages > 1; /* interleaved stages take micro-batches in rounds */
+    return step_micros(s) % n == 0 && !(in_rounds && step_micros(s) / n % s->notes.size[AXIS_PIPELINE]);
 }
 
 static int choose_ranks(const supervisor *s, const ranks_end *end) {

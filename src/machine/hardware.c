@@ -296,6 +296,14 @@ static const hardware *find_called(const char *called) {
     return NULL;
 }
 
+/* Cards without links of their own reach each other through the host. */
+static void link_over_pcie(hardware *h) {
+    size_t n = strlen(h->source);
+    h->link_bandwidth = 0.9 * fmin(h->copy_to_device, h->copy_both / 2);
+    h->link_latency = 10e-6;
+    snprintf(h->source + n, sizeof h->source - n, "; between devices: its copies over PCIe");
+}
+
 int64_t hardware_named_count(const char *name_or_path) {
     char name[64];
     int64_t count;
@@ -314,6 +322,7 @@ status hardware_load(hardware *out, const char *name_or_path) {
     *out = *h;
     if (counted) {
         out->devices_per_node = count;
+        if (count > 1 && out->link_bandwidth == 0) link_over_pcie(out);
         snprintf(out->name, sizeof out->name, "%.50sx%lld", h->name, (long long)count);
     }
     return OK;

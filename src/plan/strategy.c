@@ -467,6 +467,17 @@ static status evaluate_from(search *s, size_t first) {
     return rc;
 }
 
+/* Parameters and states must lie somewhere: where device and host together cannot hold them, no candidate like c fits. Only asked
+ * where one fits already, so that such candidates could not win. */
+static bool is_hopeless(const search *s, const plan_candidate *c) {
+    const plan_request *r = s->r;
+    bool any_fits = false;
+    for (size_t i = 0; i < s->n && !any_fits; i++) any_fits = s->list[i].fits;
+    uint64_t least = c->by_role[ROLE_PARAM] + c->by_role[ROLE_STATE];
+    return any_fits && !r->may_nvme && !offload_on_nvme(&r->choice.offload) && r->device_limit && r->host_limit &&
+           least > r->device_limit + r->host_limit;
+}
+
 /* All candidates in which `sequence` ranks share a row. *fits: one with nothing moved fits; with `enough` the search then
  * ends. It also ends where all of them fit and nobody wants to compare: what is moved never counts as faster than the same with
  * nothing moved (compared_s), so it cannot win. */
@@ -482,7 +493,8 @@ static status search_rows(search *s, int sequence, bool enough, bool *fits) {
     for (size_t i = first; i < n_plain; i++) {
         plan_candidate c = s->list[i];
         c.plain_s = c.fits ? c.step_s : 0;
-        if (!is_dominated(s, n_plain, &c)) add_offloads(s, c, ARRAY_LENGTH(offload_order), ARRAY_LENGTH(rungs));
+        if (!is_dominated(s, n_plain, &c) && !is_hopeless(s, &c))
+            add_offloads(s, c, ARRAY_LENGTH(offload_order), ARRAY_LENGTH(rungs));
     }
     return evaluate_from(s, n_plain);
 }

@@ -405,10 +405,9 @@ static status check_stages(const config *c, const plan_request *p) {
     return OK;
 }
 
-/* Sequence ranks are taken from the data axis, so its size must be open. Not with GPUs: the mesh would be opened
- * again, and only the first mesh knows which ranks share a GPU. */
-static bool sequence_is_open(const config *c, device_kind kind) {
-    return !c->parallel.size[AXIS_SEQUENCE] && !c->parallel.size[AXIS_DATA] && kind == DEVICE_CPU;
+/* Sequence ranks are taken from the data axis, so its size must be open. */
+static bool sequence_is_open(const config *c) {
+    return !c->parallel.size[AXIS_SEQUENCE] && !c->parallel.size[AXIS_DATA];
 }
 
 /* Of a field of the choice, which may be an enum without negative members. */
@@ -417,7 +416,7 @@ static bool is_auto(int64_t asked) { return (int)asked == -1; }
 static int64_t until_chosen(int64_t asked) { return is_auto(asked) ? 0 : asked; }
 
 /* What is given by hand, and what is left to the plan. */
-static void strategy_from_config(const config *c, device_kind kind, plan_request *p) {
+static void strategy_from_config(const config *c, plan_request *p) {
     const step_choice *asked = &c->choice;
     p->left_open = (plan_open){.params = is_auto(asked->offload.params),
                                .grads = is_auto(asked->offload.grads),
@@ -430,7 +429,7 @@ static void strategy_from_config(const config *c, device_kind kind, plan_request
                                .precision = p->open.precision,
                                .micro_batch = p->open.micro_batch,
                                .zero = is_auto(asked->shard.zero),
-                               .sequence = sequence_is_open(c, kind)};
+                               .sequence = sequence_is_open(c)};
     p->left_open_recompute = p->choice.recompute.kind == RECOMPUTE_AUTO;
     p->manual = c->memory.strategy == STRATEGY_MANUAL || p->baseline;
     if (!p->manual) p->open = p->left_open;
@@ -496,7 +495,7 @@ status request_from_config(const config *c, train_request *out) {
     p->logits_chunk_bytes = c->memory.logits_chunk;
     TRY(baseline_from_config(c, p));
     TRY(recompute_parse(&p->choice.recompute, c->memory.recompute));
-    strategy_from_config(c, kind, p);
+    strategy_from_config(c, p);
     if (*c->memory.nvme_path) out->nvme_path = c->memory.nvme_path;
     TRY(place_parse(c->memory.place, p->model.n_layers, &p->place));
     p->virtual_stages = c->parallel.virtual_stages;
@@ -539,10 +538,8 @@ status request_for_plan(train_request *r, const config *c, const char *asked, in
     TRY(request_from_config(c, r));
     TRY(machine_describe(asked, r, machine));
     /* For a machine with devices, the plan uses the scratch sizes of their kernels. */
-    if (asked && c->run.device == DEVICE_AUTO) {
+    if (asked && c->run.device == DEVICE_AUTO)
         p->target = backend_target(machine->unified ? DEVICE_CPU : DEVICE_CUDA, r->n_threads);
-        if (!machine->unified) p->open.sequence = p->left_open.sequence = false; /* as `train` there */
-    }
     if (asked ? machine->unified : r->backend && backend_kind(r->backend) == DEVICE_CPU)
         config_warn_no_effect_on_cpu(c);
     p->host_bytes += dataset_host_bytes_at_most(&r->data);
@@ -579,4 +576,16 @@ status request_use_comm(train_request *r, const config *c, comm *ranks) {
     TRY(comm_least(ranks, &p->device_limit));
     TRY(comm_least(ranks, &p->together_limit));
     return comm_least(ranks, &p->host_limit);
+}
+
+status request_use_mesh(train_request *r, const config *c, comm *ranks) {
+    comm_devices found;
+    r->comm = ranks;
+    if (!r->backend->discrete) return OK;
+    TRY(comm_find_devices(ranks, r->backend, r->gpu.index, c->comm.transport, &found));
+    bool links = r->plan.target.comm_at == TIER_DEVICE;
+    if (found.links != links)
+        return ERR(ERR_RUN, "the ranks planned with messages through %s and now find only the other way",
+                   links ? "device links" : "host memory");
+    return OK;
 }

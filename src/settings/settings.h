@@ -35,6 +35,8 @@ status request_for_plan(train_request *r, const config *c, const char *asked, in
 /* Adds the ranks that this process belongs to: their mesh, and each one's share of the machine. NULL: a single
  * process. */
 status request_use_comm(train_request *r, const config *c, comm *ranks);
+/* The mesh that the plan chose, perhaps opened in place of the first: who shares a device is asked again. */
+status request_use_mesh(train_request *r, const config *c, comm *ranks);
 status config_save(const config *c, const char *run_dir); /* run_dir/config.yaml (job.c) */
 /* The machine that time is predicted for: what --hardware names, else this machine as measured, else as estimated.
  * (machine.c) */

@@ -106,6 +106,8 @@ static void people_call_machines_by_many_names(void **state) {
     hardware h;
     assert_int_equal(hardware_load(&h, "h20"), ERR_INPUT);
     assert_non_null(strstr(error_message(), "did you mean 'h200'?"));
+    assert_int_equal(hardware_load(&h, "4x4090"), OK); /* no NVLink: through the host, and the description says so */
+    assert_true(h.link_bandwidth > 0 && h.link_bandwidth < h.copy_to_device && strstr(h.source, "over PCIe"));
     static const char *const sheet[] = {"l40s", "b200", "gb200", "mi300x"};
     for (size_t i = 0; i < ARRAY_LENGTH(sheet); i++) {
         assert_int_equal(hardware_load(&h, sheet[i]), OK);

@@ -439,10 +439,46 @@ static void text_and_json_have_every_row(void **state) {
     json_decref(j);
 }
 
+/* The search ends early where everything fits with nothing moved; who compares goes on, and must find the same. With the host too small for
+ * what must move, shared rows are not searched in vain: that, too, changes nothing. */
+static void a_shorter_search_chooses_the_same(void **state) {
+    (void)state;
+    hardware h;
+    assert_int_equal(hardware_load(&h, "h100"), OK);
+    static const uint64_t limits[] = {0, 1ull << 30, 24ull << 20, 12ull << 20};
+    for (size_t i = 0; i < ARRAY_LENGTH(limits); i++) {
+        plan_request r = request("test-llama", PRECISION_BF16, 8, 1, 512);
+        r.choice.recompute.kind = RECOMPUTE_AUTO;
+        r.choice.prefetch = 1;
+        r.open = (plan_open){.params = true,
+                             .grads = true,
+                             .states = true,
+                             .activations = true,
+                             .micro_batch = true,
+                             .zero = true,
+                             .sequence = true};
+        r.mesh = (mesh){.size[AXIS_DATA] = 2};
+        r.target.discrete = true;
+        r.hardware = &h;
+        r.device_limit = limits[i];
+        r.host_limit = 1ull << 30;
+        plan quick, all;
+        assert_int_equal(plan_choose(&quick, &r), OK);
+        r.compare = true;
+        assert_int_equal(plan_choose(&all, &r), OK);
+        assert_true(quick.n_candidates <= all.n_candidates && (limits[i] || quick.n_candidates < all.n_candidates));
+        assert_true(step_choice_equal(&quick.request.choice, &all.request.choice, CHOICE_NONE));
+        assert_true(quick.cost.step_s == all.cost.step_s);
+        plan_close(&quick);
+        plan_close(&all);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sharding_of_7b_on_4_ranks),
         cmocka_unit_test(what_is_offloaded_is_not_counted),
+        cmocka_unit_test(a_shorter_search_chooses_the_same),
         cmocka_unit_test(shards_round_up),
         cmocka_unit_test(accumulation_multiplies_what_is_sharded),
         cmocka_unit_test(rows_of_a_step_are_shared),

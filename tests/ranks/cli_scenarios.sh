@@ -54,6 +54,19 @@ plan "${gpu[@]}" --preset llama2-7b --set data.seq_len=1024 --set parallel.data=
 holds 'r["fits"] and r["strategy"]["zero"] >= 2 and r["strategy"]["offload"]["states"] == "host"'
 holds 'r["memory"]["host"]["planned"] < 3 * 12 * 6.8e9 / 8'
 
+# RALO's three strategies, by its own keys, on descriptions of GPUs. One GPU: states on the host. Many and short rows: gradients and states
+# are sharded, nothing is moved. Many, rows of 16K tokens and too little memory: ranks share rows, and the rest is on the host.
+printf 'trainer: {params: {auto_memory_strategy: true, sequence_parallelism: false}}\n' >ralo.yaml
+printf 'base: h100\nname: small\ndevices_per_node: 4\ndevice.memory: 2G\n' >small.yaml
+own=(ralo.yaml --set precision=bf16 --set train.micro_batch=1)
+plan "${own[@]}" --preset qwen2.5-7b --hardware h100 --set data.seq_len=1024
+holds 'r["fits"] and r["strategy"]["offload"]["states"] == "host"'
+plan "${own[@]}" --preset qwen2.5-1.5b --hardware h100x8 --set data.seq_len=1024
+holds 'r["chosen"]["strategy"]["zero"] >= 1 and r["chosen"]["strategy"]["sequence"] == 1 and set(r["chosen"]["strategy"]["offload"].values()) == {"device"}'
+check 0 "4 ranks share a row" "states + activations on host" "parallel.sequence = auto  (auto_memory_strategy chooses)" \
+    -- plan "${own[@]}" --preset qwen2.5-0.5b --hardware small.yaml --world 4 --set data.seq_len=16384 --json
+holds 'r["chosen"]["fits"] and r["chosen"]["strategy"]["sequence"] == 4 and r["chosen"]["strategy"]["offload"]["states"] == "host"'
+
 # A small model whose rows fill the device: 16K tokens in the memory that 4K take on one rank.
 mkdir long
 cat >long/config.json <<'END'
