@@ -215,7 +215,7 @@ static bool advise_nvme(const plan_request *r, strbuf *b) {
 static bool has_no_room(const plan_request *r, strbuf *b) {
     static const uint64_t moment_bytes[STATES_COUNT] = {[STATES_FP32] = 4, [STATES_BF16] = 2, [STATES_INT8] = 1};
     char needed[32], there[32];
-    bool alone = mesh_world(&r->mesh) == 1 && r->place.n_devices <= 1;
+    bool alone = mesh_world(&r->mesh) == 1 && !place_splits(&r->place, r->model.n_layers, &r->target);
     if (!alone || r->no_training || plan_generates(r) || r->may_nvme || offload_on_nvme(&r->choice.offload) ||
         r->host_limit == 0)
         return false;

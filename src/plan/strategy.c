@@ -192,7 +192,7 @@ status plan_build_candidate(const plan_request *r, plan_candidate *c, plan *out)
 }
 
 static bool is_one_device(const plan_request *r) {
-    return r->place.n_devices <= 1 && mesh_size(&r->mesh, AXIS_PIPELINE) == 1;
+    return !place_splits(&r->place, r->model.n_layers, &r->target) && mesh_size(&r->mesh, AXIS_PIPELINE) == 1;
 }
 
 /* The layers of a pipeline stage do not grow linearly with those of the model. */

@@ -468,7 +468,7 @@ status request_from_config(const config *c, train_request *out) {
     TRY(recompute_parse(&p->choice.recompute, c->memory.recompute));
     strategy_from_config(c, kind, p);
     if (*c->memory.nvme_path) out->nvme_path = c->memory.nvme_path;
-    TRY(place_parse(c->memory.place, p->model.n_layers, &p->place));
+    TRY(place_parse(c->memory.place, p->model.n_layers, gpu, &p->place));
     p->virtual_stages = c->parallel.virtual_stages;
     p->attention = (attention_kind)c->parallel.attention;
     TRY(check_transport(c, kind));

@@ -63,6 +63,11 @@ python3 follow.py "$RALO" || die "advice that does not help"
 # What CUDA cannot run is refused when it is planned, in the words of the rule.
 "$RALO" plan --preset gpt2 --hardware h200 --set memory.place=layers.0-5=cpu:1 >out 2>err && fail "a second device of a GPU's process"
 grep -q "memory.place: found cpu:1 with device cuda" err || fail "memory.place: $(tail -n 1 err)"
+# Layers of a GPU that is not here and of its host: planned and predicted for both.
+"$RALO" plan --preset gpt2 --hardware h200 --set memory.place=layers.6-11=cpu >out 2>err || fail "layers on the cpu: $(tail -n 1 err)"
+grep -q "^place     device (cuda): embed, layers 0-5, head; host (cpu): layers 6-11$" out || fail "no line of parts: $(cat out)"
+[ "$(sed -n '/^host /,/^predicted/p' out | grep -c '^    \(params\|grads\|states\|activations\|work\|gaps\) ')" = 6 ] || fail "roles of the host: $(cat out)"
+grep -q "host  *busy .* ms, 9[0-9] % of the step" out || fail "the host's cores are not what takes the time: $(grep busy out)"
 # Heads that the ranks cannot share go round in a ring, on a GPU too.
 "$RALO" plan --preset gpt2 --hardware h200 --set parallel.sequence=8 >out 2>err || fail "12 heads for 8 ranks: $(tail -n 1 err)"
 grep -q "attention by a ring of keys and values, the ranks cannot share the heads" out err || fail "12 heads for 8 ranks: $(grep rows out err)"
