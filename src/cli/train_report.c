@@ -158,9 +158,8 @@ static const char *compare_to_predicted(char out[48], double ratio) {
 
 /* With memory.place: the arenas of the other devices, the host's among them. */
 static void print_other_devices(const plan *p, const train_result *t) {
-    const plan_request *r = &p->request;
     char a[32], b[32];
-    if (!place_splits(&r->place, r->model.n_layers, &r->target)) return;
+    if (!plan_is_placed(&p->request)) return;
     for (tier k = TIER_HOST; k < TIER_COUNT; k++)
         if (p->program.arena_bytes[k])
             fprintf(stderr, "          %s %s planned, %s used\n", tier_name(k),

@@ -23,6 +23,8 @@ typedef struct plan_open {
     bool keep_states;                        /* ... and their states; only where the offload target of states is open */
     bool chunk;                              /* may the MLP run in chunks of tokens */
     bool prefetch;                           /* how far ahead copies run */
+    bool
+        place; /* how many of the last layers the host's cores compute; it changes rounding, so only where it was set to auto */
     bool precision;
     bool micro_batch; /* together with accumulation; their product, the rows of a step, is fixed */
     bool zero;        /* ZeRO stage */
@@ -64,8 +66,8 @@ typedef struct plan_request {
     policy_options policy;         /* on: the loss of completions with advantages */
     reference_kind reference;      /* what either is compared with */
     selection_options selection;   /* kind not none: tokens are selected by comparing with the reference */
-    bool no_training;            /* evaluation only: parameters and one forward */
-    int64_t rollout;             /* policy: completions that this rank generates for a step */
+    bool no_training;              /* evaluation only: parameters and one forward */
+    int64_t rollout;               /* policy: completions that this rank generates for a step */
     bool baseline;               /* policy: rl.baseline_memory, which set micro_batch, logits_chunk_bytes and manual */
     generation_shape generation; /* slots > 0: generation; unless beside_training, fields about training are ignored */
     int64_t logits_chunk_bytes;  /* largest bytes of logits at once; 0 = chosen from the vocabulary */
@@ -82,6 +84,9 @@ typedef struct plan_request {
     const hardware *hardware; /* the machine whose time is predicted, borrowed; NULL: no prediction */
     int64_t run_steps;        /* steps of the run, whose time is predicted too; 0: there is no such run */
 } plan_request;
+/* memory.place and the layers that the plan itself has placed. */
+place_options plan_place(const plan_request *r);
+bool plan_is_placed(const plan_request *r); /* is any part on another device than the first? */
 bool plan_generates(const plan_request *r); /* and does nothing else */
 bool plan_samples(const plan_request *r);   /* training and generation in one program */
 /* kto over several micro-batches or data ranks: SECTION_EVAL finds its z before the step. */

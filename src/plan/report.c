@@ -211,13 +211,8 @@ static void print_ranks(const plan *p, FILE *out) {
     fputs("\n", out);
 }
 
-static bool is_placed(const plan *p) {
-    return place_splits(&p->request.place, p->request.model.n_layers, &p->request.target);
-}
-
 /* "embed, layers 0-5, head": what a device computes. False: nothing. */
-static bool list_parts(const plan_request *r, tier t, strbuf *out) {
-    const place_options *l = &r->place;
+static bool list_parts(const plan_request *r, const place_options *l, tier t, strbuf *out) {
     if (place_tier(l->embed, &r->target) == t) strbuf_add(out, ", embed");
     for (int64_t i = 0, end; i < r->model.n_layers; i = end) {
         for (end = i; end < r->model.n_layers && place_tier(l->layers[end], &r->target) == t;) end++;
@@ -233,10 +228,11 @@ static bool list_parts(const plan_request *r, tier t, strbuf *out) {
 static void print_place(const plan *p, FILE *out) {
     const plan_request *r = &p->request;
     const char *next = "place     ";
+    place_options l = plan_place(r);
     for (tier t = 0; t < TIER_COUNT; t++) {
         strbuf parts;
         strbuf_init(&parts);
-        if (list_parts(r, t, &parts)) {
+        if (list_parts(r, &l, t, &parts)) {
             fprintf(out, "%s%s (", next, tier_name(t));
             if (t >= TIER_DEVICE_1) fprintf(out, "cpu:%d", (int)(t - TIER_DEVICE_1) + 1);
             else fputs(t == TIER_HOST ? "cpu" : r->target.discrete ? "cuda" : "cpu:0", out);
@@ -272,9 +268,10 @@ static void print_host(const plan *p, FILE *out) {
     if (r->host_limit && r->host_is_assumed && r->hardware)
         fprintf(out, " (assumed for %s; set yours with memory.host)", r->hardware->name);
     const char *arena = p->program.arena_bytes[TIER_HOST] == 0 ? ""
-                        : is_placed(p)                         ? "parts on cpu, "
+                        : plan_is_placed(&p->request)          ? "parts on cpu, "
                                                                : "offloaded values, ";
-    if (is_placed(p) && *arena && offload_any(&r->choice.offload)) arena = "parts on cpu, offloaded values, ";
+    if (plan_is_placed(&p->request) && *arena && offload_any(&r->choice.offload))
+        arena = "parts on cpu, offloaded values, ";
     fprintf(out, ": %s%s%s\n", arena, plan_generates(r) ? "logits, sampling" : "loader, evaluation, text",
             r->state_copies ? ", the copy for background checkpoints" : "");
 }
@@ -307,7 +304,7 @@ void plan_print(const plan *p, FILE *out) {
     if (mesh_size(&r->mesh, AXIS_PIPELINE) > 1) plan_print_pipeline(p, out);
     fprintf(out, "program   %zu ops over %zu values for %s, %d threads\n", p->program.n_ops, p->program.n_values - 1,
             r->target.name, r->target.n_threads);
-    if (is_placed(p)) print_place(p, out);
+    if (plan_is_placed(&p->request)) print_place(p, out);
     if (p->request.choice.recompute.kind != RECOMPUTE_NONE) print_recompute(p, out);
     if (p->request.choice.chunk_tokens)
         fprintf(out, "chunks    the MLP takes %lld tokens at a time\n", (long long)p->request.choice.chunk_tokens);
@@ -333,7 +330,7 @@ void plan_print(const plan *p, FILE *out) {
                 shape_format(s, &v->shape), str_format_bytes(a, value_bytes(v)));
     }
     print_host(p, out);
-    if (is_placed(p) && p->program.arena_bytes[TIER_HOST]) print_roles(p, TIER_HOST, out);
+    if (plan_is_placed(&p->request) && p->program.arena_bytes[TIER_HOST]) print_roles(p, TIER_HOST, out);
     if (r->together_limit)
         fprintf(out, "memory    %s planned of %s, which device and host share\n",
                 str_format_bytes(a, plan_joint_bytes(p)), str_format_bytes(b, r->together_limit));

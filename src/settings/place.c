@@ -98,6 +98,7 @@ status place_parse(const char *text, int64_t n_layers, int gpu, place_options *o
     parts p;
     *out = (place_options){0};
     memset(&p, NOT_SET, sizeof p);
+    if (strcmp(text, "auto") == 0) return OK; /* the plan's to choose */
     if (*text && n_layers > PLACE_LAYERS_MAX)
         return ERR(ERR_INPUT, "memory.place: found a model of %lld layers, expected at most %d", (long long)n_layers,
                    PLACE_LAYERS_MAX);

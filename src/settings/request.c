@@ -403,6 +403,7 @@ static void strategy_from_config(const config *c, device_kind kind, plan_request
                                .sequence = sequence_is_open(c, kind)};
     p->left_open_recompute = p->choice.recompute.kind == RECOMPUTE_AUTO;
     p->manual = c->memory.strategy == STRATEGY_MANUAL || p->baseline;
+    p->open.place = p->left_open.place = strcmp(c->memory.place, "auto") == 0;
     if (!p->manual) p->open = p->left_open;
     else if (p->left_open_recompute) p->choice.recompute.kind = RECOMPUTE_NONE;
     p->choice.offload = (offload_tiers){.params = until_chosen(asked->offload.params),

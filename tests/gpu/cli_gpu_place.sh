@@ -81,6 +81,10 @@ train ends --set memory.strategy=manual --set memory.place=embed=cpu,head=cpu,la
 train turns --set memory.strategy=manual --set memory.place=layers.1=cpu,layers.3=cpu,layers.6=cpu && follows turns gpu-fp32 $bound_fp32
 train all --set memory.strategy=manual --set memory.place=embed=cpu,layers.0-7=cpu,head=cpu && follows all gpu-fp32 $bound_fp32
 
+# As the plan chooses: whatever it takes, it fits and follows.
+train auto --set memory.place=auto --set memory.device="$(get half-fp32 "r['memory']['device']['planned']")" && follows auto gpu-fp32 $bound_fp32
+echo "auto: $(get auto "r['strategy']")"
+
 # ---- what training also does: evaluation and samples, adapters over a quantised base, products of 8 bits, time of every op
 train samples --set precision=bf16 "${half[@]}" --set train.steps=6 --set train.sample_every=3 --set train.eval_every=3
 train adapters --set precision=bf16 "${half[@]}" --set train.steps=6 --set model.lora.rank=8 --set model.base=nf4
