@@ -418,7 +418,7 @@ static status try_placed_layers(search *s) {
     const recompute_kind kinds[] = {RECOMPUTE_NONE, RECOMPUTE_FULL};
     const plan_request *r = s->r;
     bool again = r->choice.recompute.kind == RECOMPUTE_AUTO;
-    if (!r->open.place || !r->target.discrete || !r->hardware || mesh_world(&r->mesh) > 1) return OK;
+    if (!r->open.place || !r->target.discrete || !r->hardware) return OK;
     for (size_t k = 0; k < (again ? ARRAY_LENGTH(kinds) : 1); k++) {
         plan_candidate c = plan_as_asked(r), least = {0};
         if (again) c.choice.recompute.kind = kinds[k];
@@ -526,6 +526,9 @@ fail:
 
 status plan_choose(plan *p, const plan_request *asked) {
     if (!plan_is_open(asked)) return plan_build(p, asked);
+    if (asked->open.place && mesh_world(&asked->mesh) > 1)
+        return ERR(ERR_INPUT, "memory.place: found auto in a run of %d ranks, expected none: each rank has one device",
+                   mesh_world(&asked->mesh));
     plan_request q = plan_request_complete(asked), *r = &q;
     bool searched, only_memory = !r->open.precision && !r->open.micro_batch;
     TRY(search_all(p, r, only_memory && !r->compare, &searched));

@@ -77,6 +77,7 @@ holds "r['step_ms'] < min(c['step_ms'] for c in r['candidates'] if c['fits'] and
 holds "r['strategy']['cpu_layers'] == 0 and r['strategy']['offload']['states'] == 'host' and any(c['cpu_layers'] and c['fits'] for c in r['candidates'])"
 "$RALO" "${short[@]}" --set data.seq_len=16 >out 2>err || fail "GPT-2 medium: $(tail -n 1 err)"
 holds "not any(c['cpu_layers'] for c in r['candidates'])"
+check 2 "memory.place: found auto in a run of 2 ranks" -- plan --world 2 --preset gpt2 --hardware h200 --set memory.place=auto
 # Heads that the ranks cannot share go round in a ring, on a GPU too.
 "$RALO" plan --preset gpt2 --hardware h200 --set parallel.sequence=8 >out 2>err || fail "12 heads for 8 ranks: $(tail -n 1 err)"
 grep -q "attention by a ring of keys and values, the ranks cannot share the heads" out err || fail "12 heads for 8 ranks: $(grep rows out err)"

@@ -9,7 +9,7 @@
 need python3 "it reads the JSON output"
 need_gpu
 bound_fp32=1e-3 bound_bf16=1e-2
-common=(--preset test-llama --set model.layers=8 --set run.device=cuda --set data.seq_len=64 --set train.micro_batch=4
+common=(--preset test-llama --set precision=fp32 --set model.layers=8 --set run.device=cuda --set data.seq_len=64 --set train.micro_batch=4
     --set train.accumulation=2 --set train.steps=20 --set train.warmup=0 --set train.schedule=constant --set train.problems=0
     --set train.eval_rows=4 --set run.threads=4 --set run.bind=false --json)
 half=(--set memory.place=embed=cuda:0,layers.0-3=cuda:0,layers.4-7=cpu,head=cuda:0)
@@ -82,8 +82,8 @@ train turns --set memory.strategy=manual --set memory.place=layers.1=cpu,layers.
 train all --set memory.strategy=manual --set memory.place=embed=cpu,layers.0-7=cpu,head=cpu && follows all gpu-fp32 $bound_fp32
 
 # As the plan chooses: whatever it takes, it fits and follows.
-train auto --set memory.place=auto --set memory.device="$(get half-fp32 "r['memory']['device']['planned']")" && follows auto gpu-fp32 $bound_fp32
-echo "auto: $(get auto "r['strategy']")"
+train chosen --set memory.place=auto --set memory.device="$(get half-fp32 "r['memory']['device']['planned']")" && follows chosen gpu-fp32 $bound_fp32
+echo "chosen: $(get chosen "r['strategy']")"
 
 # ---- what training also does: evaluation and samples, adapters over a quantised base, products of 8 bits, time of every op
 train samples --set precision=bf16 "${half[@]}" --set train.steps=6 --set train.sample_every=3 --set train.eval_every=3
