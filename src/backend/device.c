@@ -36,7 +36,6 @@ target backend_target(device_kind k, int n_threads) {
     if (k == DEVICE_CUDA) {
         t.name = "cuda";
         t.discrete = true;
-        t.n_devices = 1;
         t.alignment = CUDA_ALIGNMENT;
         t.logits_rows = 2048; /* 40 times faster at products than a CPU, 10 times at memory */
         t.work_bytes = cuda_work_bytes;

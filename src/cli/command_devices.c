@@ -37,6 +37,9 @@ static void print_measured(const hardware *h, FILE *out) {
             h->copy_to_device * 1e-9, h->copy_to_host * 1e-9, h->copy_both * 1e-9);
     fprintf(out, "  AdamW      %8.3f G parameters/s from the host's caches; stochastic rounding %.3f G numbers/s\n",
             h->host_adamw * 1e-9, h->host_noise * 1e-9);
+    if (h->host_matrix[DTYPE_F32] > 0)
+        fprintf(out, "  cores      %8.1f GFLOP/s of matmul in fp32, %.1f in bf16, for layers placed on cpu\n",
+                h->host_matrix[DTYPE_F32] * 1e-9, h->host_matrix[DTYPE_BF16] * 1e-9);
     fprintf(out, "  disk       %8.2f GB/s read, %.2f GB/s write\n", h->disk_read * 1e-9, h->disk_write * 1e-9);
     fprintf(out, "  per op     %8.2f us\n", h->launch_s * 1e6);
 }

@@ -27,6 +27,16 @@ static const char *compare_to_predicted(char out[48], double ratio) {
     return out;
 }
 
+/* With memory.place: the arenas of the other devices, the host's among them. */
+static void print_other_devices(const plan *p, const train_result *t) {
+    char a[32], b[32];
+    if (!plan_is_placed(&p->request)) return;
+    for (tier k = TIER_HOST; k < TIER_COUNT; k++)
+        if (p->program.arena_bytes[k])
+            fprintf(stderr, "          %s %s planned, %s used\n", tier_name(k),
+                    str_format_bytes(a, p->program.arena_bytes[k]), str_format_bytes(b, t->memory.peak[k]));
+}
+
 void train_report_summary(const plan *p, const dataset *d, const train_result *t, const char *run_dir) {
     char a[32], b[32], c[32], comparison[48];
     double epochs = train_epochs(d, p, t->steps);
@@ -38,6 +48,7 @@ void train_report_summary(const plan *p, const dataset *d, const train_result *t
     fprintf(stderr, "memory    device %s planned, %s used; process peak %s\n",
             str_format_bytes(a, p->planned[TIER_DEVICE]), str_format_bytes(b, t->memory.peak[TIER_DEVICE]),
             str_format_bytes(c, t->rss_peak));
+    print_other_devices(p, t);
     if (t->gpu_in_use) {
         uint64_t expected = p->planned[TIER_DEVICE] + t->gpu_context;
         fprintf(stderr,

@@ -21,6 +21,7 @@ typedef struct hardware {
     bool unified, overlap;
     uint64_t device_bytes, host_bytes;
     double device_bandwidth, launch_s, sum_s, noise_rate, host_bandwidth, host_total, host_adamw, host_noise;
+    double host_matrix[HARDWARE_DTYPES];
     double matrix[HARDWARE_DTYPES], sheet[HARDWARE_DTYPES], attention[HARDWARE_DTYPES], vector[HARDWARE_DTYPES];
     double matrix_fp8, sheet_fp8; /* of products alone: nothing else is computed in 8 bits */
     double half[3]; /* m, n, k: rate(m, n, k) = matrix * m / (m + half_m) * n / (n + half_n) * k / (k + half_k) */

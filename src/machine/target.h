@@ -14,6 +14,5 @@ typedef struct target {
     size_t (*comm_bytes)(const program *p, const op *o); /* scratch of what runs between ranks; NULL: none */
     double ring_slowness; /* attention by a ring takes so many times as long as over whole rows; 0: as long */
     tier comm_at;  /* where messages read and write: TIER_HOST where a transport cannot reach device memory */
-    int n_devices; /* that one process can drive; 0: as many as there are tiers for */
     bool discrete; /* the device is separate from the host's cores: both work in parallel */
 } target;

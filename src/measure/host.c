@@ -39,6 +39,19 @@ static status host_stream_open(probe *r, const bench *m) {
     return OK;
 }
 
+/* Layers may be placed on the cores beside a device; of cores that are the device the same rates are its own. */
+static status measure_host_products(const bench *m, hardware *h) {
+    enum { SIDE = 1024 };
+    for (dtype t = 0; t < HARDWARE_DTYPES; t++) {
+        operand x = {t, SHAPE(SIDE, SIDE)};
+        probe r;
+        TRY(probe_open(&r, m, OP_LINEAR, &(op_attr){0}, (operand[]){x, x}, 2, &x, 1));
+        h->host_matrix[t] = op_flops(&r.p, r.call.op) / probe_seconds(&r, 1);
+        TRY(probe_close(&r));
+    }
+    return OK;
+}
+
 /* The host's own cores, whatever the device is. AdamW on what the caches hold: how memory limits it is known then. */
 status measure_host(const bench *m, hardware *h) {
     enum { NUMBERS = 3 }; /* that AdamW of bf16 rounds: parameter, m and v */
@@ -53,7 +66,7 @@ status measure_host(const bench *m, hardware *h) {
     TRY(measure_adamw(m, DTYPE_BF16, n, &noisy));
     h->host_adamw = (double)n / plain;
     h->host_noise = NUMBERS * (double)n / noisy;
-    return OK;
+    return h->unified ? OK : measure_host_products(m, h);
 }
 
 /* ---- copies between the tiers ------------------------------------------------------------------------------------ */

@@ -110,6 +110,12 @@ static void print_keep_layers(const step_choice *c, strbuf *out) {
     if (c->keep_layers) strbuf_printf(out, " but for those of the last %lld layers", (long long)c->keep_layers);
 }
 
+static void print_cpu_layers(const step_choice *c, strbuf *out) {
+    if (c->cpu_layers)
+        strbuf_printf(next_part(out), "the last %lld layer%s on cpu", (long long)c->cpu_layers,
+                      c->cpu_layers == 1 ? "" : "s");
+}
+
 static void print_chunks(const step_choice *c, strbuf *out) {
     if (c->chunk_tokens) strbuf_printf(next_part(out), "MLP in chunks of %lld tokens", (long long)c->chunk_tokens);
 }

@@ -158,18 +158,36 @@ static void find_block_ends(const program *p, size_t distance, size_t *end_of) {
     free(begins);
 }
 
+/* Per value that owns a block: does a copy read or write it? */
+static bool *find_copied(const packer *k) {
+    const program *p = k->p;
+    bool *copied = mem_alloc(p->n_values * sizeof *copied);
+    for (size_t i = 0; i < p->n_ops; i++) {
+        const op *o = &p->ops[i];
+        if (o->kind != OP_COPY) continue;
+        copied[owner_of(k, program_root(p, o->in[COPY_X], NULL))] = true;
+        copied[owner_of(k, program_root(p, o->out[COPY_Y], NULL))] = true;
+    }
+    return copied;
+}
+
 /* Copies run ahead of the list and behind it. If one copy writes bytes that another has just read, the two must wait for each
  * other, and with them streams that are otherwise independent: gradients could not leave before an activation three layers
  * later had arrived. So host values keep their bytes for as long as copies may run ahead. Device memory is too scarce for
- * that. */
-static void extend_host_lifetimes(packer *k, int prefetch) {
-    bool any = false;
+ * that, and what only layers placed on the host use needs none of it. */
+static void extend_host_lifetimes(packer *k, const pass_options *options) {
+    size_t prefetch = (size_t)options->choice.prefetch;
+    bool any = false, placed = place_splits(&options->place, options->model->config.n_layers, options->target);
     for (size_t i = 0; i < k->n_blocks; i++) any |= k->blocks[i].tier == TIER_HOST && !k->blocks[i].persistent;
     if (!any || prefetch == 0) return;
     size_t *end_of = mem_alloc(k->p->n_ops * sizeof *end_of);
-    find_block_ends(k->p, (size_t)prefetch + 1, end_of);
-    for (size_t i = 0; i < k->n_blocks; i++)
-        if (k->blocks[i].tier == TIER_HOST && !k->blocks[i].persistent) k->blocks[i].last = end_of[k->blocks[i].last];
+    bool *copied = find_copied(k);
+    find_block_ends(k->p, prefetch + 1, end_of);
+    for (size_t i = 0; i < k->n_blocks; i++) {
+        block *b = &k->blocks[i];
+        if (b->tier == TIER_HOST && !b->persistent && (!placed || copied[b->owner])) b->last = end_of[b->last];
+    }
+    free(copied);
     free(end_of);
 }
 
@@ -314,7 +332,7 @@ status pass_layout(program *p, const pass_options *options, step_interface *step
     layout_lifetimes(p, k.life);
     share_in_place(&k);
     make_blocks(&k);
-    extend_host_lifetimes(&k, options->choice.prefetch);
+    extend_host_lifetimes(&k, options);
     sort_blocks(&k);
     for (tier t = 0; t < TIER_COUNT; t++) {
         size_t end = stack(&k, t, false, 0), base = align_up(end, k.alignment), peak = pack_tier(&k, t, base);

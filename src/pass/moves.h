@@ -22,11 +22,17 @@ typedef struct moves {
     size_t n_copies, capacity;
 } moves;
 
-/* Blocks are runs of ops of one layer; in the update every op is its own. Work on host memory belongs to the block around it.
+/* What the host does for blocks of the device: it adds gradients, and sends. Other ops on the host are of layers that are placed
+ * there. */
+static inline bool moves_serves_block(const op *o) {
+    return o->at == TIER_HOST && (o->kind == OP_ACCUMULATE || op_is_comm(o->kind));
+}
+/* Blocks are runs of ops of one layer; in the update every op is its own. What serves blocks belongs to the one around it.
  * Does a block begin with o? *layer: of the current block, kept up to date. */
 static inline bool moves_begins_block(const op *o, bool is_first, int *layer) {
-    bool begins = is_first || o->section == SECTION_UPDATE || (o->at != TIER_HOST && o->layer != *layer);
-    if (is_first || o->at != TIER_HOST) *layer = o->layer;
+    bool serves = moves_serves_block(o);
+    bool begins = is_first || o->section == SECTION_UPDATE || (!serves && o->layer != *layer);
+    if (is_first || !serves) *layer = o->layer;
     return begins;
 }
 void moves_open(moves *m, program *p, section s, const op *ops, size_t n_ops, int prefetch);

@@ -251,9 +251,9 @@ static void spill_section(program *p, const pass_options *options, op *ops, size
 }
 
 /* Messages through host memory are not deferred: the device needs their results. */
-static bool may_wait(const op *o) { return o->at == TIER_HOST && !op_is_comm(o->kind); }
+static bool may_wait(const op *o) { return moves_serves_block(o) && !op_is_comm(o->kind); }
 
-/* Ops on the host wait for their copies: moves them some blocks later, so that they need not wait. */
+/* What the host adds waits for its copy: moves it some blocks later, so that it need not wait. */
 static void defer_host_work(program *p, const pass_options *options, op *ops, size_t n_ops) {
     size_t prefetch = (size_t)options->choice.prefetch;
     moves m; /* for its blocks */

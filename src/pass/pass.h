@@ -24,13 +24,18 @@ typedef struct optimizer_options {
     bool normalize_by_weights;
 } optimizer_options;
 
-/* Which device a part of the model runs on; devices are numbered from 0. */
-enum { PLACE_LAYERS_MAX = 1024 };
+/* Which device computes a part of the model, as memory.place names it. What that means depends on the target: on a CPU cpu:0 is
+ * the first device and the others have arenas of their own; beside a GPU, which is the first device, cpu:0 is the host's
+ * cores with the host's memory. */
+typedef enum place_device { PLACE_FIRST, PLACE_CUDA, PLACE_CPU /* cpu:0; cpu:1 is the next */ } place_device;
+enum { PLACE_LAYERS_MAX = 1024, PLACE_DEVICES = PLACE_CPU + DEVICES_MAX };
 typedef struct place_options {
-    int n_devices;   /* 0 or 1: everything on the first */
-    int embed, head; /* device of the embedding; of the last norm, the unembedding and the loss */
+    uint8_t embed, head; /* of the embedding; of the last norm, the unembedding and the loss */
     uint8_t layers[PLACE_LAYERS_MAX];
 } place_options;
+tier place_tier(int device, const target *t);
+/* Is a part of a model of so many layers anywhere but on the first device? */
+bool place_splits(const place_options *l, int64_t n_layers, const target *t);
 
 /* Input of all passes, read-only. */
 typedef struct pass_options {

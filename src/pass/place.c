@@ -3,19 +3,61 @@
  * An op runs on the device of its layer; the embedding and the head (last norm, unembedding, loss) have devices of their own.
  * A value is stored where it is written; a parameter, its gradient and its states where the parameter is first used (a tied
  * embedding: with the embedding). Values that the host writes (tokens, scalars) and reads (sums, clip factor) stay on the
- * first device. localize writes the copies between devices. */
+ * first device. localize writes the copies between devices.
+ *
+ * Beside a GPU a part on the cpu runs where host memory is (TIER_HOST), by the kernels and on the stream that serve offloaded
+ * states. Refused: several GPUs, which take a process each, and several cpus beside a GPU, which would share the cores. */
 #include "pass/pass.h"
 
 #include <stdlib.h>
+
+tier place_tier(int device, const target *t) {
+    if (device < PLACE_CPU) return TIER_DEVICE;
+    return t->discrete ? TIER_HOST : tier_of_device(device - PLACE_CPU);
+}
+
+bool place_splits(const place_options *l, int64_t n_layers, const target *t) {
+    bool any = place_tier(l->embed, t) != TIER_DEVICE || place_tier(l->head, t) != TIER_DEVICE;
+    for (int64_t i = 0; i < MIN(n_layers, PLACE_LAYERS_MAX); i++) any |= place_tier(l->layers[i], t) != TIER_DEVICE;
+    return any;
+}
+
+static status check_device(int device, const target *t) {
+    if (device == PLACE_CUDA && !t->discrete)
+        return ERR(ERR_INPUT,
+                   "memory.place: found cuda with device %s, expected cpu:0 to cpu:%d; for a part on a GPU set "
+                   "run.device=cuda",
+                   t->name, DEVICES_MAX - 1);
+    if (device > PLACE_CPU && t->discrete)
+        return ERR(
+            ERR_INPUT,
+            "memory.place: found cpu:%d with device %s, expected cuda or cpu: beside a GPU all cores of the host "
+            "are one device",
+            device - PLACE_CPU, t->name);
+    return OK;
+}
+
+static status check(const pass_options *options) {
+    const place_options *l = &options->place;
+    int64_t n = options->model->config.n_layers;
+    TRY(check_device(l->embed, options->target));
+    TRY(check_device(l->head, options->target));
+    for (int64_t i = 0; i < MIN(n, PLACE_LAYERS_MAX); i++) TRY(check_device(l->layers[i], options->target));
+    if (n > PLACE_LAYERS_MAX && place_splits(l, n, options->target))
+        return ERR(ERR_INPUT, "memory.place: found a model of %lld layers, expected at most %d", (long long)n,
+                   PLACE_LAYERS_MAX);
+    return OK;
+}
 
 static bool is_embedding_op(op_kind k) {
     return k == OP_EMBED || k == OP_EMBED_BWD || k == OP_EMBED_BWD_ADD || k == OP_POSITION_BWD;
 }
 
-static tier op_place(const op *o, const place_options *l) {
+static tier op_place(const op *o, const pass_options *options) {
+    const place_options *l = &options->place;
     if (o->section == SECTION_START) return TIER_DEVICE;
-    if (o->layer >= 0) return tier_of_device(l->layers[o->layer]);
-    return tier_of_device(is_embedding_op(o->kind) ? l->embed : l->head);
+    int device = o->layer >= 0 ? l->layers[o->layer] : is_embedding_op(o->kind) ? l->embed : l->head;
+    return place_tier(device, options->target);
 }
 
 static void place_outputs(program *p, const op *o) {
@@ -43,21 +85,10 @@ static void place_params(program *p, const pass_options *options, const step_int
 }
 
 status pass_place(program *p, const pass_options *options, step_interface *step) {
-    const place_options *l = &options->place;
-    if (l->n_devices <= 1) return OK;
-    if (l->n_devices > DEVICES_MAX)
-        return ERR(ERR_INPUT, "memory.place: found %d devices, expected at most %d", l->n_devices, DEVICES_MAX);
-    if (options->target->n_devices && l->n_devices > options->target->n_devices)
-        return ERR(
-            ERR_INPUT,
-            "memory.place: found cpu:%d with device %s, expected all layers on device 0: one process drives one "
-            "GPU (several GPUs: one rank each, parallel.pipeline); leave memory.place out, or set run.device=cpu",
-            l->n_devices - 1, options->target->name);
-    if (options->model->config.n_layers > PLACE_LAYERS_MAX)
-        return ERR(ERR_INPUT, "memory.place: found a model of %lld layers, expected at most %d",
-                   (long long)options->model->config.n_layers, PLACE_LAYERS_MAX);
+    TRY(check(options));
+    if (!place_splits(&options->place, options->model->config.n_layers, options->target)) return OK;
     for (size_t i = 0; i < p->n_ops; i++)
-        if (p->ops[i].section != SECTION_UPDATE) p->ops[i].at = op_place(&p->ops[i], l);
+        if (p->ops[i].section != SECTION_UPDATE) p->ops[i].at = op_place(&p->ops[i], options);
     place_params(p, options, step);
     for (size_t i = 0; i < p->n_ops; i++) {
         op *o = &p->ops[i];

@@ -579,9 +579,10 @@ static status check(const pass_options *options) {
     const shard_options *o = &options->choice.shard;
     if (o->zero < 0 || o->zero > 3) return ERR(ERR_INPUT, "parallel.zero: found %d, expected 0 to 3", o->zero);
     if (o->prefetch < 0) return ERR(ERR_INPUT, "parallel.prefetch: found %d, expected 0 or more", o->prefetch);
-    if (options->place.n_devices > 1)
-        return ERR(ERR_INPUT, "memory.place: found %d devices in a run of %d ranks, expected one device for each rank",
-                   options->place.n_devices, mesh_world(&options->mesh));
+    if (place_splits(&options->place, options->model->config.n_layers, options->target))
+        return ERR(ERR_INPUT,
+                   "memory.place: found several devices in a run of %d ranks, expected one device for each rank",
+                   mesh_world(&options->mesh));
     return OK;
 }
 

@@ -2,7 +2,8 @@
  *
  * An op takes max(arithmetic / rate of its kind and dtype, bytes / bandwidth) + launch. There are three kinds of rate: matrix
  * products (slower for small ones), attention, and elementwise arithmetic. Sums over rows take an extra time, and so does the
- * noise of stochastic rounding where it was measured. On the host the rate of AdamW stands for all arithmetic. A copy between
+ * noise of stochastic rounding where it was measured. On the host products have a rate of their own, and that of AdamW stands for
+ * all other arithmetic. A copy between
  * tiers takes its bytes divided by the slowest bandwidth on its path. Copies in both directions slow each other down, and so
  * do reads and writes of a drive.
  *
@@ -157,6 +158,40 @@ static double host_seconds(const program *p, const op *o, const hardware *h) {
     return s + sum_seconds(o, h) + h->launch_s;
 }
 
+/* Products and attention by the host's cores, for layers that are placed there. Attention reaches about half of the rate of
+ * products on cores. */
+#define HOST_ATTENTION 0.5
+static double host_product_seconds(const program *p, const op *o, const hardware *h, dtype t, const char **missing) {
+    static const char *const keys[HARDWARE_DTYPES] = {
+        [DTYPE_F32] = "host.fp32.gflops", [DTYPE_BF16] = "host.bf16.gflops", [DTYPE_F16] = "host.fp16.gflops"};
+    bool attends = o->kind == OP_ATTENTION || o->kind == OP_ATTENTION_BWD;
+    double rate = attends ? HOST_ATTENTION * h->host_matrix[t] : h->host_matrix[t];
+    if (rate <= 0) {
+        *missing = keys[t];
+        return INFINITY;
+    }
+    return fmax(op_flops(p, o) / rate, op_bytes(p, o) / h->host_bandwidth) + h->launch_s;
+}
+
+static bool is_product(op_kind k) {
+    switch (k) {
+    case OP_LINEAR:
+    case OP_LINEAR_DX:
+    case OP_LINEAR_DW:
+    case OP_LINEAR_DW_ADD:
+    case OP_LORA_UP:
+    case OP_LORA_BWD:
+    case OP_LINEAR8:
+    case OP_UNEMBED_LOSS:
+    case OP_UNEMBED_STATS:
+    case OP_UNEMBED_GRAD:
+    case OP_UNEMBED_LOSS_GRAD:
+    case OP_ATTENTION:
+    case OP_ATTENTION_BWD: return true;
+    default: return false;
+    }
+}
+
 static double message_seconds(const program *p, const op *o, const hardware *h, const mesh *m, const char **missing) {
     bool in_pairs = o->kind != OP_ALL_GATHER && o->kind != OP_REDUCE_SCATTER && o->kind != OP_ALL_REDUCE;
     return cost_message_seconds(op_sent(p, o), o->attr.group_size, o->attr.axis, in_pairs, h, m, missing);
@@ -180,6 +215,7 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const m
     SAME_PLACE(LINEAR_DW_DY, LINEAR_DW_ADD_DY);
     SAME_PLACE(LINEAR_DW_X, LINEAR_DW_ADD_X);
     if (op_is_comm(o->kind)) return message_seconds(p, o, h, m, missing) + h->launch_s;
+    if (o->at == TIER_HOST && is_product(o->kind)) return host_product_seconds(p, o, h, t, missing);
     switch (o->kind) {
     case OP_COPY: return copy_seconds(p, o, h, missing) + h->launch_s;
     case OP_LINEAR: /* x (N, in), w (out, in) */

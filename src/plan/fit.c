@@ -15,8 +15,8 @@
 bool plan_variant_fits(const plan_request *r, uint64_t *planned) {
     plan p;
     plan_request q = *r;
-    q.compare = false;                         /* the question is whether it fits, not which candidate is best */
-    q.open.chunk = q.open.keep_layers = false; /* the candidates of tight.c take long to search */
+    q.compare = false; /* the question is whether it fits, not which candidate is best */
+    q.open.chunk = q.open.keep_layers = q.open.place = false; /* these candidates take long to search */
     if (plan_choose(&p, &q) != OK) {
         error_clear();
         return false;
@@ -219,7 +219,7 @@ static bool advise_nvme(const plan_request *r, strbuf *b) {
 static bool has_no_room(const plan_request *r, strbuf *b) {
     static const uint64_t moment_bytes[STATES_COUNT] = {[STATES_FP32] = 4, [STATES_BF16] = 2, [STATES_INT8] = 1};
     char needed[32], there[32];
-    bool alone = mesh_world(&r->mesh) == 1 && r->place.n_devices <= 1;
+    bool alone = mesh_world(&r->mesh) == 1 && !plan_is_placed(r);
     if (!alone || r->no_training || plan_generates(r) || r->may_nvme || offload_on_nvme(&r->choice.offload) ||
         r->host_limit == 0)
         return false;

@@ -165,7 +165,7 @@ static status build_program(plan *p) {
                                   .choice = r->choice,
                                   .n_micros = plan_built_micros(r),
                                   .optimizer = r->optimizer,
-                                  .place = r->place,
+                                  .place = plan_place(r),
                                   .mesh = r->mesh,
                                   .verify = r->verify};
     return pass_run(&p->program, &options, &p->step);

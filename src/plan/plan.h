@@ -23,6 +23,8 @@ typedef struct plan_open {
     bool keep_states;                        /* ... and their states; only where the offload target of states is open */
     bool chunk;                              /* may the MLP run in chunks of tokens */
     bool prefetch;                           /* how far ahead copies run */
+    bool
+        place; /* how many of the last layers the host's cores compute; it changes rounding, so only where it was set to auto */
     bool precision;
     bool micro_batch; /* together with accumulation; their product, the rows of a step, is fixed */
     bool zero;        /* ZeRO stage */
@@ -83,6 +85,9 @@ typedef struct plan_request {
     int64_t run_steps;        /* steps of the run, whose time is predicted too; 0: there is no such run */
     void (*on_candidate)(void); /* before each candidate of a search, for a sign of life; NULL: nobody waits */
 } plan_request;
+/* memory.place and the layers that the plan itself has placed. */
+place_options plan_place(const plan_request *r);
+bool plan_is_placed(const plan_request *r); /* is any part on another device than the first? */
 bool plan_generates(const plan_request *r); /* and does nothing else */
 bool plan_samples(const plan_request *r);   /* training and generation in one program */
 /* kto over several micro-batches or data ranks: SECTION_EVAL finds its z before the step. */

@@ -1,5 +1,8 @@
 /* report.c - the plan as text for people and as JSON for programs. */
 #include "plan/report.h"
+#include "plan/timeline.h"
+
+#include <stdlib.h>
 
 #define NAMED_AT_PEAK 8
 
@@ -208,6 +211,53 @@ static void print_ranks(const plan *p, FILE *out) {
     fputs("\n", out);
 }
 
+/* "embed, layers 0-5, head": what a device computes. False: nothing. */
+static bool list_parts(const plan_request *r, const place_options *l, tier t, strbuf *out) {
+    if (place_tier(l->embed, &r->target) == t) strbuf_add(out, ", embed");
+    for (int64_t i = 0, end; i < r->model.n_layers; i = end) {
+        for (end = i; end < r->model.n_layers && place_tier(l->layers[end], &r->target) == t;) end++;
+        if (end == i + 1) strbuf_printf(out, ", layer %lld", (long long)i);
+        else if (end > i) strbuf_printf(out, ", layers %lld-%lld", (long long)i, (long long)end - 1);
+        else end++;
+    }
+    if (place_tier(l->head, &r->target) == t) strbuf_add(out, ", head");
+    return out->length > 0;
+}
+
+/* Which device computes what (memory.place), under the names of its memory. */
+static void print_place(const plan *p, FILE *out) {
+    const plan_request *r = &p->request;
+    const char *next = "place     ";
+    place_options l = plan_place(r);
+    for (tier t = 0; t < TIER_COUNT; t++) {
+        strbuf parts;
+        strbuf_init(&parts);
+        if (list_parts(r, &l, t, &parts)) {
+            fprintf(out, "%s%s (", next, tier_name(t));
+            if (t >= TIER_DEVICE_1) fprintf(out, "cpu:%d", (int)(t - TIER_DEVICE_1) + 1);
+            else fputs(t == TIER_HOST ? "cpu" : r->target.discrete ? "cuda" : "cpu:0", out);
+            fprintf(out, "): %s", parts.text + strlen(", "));
+            next = "; ";
+        }
+        strbuf_fini(&parts);
+    }
+    fputs("\n", out);
+}
+
+/* What stands in the arena of a further device at its own peak. */
+static void print_roles(const plan *p, tier t, FILE *out) {
+    const program *g = &p->program;
+    plan_alive *alive = plan_alive_at_ops(g, t);
+    size_t peak = 0;
+    for (size_t i = 0; i < g->n_ops; i++)
+        if (plan_alive_sum(&alive[i]) > plan_alive_sum(&alive[peak])) peak = i;
+    for (role i = 0; i < ROLE_COUNT; i++)
+        if (alive[peak].by_role[i]) print_row(out, role_name(i), alive[peak].by_role[i], p->planned[t]);
+    print_row(out, "gaps", g->arena_bytes[t] - plan_alive_sum(&alive[peak]), p->planned[t]);
+    if (p->planned[t] > g->arena_bytes[t]) print_row(out, "other", p->planned[t] - g->arena_bytes[t], p->planned[t]);
+    free(alive);
+}
+
 /* The limit stands beside it where it is the host's own, not all that device and host share. */
 static void print_host(const plan *p, FILE *out) {
     const plan_request *r = &p->request;
@@ -217,8 +267,12 @@ static void print_host(const plan *p, FILE *out) {
         fprintf(out, " of %s", str_format_bytes(b, r->host_limit));
     if (r->host_limit && r->host_is_assumed && r->hardware)
         fprintf(out, " (assumed for %s; set yours with memory.host)", r->hardware->name);
-    fprintf(out, ": %s%s%s\n", p->program.arena_bytes[TIER_HOST] ? "offloaded values, " : "",
-            plan_generates(r) ? "logits, sampling" : "loader, evaluation, text",
+    const char *arena = p->program.arena_bytes[TIER_HOST] == 0 ? ""
+                        : plan_is_placed(&p->request)          ? "parts on cpu, "
+                                                               : "offloaded values, ";
+    if (plan_is_placed(&p->request) && *arena && offload_any(&r->choice.offload))
+        arena = "parts on cpu, offloaded values, ";
+    fprintf(out, ": %s%s%s\n", arena, plan_generates(r) ? "logits, sampling" : "loader, evaluation, text",
             r->state_copies ? ", the copy for background checkpoints" : "");
 }
 
@@ -250,6 +304,7 @@ void plan_print(const plan *p, FILE *out) {
     if (mesh_size(&r->mesh, AXIS_PIPELINE) > 1) plan_print_pipeline(p, out);
     fprintf(out, "program   %zu ops over %zu values for %s, %d threads\n", p->program.n_ops, p->program.n_values - 1,
             r->target.name, r->target.n_threads);
+    if (plan_is_placed(&p->request)) print_place(p, out);
     if (p->request.choice.recompute.kind != RECOMPUTE_NONE) print_recompute(p, out);
     if (p->request.choice.chunk_tokens)
         fprintf(out, "chunks    the MLP takes %lld tokens at a time\n", (long long)p->request.choice.chunk_tokens);
@@ -275,12 +330,16 @@ void plan_print(const plan *p, FILE *out) {
                 shape_format(s, &v->shape), str_format_bytes(a, value_bytes(v)));
     }
     print_host(p, out);
+    if (plan_is_placed(&p->request) && p->program.arena_bytes[TIER_HOST]) print_roles(p, TIER_HOST, out);
     if (r->together_limit)
         fprintf(out, "memory    %s planned of %s, which device and host share\n",
                 str_format_bytes(a, plan_joint_bytes(p)), str_format_bytes(b, r->together_limit));
     if (p->planned[TIER_NVME]) fprintf(out, "nvme      %s planned\n", str_format_bytes(a, p->planned[TIER_NVME]));
-    for (tier t = TIER_DEVICE_1; t < TIER_COUNT; t++)
-        if (p->planned[t]) fprintf(out, "%-9s %s planned\n", tier_name(t), str_format_bytes(a, p->planned[t]));
+    for (tier t = TIER_DEVICE_1; t < TIER_COUNT; t++) {
+        if (!p->planned[t]) continue;
+        fprintf(out, "%-9s %s planned\n", tier_name(t), str_format_bytes(a, p->planned[t]));
+        print_roles(p, t, out);
+    }
     if (r->hardware) print_prediction(p, out);
 }
 

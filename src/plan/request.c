@@ -10,6 +10,18 @@ bool plan_shares_z(const plan_request *r) {
 
 bool plan_asks_own_reference(const plan_request *r) { return r->preference.kind && r->reference == REFERENCE_INPUT; }
 
+place_options plan_place(const plan_request *r) {
+    place_options out = r->place;
+    int64_t n = MIN(model_first_head(&r->model), (int64_t)PLACE_LAYERS_MAX);
+    for (int64_t i = MAX(n - r->choice.cpu_layers, 0); i < n; i++) out.layers[i] = PLACE_CPU;
+    return out;
+}
+
+bool plan_is_placed(const plan_request *r) {
+    place_options l = plan_place(r);
+    return place_splits(&l, r->model.n_layers, &r->target);
+}
+
 int plan_row_ranks(const plan_request *r) {
     return mesh_size(&r->mesh, AXIS_DATA) * mesh_size(&r->mesh, AXIS_SEQUENCE);
 }
@@ -22,7 +34,7 @@ bool plan_ranks_open(const plan_request *r) {
 bool plan_is_open(const plan_request *r) {
     const plan_open *o = &r->open;
     return r->choice.recompute.kind == RECOMPUTE_AUTO || o->params || o->grads || o->states || o->activations ||
-           o->keep_layers || o->chunk || o->precision || o->micro_batch || plan_ranks_open(r);
+           o->keep_layers || o->chunk || o->place || o->precision || o->micro_batch || plan_ranks_open(r);
 }
 
 plan_request plan_request_complete(const plan_request *r) {

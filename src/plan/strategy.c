@@ -193,7 +193,7 @@ status plan_build_candidate(const plan_request *r, plan_candidate *c, plan *out)
 }
 
 static bool is_one_device(const plan_request *r) {
-    return r->place.n_devices <= 1 && mesh_size(&r->mesh, AXIS_PIPELINE) == 1;
+    return !plan_is_placed(r) && mesh_size(&r->mesh, AXIS_PIPELINE) == 1;
 }
 
 /* The layers of a pipeline stage do not grow linearly with those of the model. */
@@ -203,7 +203,8 @@ static bool is_deep(const plan_request *r) { return r->model.n_layers >= DEEP &&
 static bool is_linear_in_layers(const plan_candidate *c) {
     const step_choice *s = &c->choice;
     bool all_alike = s->keep_layers == 0 && (s->keep_states == 0 || s->offload.states == TIER_DEVICE);
-    return all_alike && s->recompute.kind != RECOMPUTE_NESTED && s->recompute.kind != RECOMPUTE_MIX;
+    return all_alike && s->cpu_layers == 0 && s->recompute.kind != RECOMPUTE_NESTED &&
+           s->recompute.kind != RECOMPUTE_MIX;
 }
 
 static bool is_long_pipeline(const plan_request *r) {
@@ -413,6 +414,29 @@ static status try_mixed_recompute(search *s) {
     return try_mixtures(s, mixes, plan_mix_recompute(r, s->list, s->n, mixes), recompute_one_layer_more);
 }
 
+/* Nothing fits unmoved: the least number of the last layers on the host's cores with which the rest fits the GPU, computing nothing
+ * again or whole layers. The last, because an update of theirs may go on while the next forward is in the first. */
+static status try_placed_layers(search *s) {
+    const recompute_kind kinds[] = {RECOMPUTE_NONE, RECOMPUTE_FULL};
+    const plan_request *r = s->r;
+    bool again = r->choice.recompute.kind == RECOMPUTE_AUTO;
+    if (!r->open.place || !r->target.discrete || !r->hardware) return OK;
+    for (size_t k = 0; k < (again ? ARRAY_LENGTH(kinds) : 1); k++) {
+        plan_candidate c = plan_as_asked(r), least = {0};
+        if (again) c.choice.recompute.kind = kinds[k];
+        for (int64_t low = 1, high = model_first_head(&r->model); low <= high;) {
+            c.choice.cpu_layers = low + (high - low) / 2;
+            c.order = s->n_tried++;
+            TRY(evaluate_and_keep(s, &c));
+            if (c.fits) least = c, high = c.choice.cpu_layers - 1;
+            else low = c.choice.cpu_layers + 1;
+        }
+        if (least.fits) append(s, &least);
+    }
+    sort_candidates(s->list, s->n);
+    return OK;
+}
+
 /* Is there a candidate with another ZeRO stage and nothing moved that is no slower and no larger? */
 static bool is_dominated(const search *s, size_t n_plain, const plan_candidate *c) {
     for (size_t i = 0; i < n_plain; i++) {
@@ -534,6 +558,7 @@ static status search_all(plan *p, const plan_request *r, bool plain_is_enough, b
     TRY_GOTO(rc, try_longer_prefetch(&s), fail);
     TRY_GOTO(rc, try_kept_states(&s), fail);
     TRY_GOTO(rc, try_mixed_recompute(&s), fail);
+    if (!fits) TRY_GOTO(rc, try_placed_layers(&s), fail);
     TRY_GOTO(rc, take_best(&s, p), fail);
     best_close(&s.best);
     return OK;
@@ -545,6 +570,9 @@ fail:
 
 status plan_choose(plan *p, const plan_request *asked) {
     if (!plan_is_open(asked)) return plan_build(p, asked);
+    if (asked->open.place && mesh_world(&asked->mesh) > 1)
+        return ERR(ERR_INPUT, "memory.place: found auto in a run of %d ranks, expected none: each rank has one device",
+                   mesh_world(&asked->mesh));
     plan_request q = plan_request_complete(asked), *r = &q;
     bool searched, only_memory = !r->open.precision && !r->open.micro_batch;
     TRY(search_all(p, r, only_memory && !r->compare, &searched));

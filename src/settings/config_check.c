@@ -65,6 +65,9 @@ static void warn_no_effect_policy(const config *c) {
     warn_if_given(c, "train.accumulation", !policy, why);
 }
 
+/* memory.place=auto: the plan divides layers between a GPU and the cores. */
+static bool places_by_itself(const config *c) { return strcmp(c->memory.place, "auto") == 0; }
+
 static void warn_no_effect_memory(const config *c) {
     warn_if_given(c, "memory.offload.keep_states", c->choice.offload.states != 0 || c->choice.keep_states == 0,
                   "memory.offload.states is none");
@@ -156,6 +159,7 @@ static void config_warn_no_effect(const config *c) {
     warn_if_given(c, "parallel.attention", c->parallel.size[AXIS_SEQUENCE] != 1, "parallel.sequence is 1");
     warn_if_given(c, "run.keep", c->run.save_last || c->train.save_every > 0, "no checkpoint is written");
     warn_if_given(c, "run.gpu", c->run.device != DEVICE_CPU, "run.device is cpu");
+    if (places_by_itself(c)) warn_if_given(c, "memory.place", c->run.device != DEVICE_CPU, "run.device is cpu");
     warn_if_given(c, "run.tf32", c->run.device != DEVICE_CPU, "run.device is cpu");
     bool warms = c->train.warmup != 0 || c->train.warmup_ratio > 0 || c->train.style == STYLE_DEEPSPEED;
     warn_if_given(c, "train.warmup_kind", warms, "train.warmup is 0");
@@ -198,6 +202,7 @@ static void config_warn_no_effect(const config *c) {
 void config_warn_no_effect_on_cpu(const config *c) {
     if (c->run.device == DEVICE_CPU) return; /* said already */
     warn_if_given(c, "run.gpu", false, "no GPU was found, the run uses the CPU");
+    if (places_by_itself(c)) warn_if_given(c, "memory.place", false, "no GPU was found, the run uses the CPU");
     warn_if_given(c, "run.tf32", false, "no GPU was found, the run uses the CPU");
 }
 

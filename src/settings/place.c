@@ -18,16 +18,36 @@ static bool read_number(const char **s, int64_t *out) {
     return true;
 }
 
-static status read_device(const char *text, int *out) {
-    const char *s = strchr(text, ':');
-    int64_t index = 0;
-    if (str_starts_with(text, "cuda:"))
-        return ERR(ERR_INPUT, "memory.place: found '%.64s', expected cpu:0 to cpu:%d: one process drives one GPU", text,
-                   DEVICES_MAX - 1);
-    if (!str_starts_with(text, "cpu:") || (s++, !read_number(&s, &index)) || *s || index >= DEVICES_MAX)
-        return ERR(ERR_INPUT, "memory.place: found the device '%.64s', expected cpu:0 to cpu:%d", text,
-                   DEVICES_MAX - 1);
-    *out = (int)index;
+/* "cpu", "cpu:1": name, and perhaps a number, which else stays as it is. */
+static bool read_name(const char *text, const char *name, int64_t *index) {
+    size_t n = strlen(name);
+    if (strncmp(text, name, n) != 0) return false;
+    const char *s = text + n;
+    return *s == 0 || (*s++ == ':' && read_number(&s, index) && *s == 0);
+}
+
+static status read_device(const char *text, int gpu, int *out) {
+    int64_t cpu = 0, index = gpu;
+    if (str_starts_with(text, "mps") || str_starts_with(text, "metal"))
+        return ERR(
+            ERR_INPUT,
+            "memory.place: found '%.64s', expected cpu:0 to cpu:%d: there is no Metal backend; on a Mac ralo plans, "
+            "and trains on the CPU's cores",
+            text, DEVICES_MAX - 1);
+    if (read_name(text, "cuda", &index)) {
+        if (index != gpu)
+            return ERR(
+                ERR_INPUT,
+                "memory.place: found '%.64s', expected cuda:%d, the GPU of this process (run.gpu): one process drives "
+                "one GPU; several take one rank each (--ranks, parallel.pipeline)",
+                text, gpu);
+        *out = PLACE_CUDA;
+        return OK;
+    }
+    if (!read_name(text, "cpu", &cpu) || cpu >= DEVICES_MAX)
+        return ERR(ERR_INPUT, "memory.place: found the device '%.64s', expected cuda:%d, cpu or cpu:0 to cpu:%d", text,
+                   gpu, DEVICES_MAX - 1);
+    *out = PLACE_CPU + (int)cpu;
     return OK;
 }
 
@@ -74,10 +94,11 @@ static const char *read_entry(const char *s, char part[PART_BYTES], char device[
     return *s ? s + 1 : s;
 }
 
-status place_parse(const char *text, int64_t n_layers, place_options *out) {
+status place_parse(const char *text, int64_t n_layers, int gpu, place_options *out) {
     parts p;
-    *out = (place_options){.n_devices = 1};
+    *out = (place_options){0};
     memset(&p, NOT_SET, sizeof p);
+    if (strcmp(text, "auto") == 0) return OK; /* the plan's to choose */
     if (*text && n_layers > PLACE_LAYERS_MAX)
         return ERR(ERR_INPUT, "memory.place: found a model of %lld layers, expected at most %d", (long long)n_layers,
                    PLACE_LAYERS_MAX);
@@ -86,9 +107,8 @@ status place_parse(const char *text, int64_t n_layers, place_options *out) {
         int index = 0;
         s = read_entry(s, part, device);
         if (!*device) return bad_part(part, "a part and its device, such as embed=cpu:0, layers.0-5=cpu:1");
-        TRY(read_device(device, &index));
+        TRY(read_device(device, gpu, &index));
         TRY(set_part(&p, part, index, n_layers));
-        out->n_devices = MAX(out->n_devices, index + 1);
     }
     if (p.embed != NOT_SET) out->embed = p.embed;
     if (p.head != NOT_SET) out->head = p.head;

@@ -432,6 +432,7 @@ static void strategy_from_config(const config *c, plan_request *p) {
                                .sequence = sequence_is_open(c)};
     p->left_open_recompute = p->choice.recompute.kind == RECOMPUTE_AUTO;
     p->manual = c->memory.strategy == STRATEGY_MANUAL || p->baseline;
+    p->open.place = p->left_open.place = strcmp(c->memory.place, "auto") == 0;
     if (!p->manual) p->open = p->left_open;
     else if (p->left_open_recompute) p->choice.recompute.kind = RECOMPUTE_NONE;
     p->choice.offload = (offload_tiers){.params = until_chosen(asked->offload.params),
@@ -497,7 +498,7 @@ status request_from_config(const config *c, train_request *out) {
     TRY(recompute_parse(&p->choice.recompute, c->memory.recompute));
     strategy_from_config(c, p);
     if (*c->memory.nvme_path) out->nvme_path = c->memory.nvme_path;
-    TRY(place_parse(c->memory.place, p->model.n_layers, &p->place));
+    TRY(place_parse(c->memory.place, p->model.n_layers, gpu, &p->place));
     p->virtual_stages = c->parallel.virtual_stages;
     p->attention = (attention_kind)c->parallel.attention;
     TRY(check_transport(c, kind));

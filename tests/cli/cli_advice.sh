@@ -63,6 +63,21 @@ python3 follow.py "$RALO" || die "advice that does not help"
 # What CUDA cannot run is refused when it is planned, in the words of the rule.
 "$RALO" plan --preset gpt2 --hardware h200 --set memory.place=layers.0-5=cpu:1 >out 2>err && fail "a second device of a GPU's process"
 grep -q "memory.place: found cpu:1 with device cuda" err || fail "memory.place: $(tail -n 1 err)"
+# Layers of a GPU that is not here and of its host: planned and predicted for both.
+"$RALO" plan --preset gpt2 --hardware h200 --set memory.place=layers.6-11=cpu >out 2>err || fail "layers on the cpu: $(tail -n 1 err)"
+grep -q "^place     device (cuda): embed, layers 0-5, head; host (cpu): layers 6-11$" out || fail "no line of parts: $(cat out)"
+[ "$(sed -n '/^host /,/^predicted/p' out | grep -c '^    \(params\|grads\|states\|activations\|work\|gaps\) ')" = 6 ] || fail "roles of the host: $(cat out)"
+grep -q "host  *busy .* ms, 9[0-9] % of the step" out || fail "the host's cores are not what takes the time: $(grep busy out)"
+# memory.place=auto: few tokens are faster on the cores than parameters and states on the bus, many are not; unasked it is never tried.
+short=(plan --preset gpt2-medium --hardware h200 --set precision=bf16 --set train.micro_batch=1 --set memory.device=3600M --json)
+"$RALO" "${short[@]}" --set data.seq_len=16 --set memory.place=auto >out 2>err || fail "memory.place=auto: $(tail -n 1 err)"
+holds "0 < r['strategy']['cpu_layers'] < 24 and r['memory']['device']['planned'] <= 3600 << 20 and r['strategy']['offload']['states'] == 'device'"
+holds "r['step_ms'] < min(c['step_ms'] for c in r['candidates'] if c['fits'] and not c['cpu_layers'])"
+"$RALO" "${short[@]}" --set data.seq_len=256 --set memory.place=auto >out 2>err || fail "memory.place=auto: $(tail -n 1 err)"
+holds "r['strategy']['cpu_layers'] == 0 and r['strategy']['offload']['states'] == 'host' and any(c['cpu_layers'] and c['fits'] for c in r['candidates'])"
+"$RALO" "${short[@]}" --set data.seq_len=16 >out 2>err || fail "GPT-2 medium: $(tail -n 1 err)"
+holds "not any(c['cpu_layers'] for c in r['candidates'])"
+check 2 "memory.place: found auto in a run of 2 ranks" -- plan --world 2 --preset gpt2 --hardware h200 --set memory.place=auto
 # Heads that the ranks cannot share go round in a ring, on a GPU too.
 "$RALO" plan --preset gpt2 --hardware h200 --set parallel.sequence=8 >out 2>err || fail "12 heads for 8 ranks: $(tail -n 1 err)"
 grep -q "attention by a ring of keys and values, the ranks cannot share the heads" out err || fail "12 heads for 8 ranks: $(grep rows out err)"

@@ -25,6 +25,10 @@ check 2 flag.yaml:2 data.pack "true or false" -- plan flag.yaml
 file range.yaml 'train:\n  betas: [0.9, 1.5]\n'
 check 2 range.yaml:2 train.betas "[0, 1), such as [0.9, 0.95]" -- plan range.yaml
 check 2 "memory.place: found 'cpu'" "such as embed=cpu:0" -- plan "${tiny[@]}" --set memory.place=cpu
+check 2 "memory.place: found 'mps'" "no Metal backend" -- plan "${tiny[@]}" --set memory.place=layers.0=mps
+check 2 "memory.place: found 'cuda:7', expected cuda:0" "one rank each" -- plan "${tiny[@]}" --set memory.place=layers.0=cuda:7
+check 2 "memory.place: found the device 'cpu:9'" "cpu:0 to cpu:3" -- plan "${tiny[@]}" --set memory.place=layers.0=cpu:9
+check 2 "memory.place: found cuda with device cpu" "run.device=cuda" -- plan "${tiny[@]}" --set run.device=cpu --set memory.place=head=cuda
 check 2 train.lr "'-1'" "(0, 10]" -- plan --set train.lr=-1
 check 2 train.lr "'nan'" -- plan --set train.lr=nan
 check 2 train.micro_batch "'0'" -- plan --set train.micro_batch=0

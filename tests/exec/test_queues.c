@@ -51,6 +51,83 @@ static void every_way_gives_the_bits_of_the_cpu(void **state) {
     training_dir_remove(dir);
 }
 
+/* ---- layers of the device and of the host's cores in one model --------------------------------------------------------- */
+
+/* Both have the CPU's kernels here, each its own memory, threads and pace. */
+static void parts_on_the_cores_give_the_bits_of_one_device(void **state) {
+    static const char *const ways[][6] = {
+        {"memory.place=layers.1=cpu, head=cuda:0"},
+        {"memory.place=embed=cuda, layers.0=cpu", "memory.overlap_update=false", "memory.prefetch=0"},
+        {"memory.place=embed=cpu, head=cpu, layers.0=cuda", "memory.recompute=full"},
+        {"memory.place=embed=cpu, layers.0-1=cpu, head=cpu, layers.2=cuda", "model.layers=3",
+         "memory.recompute=every:2"},
+        {"memory.place=layers.0=cpu, head=cuda", "memory.offload.params=host", "memory.offload.grads=host",
+         "memory.offload.states=host", "memory.offload.activations=host"},
+        {"memory.place=layers.1=cpu, head=cuda", "memory.offload.params=nvme", "memory.offload.grads=nvme",
+         "memory.offload.states=nvme"},
+    };
+    static const char *const models[][6] = {
+        {0},
+        {"model.lora.rank=4", "model.base=nf4", "model.lora.dropout=0.1"},
+        {"train.eval_rows=4", "train.sample_every=2", "train.sample_tokens=8"},
+        {"model.preset=test-gpt2", "memory.states=int8", "memory.chunk_tokens=16"},
+    };
+    static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16_SR, PRECISION_FP8};
+    char *dir = training_dir();
+    for (size_t m = 0; m < ARRAY_LENGTH(models); m++)
+        for (size_t i = 0; i < ARRAY_LENGTH(ways); i++) {
+            precision q = precisions[(i + m) % ARRAY_LENGTH(precisions)];
+            if (m % 2 && q == PRECISION_FP8) q = PRECISION_BF16; /* nf4 and chunks are not for products of 8 bits */
+            const char *plain_more[SETTINGS_MOST], *more[SETTINGS_MOST];
+            settings_join(plain_more, models[m], i == 3 ? SETTINGS("model.layers=3") : NULL);
+            settings_join(more, models[m], ways[i]);
+            train_result plain = run(NULL, q, plain_more, dir), r = run(backend_queued(), q, more, dir);
+            if (r.param_hash != plain.param_hash || r.last_loss != plain.last_loss)
+                fail_msg("model %zu, %s in %s: other bits", m, ways[i][0], precision_name(q));
+            assert_true(r.memory.peak[TIER_DEVICE] > 0 && r.memory.peak[TIER_HOST] > 0);
+        }
+    training_dir_remove(dir);
+}
+
+/* What a placed layer has is the host's: parameters, gradients, states, activations, scratch; only hidden states, their
+ * gradients and what all parts read cross the bus. */
+static void a_placed_layer_is_stored_and_computed_on_the_host(void **state) {
+    compiled k, whole;
+    compiled_open(&whole, &(training){.preset = "test-qwen3", .accumulation = 2});
+    compiled_open(&k, &(training){.preset = "test-qwen3",
+                                  .accumulation = 2,
+                                  .more = SETTINGS("memory.place=layers.1=cpu, head=cuda", "memory.strategy=manual")});
+    const program *p = &k.p.program;
+    int64_t n_values = 0, n_ops = 0, n_copies = 0;
+    const plan_request *r = &k.r.plan;
+    size_t hidden = (size_t)(r->choice.micro_batch * r->seq_len * r->model.hidden) * sizeof(float);
+    for (value_id v = 1; v < p->n_values; v++) {
+        const value *a = program_get(p, v);
+        if (a->view_of || !a->persistent || a->layer < 0) continue;
+        if (a->role != ROLE_PARAM && a->role != ROLE_GRAD && a->role != ROLE_STATE) continue;
+        assert_int_equal(a->tier, a->layer == 1 ? TIER_HOST : TIER_DEVICE);
+        n_values += a->tier == TIER_HOST;
+    }
+    for (size_t i = 0; i < p->n_ops; i++) {
+        const op *o = &p->ops[i];
+        if (o->section != SECTION_MICRO) continue;
+        if (o->kind == OP_COPY) {
+            assert_true(value_bytes(program_get(p, o->out[COPY_Y])) <= hidden);
+            n_copies++;
+            continue;
+        }
+        assert_int_equal(o->at, o->layer == 1 ? TIER_HOST : TIER_DEVICE);
+        assert_int_equal(o->stream, o->layer == 1 ? STREAM_HOST : STREAM_COMPUTE);
+        n_ops += o->at == TIER_HOST;
+    }
+    print_message("%lld values and %lld ops of the layer on the host, %lld copies in a micro-batch\n",
+                  (long long)n_values, (long long)n_ops, (long long)n_copies);
+    assert_true(n_values > 0 && n_ops > 20 && n_copies > 0 && n_copies < 12);
+    assert_true(k.p.planned[TIER_DEVICE] < whole.p.planned[TIER_DEVICE]);
+    compiled_close(&whole);
+    compiled_close(&k);
+}
+
 /* Without anything on the host every section is started whole; with states there the update is fed op by op. */
 static void sections_that_meet_the_host_are_not_recorded(void **state) {
     char *dir = training_dir();
@@ -117,6 +194,8 @@ static void parameters_of_many_chunks_come_and_go_whole(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_way_gives_the_bits_of_the_cpu),
+        cmocka_unit_test(parts_on_the_cores_give_the_bits_of_one_device),
+        cmocka_unit_test(a_placed_layer_is_stored_and_computed_on_the_host),
         cmocka_unit_test(sections_that_meet_the_host_are_not_recorded),
         cmocka_unit_test(parameters_of_many_chunks_come_and_go_whole),
         cmocka_unit_test(the_forward_of_a_turn_is_queued_before_the_update_is_done),

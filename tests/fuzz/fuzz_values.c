@@ -61,13 +61,13 @@ static void check_form(const char *text) {
 
 static void check_place(const char *text, int64_t n_layers) {
     place_options p;
-    status rc = place_parse(text, n_layers, &p);
+    status rc = place_parse(text, n_layers, 0, &p);
     if (rc != OK) {
         fuzz_refused(rc);
         return;
     }
-    ASSERT(p.n_devices >= 1 && p.n_devices <= DEVICES_MAX && p.embed < p.n_devices && p.head < p.n_devices);
-    for (int64_t i = 0; i < n_layers; i++) ASSERT(p.layers[i] < p.n_devices);
+    ASSERT(p.embed < PLACE_DEVICES && p.head < PLACE_DEVICES);
+    for (int64_t i = 0; i < n_layers; i++) ASSERT(p.layers[i] < PLACE_DEVICES);
 }
 
 /* Every path with all its characters escaped, and its weight. */

@@ -8,7 +8,8 @@
  *     training_dir_remove(dir);
  *
  * The request is made from settings by the very function the command line uses, so what is planned for the host and for
- * checkpoints is what `ralo train` plans. */
+ * checkpoints is what `ralo train` plans. Where memory.place names cuda the plan is one for a device beside the host's cores,
+ * whatever plays that device. */
 #include "cli/cli.h"
 
 /* RALO_MATRIX=large (`make matrix`): every cell of a matrix; else a part that meets every choice. */

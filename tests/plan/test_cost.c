@@ -387,6 +387,32 @@ static void small_products_are_slower(void **state) {
     assert_float_equal(hardware_product_rate(&h, DTYPE_BF16, 100, 200, 50), 0.125e12, 1e3);
 }
 
+/* Of layers that are placed on the host's cores; a machine that does not say how fast these are has no prediction. */
+static void products_of_the_host_have_a_rate_of_their_own(void **state) {
+    hardware h = machine();
+    h.host_bandwidth = 1e15;
+    program p;
+    program_init(&p);
+    value_id x = program_value(&p, "x", DTYPE_F32, SHAPE(1000, 1000), ROLE_ACTIVATION, SECTION_MICRO);
+    value_id w = program_value(&p, "w", DTYPE_F32, SHAPE(1000, 1000), ROLE_PARAM, SECTION_MICRO);
+    value_id y = program_value(&p, "y", DTYPE_F32, SHAPE(1000, 1000), ROLE_ACTIVATION, SECTION_MICRO);
+    op *o = program_emit(&p, OP_LINEAR, SECTION_MICRO);
+    op_in(o, LINEAR_X, x), op_in(o, LINEAR_W, w), op_out(o, LINEAR_Y, y);
+    o->at = TIER_HOST;
+    const char *missing = NULL;
+    assert_true(isinf(cost_op_seconds(&p, o, &h, NULL, &missing)));
+    assert_string_equal(missing, "host.fp32.gflops");
+    h.host_matrix[DTYPE_F32] = 1e12; /* 2 GFLOP: 2 ms */
+    missing = NULL;
+    assert_true(fabs(cost_op_seconds(&p, o, &h, NULL, &missing) - 2e-3) < 1e-9 && !missing);
+    o->at = TIER_DEVICE; /* which computes for nothing: memory, 12 MB */
+    assert_true(fabs(cost_op_seconds(&p, o, &h, NULL, &missing) - 12e-3) < 1e-9);
+    program_fini(&p);
+    for (size_t i = 0; hardware_at(i); i++)
+        for (int t = 0; t < HARDWARE_DTYPES; t++)
+            assert_true(hardware_at(i)->unified || hardware_at(i)->host_matrix[t] > 0);
+}
+
 static void short_rows_attend_slower(void **state) {
     (void)state;
     hardware h = machine();
@@ -648,6 +674,7 @@ int main(void) {
         cmocka_unit_test(a_rate_that_is_not_there_is_named),
         cmocka_unit_test(random_programs_end_when_the_slow_walk_ends),
         cmocka_unit_test(small_products_are_slower),
+        cmocka_unit_test(products_of_the_host_have_a_rate_of_their_own),
         cmocka_unit_test(short_rows_attend_slower),
         cmocka_unit_test(an_op_takes_the_longer_of_arithmetic_and_memory),
         cmocka_unit_test(bytes_are_those_that_move),

@@ -98,7 +98,7 @@ fail:
 
 static status cuda_memory_open(backend_context *c, tier t, size_t n_bytes, void **out) {
     size_t free_bytes = 0, total_bytes = 0;
-    ASSERT(t == TIER_DEVICE); /* target.n_devices: pass_place refuses others */
+    ASSERT(t == TIER_DEVICE); /* a process drives one GPU: place_tier */
     cudaError_t e = cudaMalloc(out, n_bytes);
     if (e == cudaErrorMemoryAllocation) {
         cudaGetLastError();
