@@ -29,6 +29,8 @@ typedef struct command_line {
     generator_options generation;
     sampling_options sampling;
     text_list prompts, stops;
+    text_list adapters; /* generate: DIR, or NAME=DIR of several */
+    const char *use_adapter;
     const char *samples_out; /* where completions of eval are kept; NULL: nowhere */
     const char *prompt_file, *data, *answer_regex, *system, *chat_kwargs;
     record_options records; /* of prompt_file or data, where that holds JSON Lines */

@@ -1,7 +1,7 @@
 /* command_generate.c - ralo generate: completions of one or many prompts. */
 #include "cli/console.h"
+#include "cli/groups.h"
 #include "cli/output.h"
-#include "cli/questions.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -62,12 +62,15 @@ static void stream_text(void *context, size_t prompt, size_t index, const char *
     console_write_text(text, n_bytes);
 }
 
-static void print_texts(const completion *c, size_t n_prompts, int64_t n_each) {
+static void print_texts(const answer *all, size_t n_prompts, int64_t n_each) {
     for (size_t i = 0; i < n_prompts * (size_t)n_each; i++) {
+        const answer *a = &all[i / (size_t)n_each];
+        const completion *c = &a->completions[i % (size_t)n_each];
         printf("--- prompt %zu", i / (size_t)n_each + 1);
+        if (a->adapter) printf(", adapter %s", a->adapter);
         if (n_each > 1) printf(", completion %zu", i % (size_t)n_each + 1);
-        printf(" (%s after %zu tokens)\n", stop_reason_name(c[i].stop), c[i].n_tokens);
-        console_write_text(c[i].text, c[i].text_bytes);
+        printf(" (%s after %zu tokens)\n", stop_reason_name(c->stop), c->n_tokens);
+        console_write_text(c->text, c->text_bytes);
         putchar('\n');
     }
 }
@@ -93,21 +96,26 @@ static json_t *speculative_json(const generation_report *r) {
                      "tokens_per_pass", tokens_per_pass(r));
 }
 
-static void print_json(const generator *g, const questions *q, const asked *a, const completion *c, int64_t n_each,
-                       const generation_report *r) {
+static json_t *completion_json(const answer *a, const completion *c) {
+    span text = question_text(a->question);
+    json_t *one = json_pack("{s:o, s:o, s:o, s:o, s:s, s:f}", "prompt", json_text(text.text, text.length),
+                            "prompt_tokens", ids_json(a->prompt.tokens, a->prompt.n_tokens), "tokens",
+                            ids_json(c->tokens, c->n_tokens), "text", json_text(c->text, c->text_bytes), "stop",
+                            stop_reason_name(c->stop), "log_probability", c->log_probability);
+    if (a->adapter) json_object_set_new(one, "adapter", json_string(a->adapter));
+    return one;
+}
+
+static void print_json(const generator *g, const groups *of, const answer *all, size_t n_prompts, int64_t n_each) {
     json_t *root = json_object(), *list = json_array();
-    for (size_t i = 0; i < q->n * (size_t)n_each; i++) {
-        size_t p = i / (size_t)n_each;
-        span text = question_text(&q->items[p]);
-        json_array_append_new(
-            list, json_pack("{s:o, s:o, s:o, s:o, s:s, s:f}", "prompt", json_text(text.text, text.length),
-                            "prompt_tokens", ids_json(a->prompts[p].tokens, a->prompts[p].n_tokens), "tokens",
-                            ids_json(c[i].tokens, c[i].n_tokens), "text", json_text(c[i].text, c[i].text_bytes), "stop",
-                            stop_reason_name(c[i].stop), "log_probability", c[i].log_probability));
+    const generation_report *r = &of->report;
+    for (size_t i = 0; i < n_prompts * (size_t)n_each; i++) {
+        const answer *a = &all[i / (size_t)n_each];
+        json_array_append_new(list, completion_json(a, &a->completions[i % (size_t)n_each]));
     }
     json_object_set_new(root, "completions", list);
-    if (a->chat != CHAT_AUTO) json_object_set_new(root, "chat", json_string(chat_format_name(a->chat)));
-    json_object_set_new(root, "skipped", json_integer((json_int_t)q->skips.n));
+    if (of->chat != CHAT_AUTO) json_object_set_new(root, "chat", json_string(chat_format_name(of->chat)));
+    json_object_set_new(root, "skipped", json_integer((json_int_t)of->n_skipped));
     double seconds = r->prefill_seconds + r->decode_seconds;
     json_object_set_new(root, "tokens_per_second", json_real(seconds > 0 ? (double)r->new_tokens / seconds : 0));
     json_object_set_new(root, "prefill_seconds", json_real(r->prefill_seconds));
@@ -119,14 +127,20 @@ static void print_json(const generator *g, const questions *q, const asked *a, c
     json_print(root, "generate", 9);
 }
 
-/* n_cut: completions that --max-new or the context ended. */
-static void print_summary(const generator *g, const questions *q, const asked *asked, const generation_report *r,
-                          size_t n_cut) {
+static void print_summary(const generator *g, const groups *of, size_t n_prompts) {
     char a[32], b[32];
+    size_t n_cut = 0;
+    const generation_report *r = &of->report;
     double seconds = r->prefill_seconds + r->decode_seconds;
-    if (asked->chat != CHAT_AUTO)
-        fprintf(stderr, "prompts   %zu, chat %s; skipped: %llu lines\n", q->n, chat_format_name(asked->chat),
-                (unsigned long long)q->skips.n);
+    if (of->chat != CHAT_AUTO)
+        fprintf(stderr, "prompts   %zu, chat %s; skipped: %llu lines\n", n_prompts, chat_format_name(of->chat),
+                (unsigned long long)of->n_skipped);
+    for (size_t i = 0; i < of->n; i++) {
+        n_cut += of->items[i].n_cut;
+        if (of->items[i].adapter && of->items[i].q.n)
+            fprintf(stderr, "adapter   %s: %zu prompt%s\n", of->items[i].adapter, of->items[i].q.n,
+                    of->items[i].q.n == 1 ? "" : "s");
+    }
     fprintf(stderr, "generated %llu tokens after %llu prompt tokens", (unsigned long long)r->new_tokens,
             (unsigned long long)r->prompt_tokens);
     if (r->shared_tokens) fprintf(stderr, " (%llu of them shared)", (unsigned long long)r->shared_tokens);
@@ -145,30 +159,31 @@ static void print_summary(const generator *g, const questions *q, const asked *a
 
 /* ---- run --------------------------------------------------------------------------------------------------------- */
 
-static status generate(command_line *l, questions *q) {
-    status rc = OK;
-    asked asked = {0};
-    generator *g = NULL;
-    completion *c = NULL;
-    generation_report r;
+static void print_answers(const generator *g, const groups *of, const command_line *l) {
+    size_t n;
     int64_t n_each = l->sampling.n_completions;
-    size_t n = q->n * (size_t)n_each;
-    if (!l->generation.max_sequences) l->generation.max_sequences = (int64_t)MIN(n, (size_t)32);
-    TRY(generator_open(&g, &l->generation));
-    TRY_GOTO(rc, questions_encode(q, g, l, &asked), done);
-    n = q->n * (size_t)n_each; /* some may have been left out */
-    bool streams = n == 1 && !l->json;
-    generation_observer observer = {.on_text = streams ? stream_text : NULL};
-    TRY_GOTO(rc, generator_run(g, asked.prompts, q->n, &l->sampling, &observer, &c, &r), done);
-    if (l->json) print_json(g, q, &asked, c, n_each, &r);
-    else if (!streams) print_texts(c, q->n, n_each);
-    else if (c[0].text_bytes == 0 || c[0].text[c[0].text_bytes - 1] != '\n') putchar('\n');
+    answer *all = groups_answers(of, n_each, &n);
+    if (l->json) print_json(g, of, all, n, n_each);
+    else if (!of->streams) print_texts(all, n, n_each);
+    else if (all->completions->text_bytes == 0 || all->completions->text[all->completions->text_bytes - 1] != '\n')
+        putchar('\n');
     fflush(stdout);
-    size_t n_cut = completions_cut(g, c, n, l->sampling.max_new);
-    print_summary(g, q, &asked, &r, n_cut);
+    print_summary(g, of, n);
+    free(all);
+}
+
+static status generate(command_line *l, const questions *q) {
+    status rc = OK;
+    groups of;
+    generator *g = NULL;
+    size_t n = q->n * (size_t)l->sampling.n_completions;
+    if (!l->generation.max_sequences) l->generation.max_sequences = (int64_t)MIN(n, (size_t)32);
+    TRY(groups_make(&of, q, l));
+    TRY_GOTO(rc, generator_open(&g, &l->generation), done);
+    TRY_GOTO(rc, groups_run(&of, g, l, &(generation_observer){.on_text = stream_text}), done);
+    print_answers(g, &of, l);
 done:
-    completions_free(c, n);
-    asked_fini(&asked);
+    groups_fini(&of);
     generator_close(g);
     return rc;
 }
@@ -197,6 +212,7 @@ done:
 status command_generate(command_line *l) {
     questions q;
     TRY(check(l));
+    TRY(adapters_from_flags(l));
     TRY(generation_from_flags(l));
     TRY(sampling_check(&l->sampling));
     if (l->plan) return show_plan(l);

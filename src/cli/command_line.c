@@ -78,8 +78,8 @@ static status store_text(command_line *l, const flag *f, const char *where, cons
 
 static status apply(command_line *l, const flag *f, const char *text) {
     char key[64];
-    /* Of other flags the last one counts; several adapters at once would be another thing, which does not exist. */
-    if (strcmp(f->name, "adapter") == 0 && l->given[f - flag_at(0)])
+    /* Of other flags the last one counts; several adapters are for generate alone. */
+    if (strcmp(f->name, "adapter") == 0 && f->row.storage == STORE_TEXT && l->given[f - flag_at(0)])
         return ERR(ERR_INPUT, "%s: found a second --adapter, '%.300s', expected one: the model is run with one adapter",
                    l->command->name, text);
     l->given[f - flag_at(0)] = true;

@@ -40,7 +40,7 @@ static span copy_span(questions *q, span s) {
 static question *add(questions *q, const char *path, uint64_t line) {
     q->items = array_grow(q->items, &q->capacity, q->n + 1, sizeof *q->items);
     question *item = &q->items[q->n++];
-    *item = (question){.record = {.kind = RECORD_PAIR, .path = path, .line = line}};
+    *item = (question){.record = {.kind = RECORD_PAIR, .path = path, .line = line}, .number = q->n - 1};
     return item;
 }
 
@@ -108,6 +108,14 @@ static status add_record(questions *q, const data_record *r, const char *path, b
     return OK;
 }
 
+/* The adapter that the last question is to be answered with. The key means nothing where none is chosen, so it may be anything. */
+static void add_adapter(questions *q, const data_record *r) {
+    const json_t *name = json_object_get(r->object, "adapter");
+    if (!name || json_is_null(name)) return;
+    const char *text = json_is_string(name) ? json_string_value(name) : "";
+    q->items[q->n - 1].adapter = arena_string(&q->memory, text);
+}
+
 /* An error of a record with flags of the command line in place of the settings of a training run. */
 static status name_flags(status rc) {
     static const char *const names[][2] = {{RECORDS_SKIP_SETTING, "--on-error skip"},
@@ -155,6 +163,7 @@ static status read_records(questions *q, const char *path, const record_options 
         rc = records_get(r, i, &record);
         if (rc != OK) break;
         rc = add_record(q, &record, path, with_answers);
+        if (rc == OK) add_adapter(q, &record);
         n += rc == OK;
         if (rc != OK) rc = skip_or_stop(q, rc, o->on_error);
     }

@@ -10,6 +10,8 @@ typedef struct question {
     bool is_plain;
     span answer;   /* the right answer; text NULL: there is none */
     span expected; /* the part that is compared: the comparing code fills it in */
+    const char *adapter; /* that the record names; NULL: it does not; "": by something else than a text */
+    size_t number;       /* among all that were asked for */
 } question;
 typedef struct questions {
     question *items;

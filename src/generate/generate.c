@@ -95,10 +95,11 @@ static status request_make(plan_request *r, const model_source *s, const generat
     return OK;
 }
 
+/* The plan of one adapter serves several. */
 status generator_plan_compile(plan *out, const generator_options *o) {
     model_source s;
     plan_request r;
-    TRY(model_source_open(&s, o->source, o->adapter, o->tokenizer));
+    TRY(model_source_open(&s, o->source, o->n_adapters ? o->adapters[0].dir : o->adapter, o->tokenizer));
     status rc = request_make(&r, &s, o);
     if (rc == OK) rc = plan_build(out, &r);
     model_source_close(&s);
@@ -121,14 +122,21 @@ static void make_buffers(generator *g) {
     page_pool_init(&g->pages, (size_t)s->pages);
 }
 
-static status open_from(generator *g, const model_source *s, const generator_options *o) {
-    plan_request r;
+status generator_describe(generator *g, const model_source *s) {
+    tokenizer_close(g->own_tokenizer);
+    free(g->eos);
+    g->own_tokenizer = NULL, g->eos = NULL, g->n_eos = 0;
     TRY(model_source_tokenizer(s, &g->own_tokenizer));
     g->tokenizer = g->own_tokenizer;
     g->tokenizer_name = arena_string(&g->memory, s->tokenizer);
     g->chat = s->chat;
     g->chat_kwargs = s->chat_kwargs ? arena_string(&g->memory, s->chat_kwargs) : NULL;
-    TRY(model_source_eos(s, g->tokenizer, &g->eos, &g->n_eos));
+    return model_source_eos(s, g->tokenizer, &g->eos, &g->n_eos);
+}
+
+static status open_from(generator *g, const model_source *s, const generator_options *o) {
+    plan_request r;
+    TRY(generator_describe(g, s));
     TRY(request_make(&r, s, o));
     TRY(plan_build(&g->own_plan, &r));
     g->plan = &g->own_plan;
@@ -145,16 +153,28 @@ static status open_from(generator *g, const model_source *s, const generator_opt
     return OK;
 }
 
+static status open_several(generator *g, const generator_options *o) {
+    if (o->adapter)
+        return ERR(ERR_BUG, "a generator was asked for with one adapter and with several: %s, %s", o->adapter,
+                   o->adapters[0].dir);
+    TRY(adapters_open(g, o));
+    return open_from(g, adapters_first(g), o);
+}
+
+static status open_one(generator *g, const generator_options *o) {
+    model_source s;
+    TRY(model_source_open(&s, arena_string(&g->memory, o->source), o->adapter, o->tokenizer));
+    status rc = open_from(g, &s, o);
+    model_source_close(&s);
+    return rc;
+}
+
 status generator_open(generator **out, const generator_options *o) {
     status rc = OK;
-    model_source s;
     generator *g = mem_alloc(sizeof *g);
     *out = NULL;
     arena_init(&g->memory);
-    TRY_GOTO(rc, model_source_open(&s, arena_string(&g->memory, o->source), o->adapter, o->tokenizer), fail);
-    rc = open_from(g, &s, o);
-    model_source_close(&s);
-    if (rc != OK) goto fail;
+    TRY_GOTO(rc, o->n_adapters ? open_several(g, o) : open_one(g, o), fail);
     *out = g;
     return OK;
 fail:
@@ -198,6 +218,7 @@ void generator_close(generator *g) {
     exec_close(g->own_exec);
     plan_close(&g->own_plan);
     tokenizer_close(g->own_tokenizer);
+    adapters_close(g);
     for (int i = 0; i < g->n_scratch; i++) sample_scratch_fini(&g->scratch[i]);
     page_pool_fini(&g->pages);
     free(g->scratch);

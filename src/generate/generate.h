@@ -37,6 +37,7 @@ typedef struct sampling_options {
     double repetition_penalty; /* 1: none; as transformers: over prompt and completion */
     uint64_t seed;
     uint64_t first_prompt; /* number of the first prompt, where these are a part of a longer list */
+    const size_t *numbers; /* of each prompt, where they are some of it; NULL: from first_prompt on */
     int64_t n_completions; /* per prompt */
     const char *const *stops; /* strings that end a completion, left out of its text; they may begin inside a token */
     size_t n_stops;
@@ -65,9 +66,17 @@ typedef struct prompt {
     size_t n_tokens;
 } prompt;
 
+/* One of several adapters over the same base. */
+typedef struct named_adapter {
+    const char *name, *dir;
+} named_adapter;
+#define ADAPTER_BASE "base" /* the name of none of them */
+
 typedef struct generator_options {
     const char *source;    /* Hugging Face directory, run directory, or checkpoint directory */
     const char *adapter;   /* PEFT directory, or a run or checkpoint with adapters, over the model; NULL: none */
+    const named_adapter *adapters; /* instead of it: several of the same rank, alpha and modules, for generator_use */
+    size_t n_adapters;
     const char *tokenizer; /* NULL: the model's own */
     precision precision;   /* weights, activations and cache: fp32, bf16, fp16 */
     int64_t max_sequences; /* slots of a decode step; 0: 16 */
@@ -123,6 +132,10 @@ typedef struct generator_host {
  * is needed, so sections of training may come between two runs, never inside one. Where parameters are gathered from
  * other ranks (ZeRO 3), all ranks must make the same runs: the same prompts and options. */
 status generator_attach(generator **out, const generator_host *h);
+/* Of a generator with several adapters: this one serves the runs that follow, with its tokenizer, chat format and ends of text.
+ * ADAPTER_BASE: the model without any. The base stays where it is; the adapter is read again from its files. After an error
+ * none is in use, and the next call may be for another one. ERR_INPUT for a name that there is not. */
+status generator_use(generator *g, const char *name);
 void generator_close(generator *g); /* of an attached one: what it was attached to stays */
 uint64_t generation_host_bytes(const model_config *c, const generation_shape *g, int n_threads);
 const plan *generator_plan(const generator *g);

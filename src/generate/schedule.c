@@ -74,27 +74,37 @@ static size_t pages_shared(const scheduler *s, const prompt *p) {
     return s->options->n_completions > 1 ? (p->n_tokens - 1) / (size_t)page_size(s) : 0;
 }
 
+static uint64_t prompt_number(const scheduler *s, size_t i) {
+    return s->options->numbers ? s->options->numbers[i] : s->options->first_prompt + i;
+}
+
+/* As it is counted in messages. */
+static size_t prompt_name(const scheduler *s, size_t i) {
+    return (s->options->numbers ? s->options->numbers[i] : i) + 1;
+}
+
 static status check_prompts(const scheduler *s) {
     int64_t context = generator_context(s->g), vocab = s->g->plan->model.config.vocab;
     for (size_t i = 0; i < s->n_prompts; i++) {
         const prompt *p = &s->prompts[i];
-        if (p->n_tokens == 0) return ERR(ERR_INPUT, "prompt %zu is empty, expected at least one token", i + 1);
+        if (p->n_tokens == 0)
+            return ERR(ERR_INPUT, "prompt %zu is empty, expected at least one token", prompt_name(s, i));
         if ((int64_t)p->n_tokens >= context)
             return ERR(ERR_INPUT,
                        "prompt %zu has %zu tokens, the context holds %lld with at least one new token; shorten it or "
                        "raise the context",
-                       i + 1, p->n_tokens, (long long)context);
+                       prompt_name(s, i), p->n_tokens, (long long)context);
         for (size_t k = 0; k < p->n_tokens; k++)
             if (p->tokens[k] < 0 || p->tokens[k] >= vocab)
-                return ERR(ERR_INPUT, "prompt %zu: token %zu is %d, expected 0 to %lld", i + 1, k + 1, p->tokens[k],
-                           (long long)vocab - 1);
+                return ERR(ERR_INPUT, "prompt %zu: token %zu is %d, expected 0 to %lld", prompt_name(s, i), k + 1,
+                           p->tokens[k], (long long)vocab - 1);
         if (pages_needed(s, p) > s->g->pages.n_pages)
             return ERR(
                 ERR_FIT,
                 "prompt %zu: %zu tokens and %lld new ones need %zu pages of %lld tokens, the cache has %zu; give "
                 "it more bytes or ask for fewer new tokens",
-                i + 1, p->n_tokens, (long long)new_tokens(s, p), pages_needed(s, p), (long long)page_size(s),
-                s->g->pages.n_pages);
+                prompt_name(s, i), p->n_tokens, (long long)new_tokens(s, p), pages_needed(s, p),
+                (long long)page_size(s), s->g->pages.n_pages);
     }
     return OK;
 }
@@ -184,7 +194,7 @@ static status finish(scheduler *s, sequence *q, stop_reason why) {
 /* ---- sampling ---------------------------------------------------------------------------------------------------- */
 
 static double uniform_of(const scheduler *s, const sequence *q) {
-    return sample_uniform(s->options->seed, s->options->first_prompt + q->prompt, q->index,
+    return sample_uniform(s->options->seed, prompt_number(s, q->prompt), q->index,
                           (uint64_t)(q->n_tokens - q->n_prompt));
 }
 
@@ -222,7 +232,7 @@ static status take_token(scheduler *s, sequence *q, const sample_result *r, bool
     if (r->token < 0)
         return ERR(ERR_RUN,
                    "prompt %zu: the logits of new token %lld are not finite: the weights or the precision are bad",
-                   q->prompt + 1, (long long)(q->n_tokens - q->n_prompt + 1));
+                   prompt_name(s, q->prompt), (long long)(q->n_tokens - q->n_prompt + 1));
     q->log_probabilities[q->n_tokens - q->n_prompt] = (float)r->tempered;
     q->tokens[q->n_tokens++] = r->token;
     q->log_probability += r->log_probability;

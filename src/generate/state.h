@@ -17,6 +17,11 @@ struct generator {
     const char *chat_kwargs;
     int32_t *eos;
     size_t n_eos;
+    /* Several adapters: where each comes from; the last, without a name, is the base alone and open when it was used. */
+    model_source *adapters;
+    const char **adapter_names;
+    size_t n_adapters;
+    const char *source_path, *tokenizer_given;
     page_pool pages;
     int32_t *page_row; /* one row of the page table, on its way to the device */
     sample_scratch *scratch;
@@ -44,6 +49,13 @@ status step_run(generator *g, bool with_logits);
 const float *step_logits(const generator *g, int64_t row); /* of the row-th pick; valid until the next step */
 /* The pages of a slot, in the order of its positions. */
 void step_set_pages(generator *g, int64_t slot, const int32_t *pages, size_t n);
+
+/* adapters.c */
+status adapters_open(generator *g, const generator_options *o);
+void adapters_close(generator *g);
+const model_source *adapters_first(const generator *g); /* whose plan serves all, and whose base is loaded with its check */
+/* generate.c: tokenizer, chat format and ends of text of a source, in the place of those of another. */
+status generator_describe(generator *g, const model_source *s);
 
 /* schedule.c */
 status generation_run(generator *g, const prompt *prompts, size_t n_prompts, const sampling_options *s,

@@ -122,16 +122,29 @@ static void write_shared_loss(builder *b, const outer_params *w, value_id h, val
     op_out(o, UNEMBED_JOIN_LOSSES, losses), op_out(o, UNEMBED_JOIN_ARGMAX, argmax);
 }
 
-/* Results of the tokens of every sequence rank, one rank behind the other. Persistent: nothing in the program reads them. */
-static value_id write_all_tokens(builder *b, const char *name, value_id x) {
-    if (b->n_sequence == 1) return x;
-    dtype t = program_get(b->p, x)->type;
-    value_id y = program_persistent(b->p, name, t, SHAPE(n_tokens(b) * b->n_sequence), ROLE_ACTIVATION);
+/* x of the tokens of every sequence rank, one rank behind the other, in y. */
+static void emit_gather_tokens(builder *b, value_id x, value_id y) {
     op *o = builder_emit(b, OP_ALL_GATHER);
     o->attr.axis = AXIS_SEQUENCE;
     o->attr.group_size = b->n_sequence;
     op_in(o, ALL_GATHER_X, x);
     op_out(o, ALL_GATHER_Y, y);
+}
+
+/* Results: persistent, because nothing in the program reads them. */
+static value_id write_all_tokens(builder *b, const char *name, value_id x) {
+    if (b->n_sequence == 1) return x;
+    dtype t = program_get(b->p, x)->type;
+    value_id y = program_persistent(b->p, name, t, SHAPE(n_tokens(b) * b->n_sequence), ROLE_ACTIVATION);
+    emit_gather_tokens(b, x, y);
+    return y;
+}
+
+/* The same for ops of the section at hand. */
+static value_id gather_tokens(builder *b, const char *name, value_id x) {
+    if (b->n_sequence == 1) return x;
+    value_id y = builder_value(b, name, program_get(b->p, x)->type, SHAPE(n_tokens(b) * b->n_sequence));
+    emit_gather_tokens(b, x, y);
     return y;
 }
 
@@ -194,18 +207,23 @@ static void write_preference(builder *b, const outer_params *w, const outer_para
     op_out(o, PREFERENCE_WEIGHTS, weights), op_out(o, PREFERENCE_SUMS, m->loss_sums);
 }
 
-/* Tokens are selected when their losses are known, so the logits are made once more for the gradient. */
+/* Tokens are selected when their losses are known, so the logits are made once more for the gradient. Sequence ranks gather four
+ * bytes for each loss and target: every rank finds the threshold of all tokens, and the reference's loss of a target that stands in
+ * another rank's part of the row. reference: of all tokens. */
 static void write_selected_loss(builder *b, const outer_params *w, value_id h, value_id losses, value_id reference,
                                 int k) {
     model *m = b->m;
     value_id weights = builder_value(b, "selected", DTYPE_F32, SHAPE(n_tokens(b)));
     write_shared_loss(b, w, h, losses, NO_VALUE);
+    value_id all_losses = gather_tokens(b, "losses.all", losses),
+             all_targets = gather_tokens(b, "targets.all", b->targets);
     op *o = builder_emit(b, OP_SELECT_TOKENS);
+    if (b->n_sequence > 1) o->attr.group_size = b->n_sequence, o->attr.index = b->o->mesh.index[AXIS_SEQUENCE];
     o->attr.selection = m->selection;
     o->attr.loss = k;
     if (m->n_losses > 1) o->attr.n_losses = m->n_losses;
-    op_in(o, SELECT_TOKENS_LOSSES, losses), op_in(o, SELECT_TOKENS_REFERENCE, reference);
-    op_in(o, SELECT_TOKENS_TARGETS, b->targets), op_in(o, SELECT_TOKENS_BEFORE, m->loss[k].weights);
+    op_in(o, SELECT_TOKENS_LOSSES, all_losses), op_in(o, SELECT_TOKENS_REFERENCE, reference);
+    op_in(o, SELECT_TOKENS_TARGETS, all_targets), op_in(o, SELECT_TOKENS_BEFORE, m->loss[k].weights);
     op_in(o, SELECT_TOKENS_SCALARS, m->scalars);
     op_out(o, SELECT_TOKENS_WEIGHTS, weights), op_out(o, SELECT_TOKENS_SUMS, m->loss_sums);
 }
@@ -216,7 +234,8 @@ static void write_heads(builder *b, const outer_params *w, const outer_params *o
     int64_t first = model_main_layers(b->c) - 1, n_sums = SUM_COUNT + SELECT_SUM_COUNT;
     bool selects = b->m->selection.kind != SELECTION_NONE;
     value_id reference = b->m->reference; /* an input, or: */
-    if (selects && has_reference_model(b)) reference = write_reference(b, other, REFERENCE_PREFIX);
+    if (selects && has_reference_model(b))
+        reference = gather_tokens(b, REFERENCE_PREFIX "losses.all", write_reference(b, other, REFERENCE_PREFIX));
     if (selects)
         b->m->loss_sums = program_persistent(b->p, "loss.sums", DTYPE_F64, SHAPE(n_sums * b->m->n_losses), ROLE_WORK);
     value_id trunk = write_layers(b, w, first);
@@ -327,7 +346,7 @@ static void add_inputs(builder *b) {
     if (policy->on && policy->cap > 0)
         m->rollout = program_persistent(b->p, "rollout", DTYPE_F32, SHAPE(N), ROLE_INPUT);
     if (b->o->reference == REFERENCE_INPUT)
-        m->reference = program_persistent(b->p, "reference", DTYPE_F32, SHAPE(N), ROLE_INPUT);
+        m->reference = program_persistent(b->p, "reference", DTYPE_F32, SHAPE(N * b->n_sequence), ROLE_INPUT);
     if (b->o->z_input) m->z = program_persistent(b->p, "preference.z", DTYPE_F64, SHAPE(1), ROLE_INPUT);
     m->n_losses = model_loss_count(b->c);
     bool weighted =

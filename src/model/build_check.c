@@ -99,22 +99,14 @@ static status check_policy(const model_build_options *o) {
     return OK;
 }
 
-/* A target's loss by the reference is at another position, and the threshold is over all tokens of a micro-batch: ranks that share rows have neither
- * whole. The last stage of a pipeline has all heads and all tokens, but a reference in memory would be a second model in the stages. */
+/* The last stage of a pipeline has all heads and all tokens, but a reference in memory would be a second model in the stages. */
 static status check_selection(const model_build_options *o) {
-    int stages = mesh_size(&o->mesh, AXIS_PIPELINE), S = mesh_size(&o->mesh, AXIS_SEQUENCE);
-    if (!o->selection.kind) return OK;
-    if (S > 1)
-        return ERR(ERR_INPUT,
-                   "train.weighting: found rho1 with parallel.sequence %d, expected 1: tokens of a micro-batch are "
-                   "compared on "
-                   "one rank; use parallel.data, parallel.tensor, or parallel.pipeline with rho1.reference_on=disk",
-                   S);
-    if (stages == 1 || o->reference == REFERENCE_INPUT) return OK;
+    int stages = mesh_size(&o->mesh, AXIS_PIPELINE);
+    if (!o->selection.kind || stages == 1 || o->reference == REFERENCE_INPUT) return OK;
     return ERR(
         ERR_INPUT,
         "train.weighting: found rho1 with parallel.pipeline %d and its reference in memory, expected "
-        "rho1.reference_on=disk: the stages of a pipeline hold one model; or use parallel.data and parallel.tensor",
+        "rho1.reference_on=disk: the stages of a pipeline hold one model; or use parallel.data, tensor or sequence",
         stages);
 }
 

@@ -199,7 +199,7 @@ typedef struct op_attr {
     axis axis;      /* communication: the group */
     int group_size; /* ... and how many ranks it has */
     int peer, tag;  /* send, recv, attention_ring: rank in the group; which of several messages */
-    int index;      /* attention_ring, dropout: this rank's place in the group */
+    int index;      /* attention_ring, dropout, select_tokens: this rank's place in the group */
     bool sigmoid;   /* value, value_bwd */
     critic_options critic;
     preference_options preference;

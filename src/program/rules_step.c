@@ -114,17 +114,20 @@ static status check_sums(const checker *c, value_id sums, int64_t per_loss) {
 
 status verify_SELECT_TOKENS(const checker *c) {
     value_id losses = IN(SELECT_TOKENS_LOSSES), before = IN(SELECT_TOKENS_BEFORE);
+    value_id weights = OUT(SELECT_TOKENS_WEIGHTS);
     const op_attr *a = &c->o->attr;
     REQUIRE(a->selection.kind > SELECTION_NONE && a->selection.kind < SELECTION_KIND_COUNT, "no such selection",
             losses);
     REQUIRE(a->selection.share > 0 && a->selection.share <= 1, "selects no share of its tokens", losses);
-    REQUIRE(has_type(c, losses, DTYPE_F32) && is_shape1(c, losses, a->batch * a->seq_len), "losses are fp32 (N)",
+    int64_t own = a->batch * a->seq_len, ranks = MAX(a->group_size, 1);
+    REQUIRE(has_type(c, losses, DTYPE_F32) && is_shape1(c, losses, ranks * own), "losses are fp32 (N), of every rank",
             losses);
+    REQUIRE(a->index >= 0 && a->index < ranks && (ranks == 1 || a->seq_len % 2 == 0), "there is no such rank", losses);
     TRY(verify_like(c, losses, IN(SELECT_TOKENS_REFERENCE)));
-    TRY(verify_tokens(c, IN(SELECT_TOKENS_TARGETS), sh(c, losses)->dim[0]));
-    if (before) TRY(verify_like(c, losses, before));
+    TRY(verify_tokens(c, IN(SELECT_TOKENS_TARGETS), ranks * own));
+    REQUIRE(has_type(c, weights, DTYPE_F32) && is_shape1(c, weights, own), "weights are fp32 (N)", weights);
+    if (before) TRY(verify_like(c, weights, before));
     TRY(verify_scalars(c, IN(SELECT_TOKENS_SCALARS)));
-    TRY(verify_like(c, losses, OUT(SELECT_TOKENS_WEIGHTS)));
     return check_sums(c, OUT(SELECT_TOKENS_SUMS), SUM_COUNT + SELECT_SUM_COUNT);
 }
 const op_cost cost_SELECT_TOKENS = {PER_INPUT(10, SELECT_TOKENS_LOSSES)};

@@ -5,7 +5,9 @@
  *
  * Rho-1: e = loss - loss of a reference for the same token; trained are tokens with e >= the (1 - share) quantile of e over the
  * valid tokens, linearly interpolated between neighbours. Ties at the threshold are all selected. The two neighbours are found
- * exactly, by the bits of the numbers, so both devices select the same tokens. */
+ * exactly, by the bits of the numbers, so both devices select the same tokens.
+ *
+ * Sequence ranks gather the losses of all their tokens, and each finds the threshold of the whole micro-batch. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -50,6 +52,26 @@ SELECT_MATH float select_number(uint32_t key) {
     float e;
     memcpy(&e, &bits, sizeof e);
     return e;
+}
+
+/* The tokens of a micro-batch as sequence ranks have gathered them: those of one rank behind the other, of every row the two runs
+ * that sequence_token of program.h gives it. */
+typedef struct select_tokens {
+    int64_t own;        /* tokens of a rank */
+    int64_t seq_len;    /* ... of a row */
+    int n_ranks, index; /* this rank's place among them */
+} select_tokens;
+
+SELECT_MATH int64_t select_first_own(const select_tokens *s) { return s->own * s->index; }
+
+/* Where the token that stands `ahead` places behind token i in its row is. */
+SELECT_MATH int64_t select_ahead(const select_tokens *s, int64_t i, int ahead) {
+    if (s->n_ranks == 1 || ahead == 0) return i + ahead;
+    int64_t run = s->seq_len / 2, rank = i / s->own, row = i % s->own / s->seq_len, at = i % s->seq_len;
+    int64_t token = (at < run ? rank * run : (2 * s->n_ranks - 2 - rank) * run) + at + ahead, chunk = token / run;
+    bool front = chunk < s->n_ranks;
+    rank = front ? chunk : 2 * s->n_ranks - 1 - chunk;
+    return rank * s->own + row * s->seq_len + (front ? 0 : run) + token % run;
 }
 
 /* The quantile of n numbers lies between those of rank *below and the next, *part of the way. A rank within 1e-9 of a whole one is

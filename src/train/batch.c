@@ -27,14 +27,18 @@ static rows rows_of(const plan *p) {
     return r;
 }
 
-/* from: int32 or fp32, one for each token. */
-static void write_own(exec *e, const rows *r, value_id v, const void *from) {
+/* The tokens of one rank, from token `first` of v on. from: int32 or fp32, one for each token. */
+static void write_tokens_of(exec *e, const rows *r, int rank, value_id v, int64_t first, const void *from) {
     for (int64_t b = 0; b < r->batch; b++)
         for (int64_t i = 0; i < r->own; i += r->run) {
-            int64_t token = b * r->length + sequence_token(i, r->rank, r->n_ranks, r->length);
-            exec_write(e, v, (size_t)(b * r->own + i) * WIDTH, (const char *)from + (size_t)token * WIDTH,
+            int64_t token = b * r->length + sequence_token(i, rank, r->n_ranks, r->length);
+            exec_write(e, v, (size_t)(first + b * r->own + i) * WIDTH, (const char *)from + (size_t)token * WIDTH,
                        (size_t)r->run * WIDTH);
         }
+}
+
+static void write_own(exec *e, const rows *r, value_id v, const void *from) {
+    write_tokens_of(e, r, r->rank, v, 0, from);
 }
 
 static void write_positions(exec *e, const rows *r, value_id v, const int32_t *doc_start) {
@@ -112,6 +116,15 @@ status batch_write(exec *e, const plan *p, const micro_inputs *to, const batch_r
     write_positions(e, &r, to->doc_start, from->doc_start);
     if (to->doc_start_all) exec_write(e, to->doc_start_all, 0, from->doc_start, n);
     return OK;
+}
+
+void batch_write_all(exec *e, const plan *p, value_id v, const void *from) {
+    rows r = rows_of(p);
+    if (r.n_ranks == 1) {
+        exec_write(e, v, 0, from, (size_t)(r.batch * r.length) * WIDTH);
+        return;
+    }
+    for (int rank = 0; rank < r.n_ranks; rank++) write_tokens_of(e, &r, rank, v, rank * r.batch * r.own, from);
 }
 
 void batch_read(exec *e, const plan *p, value_id v, void *out) {

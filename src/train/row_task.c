@@ -53,13 +53,10 @@ status row_task_begin(void *self, uint64_t position) {
 }
 
 static status write_rows(row_task *t, const micro_inputs *to, batch_rows rows) {
-    const plan_request *q = &t->host.plan->request;
     if (t->fill) TRY(t->fill(t, rows.first_row, rows.targets, rows.doc_start));
     rows.weights = t->weights;
     TRY(batch_write(t->host.exec, t->host.plan, to, &rows));
-    if (t->reference)
-        exec_write(t->host.exec, to->reference, 0, t->reference,
-                   (size_t)(q->choice.micro_batch * q->seq_len) * sizeof *t->reference);
+    if (t->reference) batch_write_all(t->host.exec, t->host.plan, to->reference, t->reference);
     return OK;
 }
 

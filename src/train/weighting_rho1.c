@@ -1,7 +1,8 @@
 /* weighting_rho1.c - Rho-1: a head trains on the share of its tokens with the largest excess loss over a reference (select.h).
  *
  * The program selects, when the losses of a head are known and before its backward; the reference is one more forward pass, or
- * its losses were computed before the run and are an input (frozen.h). The threshold is that of a micro-batch and a head, so ranks need not agree on one. */
+ * its losses were computed before the run and are an input (frozen.h). The threshold is that of a micro-batch and a head, so data ranks need not agree on one; sequence ranks
+ * gather the losses of the micro-batch that they share. */
 #include "train/weighting.h"
 
 #include <string.h>
@@ -38,7 +39,6 @@ static status rho1_shape(train_request *r) {
     p->selection = (selection_options){.kind = SELECTION_SIGNED + (selection_kind)r->train.rho1_mode,
                                        .share = r->train.rho1_share,
                                        .first_head_all = r->train.rho1_first_head};
-    p->open.sequence = p->left_open.sequence = false; /* the threshold is over whole rows */
     return choose_reference(r);
 }
 

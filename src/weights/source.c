@@ -334,10 +334,56 @@ status model_source_load(const model_source *s, exec *e, const plan *p) {
     else if (s->base.drawn) params_draw(e, p, s->base.seed, PARAMS_BASE, &hash);
     else TRY(weights_load_base(e, p, s->base.dir, &hash));
     if (!s->lora.rank) return OK;
-    if (s->adapters.dir) return adapter_load_dir(e, p, s->adapters.dir);
-    TRY(lora_base_check_loaded(e, p, &s->trained_over, &hash, s->adapters_dir));
+    if (!s->adapters.dir) TRY(lora_base_check_loaded(e, p, &s->trained_over, &hash, s->adapters_dir));
     if (s->lora.pissa) TRY(pissa_start(e, p, &s->base));
+    return model_source_load_adapters(s, e, p);
+}
+
+/* ---- other adapters over the same base --------------------------------------------------------------------------- */
+
+status model_source_load_adapters(const model_source *s, exec *e, const plan *p) {
+    if (s->adapters.dir) return adapter_load_dir(e, p, s->adapters.dir);
     return load_checkpoint(s->adapters.reader, e, p, true, NULL);
+}
+
+/* B = 0: what an adapter adds is 0. */
+void model_source_clear_adapters(exec *e, const plan *p) {
+    static const char zeros[1 << 16];
+    for (size_t i = 0; i < p->model.n_params; i++) {
+        const model_param *q = &p->model.params[i];
+        if (q->adapter != ADAPTER_B) continue;
+        size_t n_bytes = value_bytes(program_get(&p->program, q->value));
+        for (size_t at = 0; at < n_bytes; at += sizeof zeros)
+            exec_write(e, q->value, at, zeros, MIN(n_bytes - at, sizeof zeros));
+    }
+}
+
+status model_source_shares_base(const model_source *s, const model_source *other) {
+    const lora_options *a = &s->lora, *b = &other->lora;
+    const lora_base *x = &s->trained_over, *y = &other->trained_over;
+    const char *what = NULL;
+    if (a->pissa || b->pissa)
+        return ERR(
+            ERR_INPUT,
+            "%s began by pissa, over a base of its own, expected adapters that share one: export it (ralo export), "
+            "which gives an ordinary adapter of twice the rank",
+            a->pissa ? s->adapters_dir : other->adapters_dir);
+    if (a->rank != b->rank || a->alpha != b->alpha || a->rslora != b->rslora)
+        return ERR(
+            ERR_INPUT,
+            "%s has rank %lld and alpha %g%s, %s rank %lld and alpha %g%s, expected the same of all adapters of one "
+            "process; use them in processes of their own",
+            s->adapters_dir, (long long)a->rank, a->alpha, a->rslora ? " (rslora)" : "", other->adapters_dir,
+            (long long)b->rank, b->alpha, b->rslora ? " (rslora)" : "");
+    if (a->modules != b->modules) what = "adapts other modules";
+    else if (x->format != y->format) what = "was trained over a base in another format";
+    else if (s->config.value_head != other->config.value_head) what = "has another value head";
+    else if (s->adapters.reader && other->adapters.reader && (x->hash != y->hash || x->type != y->type))
+        what = "was trained over another base";
+    if (!what) return OK;
+    return ERR(ERR_INPUT,
+               "%s %s than %s, expected the same of all adapters of one process; use them in processes of their own",
+               other->adapters_dir, what, s->adapters_dir);
 }
 
 /* ---- end of text ------------------------------------------------------------------------------------------------- */

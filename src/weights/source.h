@@ -43,6 +43,13 @@ void model_source_describe(model_source *s, const model_config *c, const char *d
 status model_source_tokenizer(const model_source *s, tokenizer **out);
 /* Every parameter of p, rounded once to its dtype. ERR_INPUT if the adapters were trained over another base. */
 status model_source_load(const model_source *s, exec *e, const plan *p);
+/* The adapters alone, where the base of s is in p already and was loaded with model_source_load of a source that model_source_shares_base
+ * accepts; or none of them: p computes what the base computes. */
+status model_source_load_adapters(const model_source *s, exec *e, const plan *p);
+void model_source_clear_adapters(exec *e, const plan *p);
+/* May the adapters of `other` take the place of those of s in a program for s? ERR_INPUT names what differs: rank, alpha, modules, or
+ * the base that they were trained over. Both have adapters over the same model. */
+status model_source_shares_base(const model_source *s, const model_source *other);
 /* The tokens that end a text: eos_token_id of generation_config.json (a number or a list) or, where there is no such file, of
  * config.json; else the tokenizer's. The caller frees; none at all is possible. */
 status model_source_eos(const model_source *s, const tokenizer *t, int32_t **ids, size_t *n);

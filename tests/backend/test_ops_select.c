@@ -1,5 +1,5 @@
 /* test_ops_select.c - which tokens are trained on: quantiles by hand and against a sort in double, every mode, ties, tokens
- * without a target, heads further ahead, and the sums of a step. */
+ * without a target, heads further ahead, the sums of a step, and sequence ranks that share its rows. */
 #include "op_harness.h"
 
 #include <math.h>
@@ -11,7 +11,9 @@
 #include <stdlib.h>
 
 typedef struct selecting {
-    int64_t n;
+    int64_t n;          /* of all ranks */
+    int64_t batch;      /* rows; 0: 1 */
+    int n_ranks, index; /* sequence ranks; 0: one */
     selection_options options;
     int loss, n_losses;
     uint32_t micro;
@@ -24,15 +26,20 @@ static op_case *select_run(const selecting *s) {
     int64_t n_sums = n_losses * (SUM_COUNT + SELECT_SUM_COUNT);
     double *sums = mem_alloc((size_t)n_sums * sizeof *sums);
     for (int64_t i = 0; i < n_sums; i++) sums[i] = (double)(100 + i);
-    op_case *c = op_case_open(
-        OP_SELECT_TOKENS,
-        &(op_attr){.batch = 1, .seq_len = s->n, .selection = s->options, .loss = s->loss, .n_losses = s->n_losses});
+    int64_t own = s->n / MAX(s->n_ranks, 1), batch = MAX(s->batch, (int64_t)1);
+    op_case *c = op_case_open(OP_SELECT_TOKENS, &(op_attr){.batch = batch,
+                                                           .seq_len = own / batch,
+                                                           .selection = s->options,
+                                                           .loss = s->loss,
+                                                           .n_losses = s->n_losses,
+                                                           .group_size = s->n_ranks,
+                                                           .index = s->index});
     op_case_floats(c, SELECT_TOKENS_LOSSES, DTYPE_F32, SHAPE(s->n), s->losses);
     op_case_floats(c, SELECT_TOKENS_REFERENCE, DTYPE_F32, SHAPE(s->n), s->reference);
     op_case_ints(c, SELECT_TOKENS_TARGETS, SHAPE(s->n), s->targets);
-    if (s->before) op_case_floats(c, SELECT_TOKENS_BEFORE, DTYPE_F32, SHAPE(s->n), s->before);
+    if (s->before) op_case_floats(c, SELECT_TOKENS_BEFORE, DTYPE_F32, SHAPE(own), s->before);
     op_case_bytes(c, SELECT_TOKENS_SCALARS, SHAPE((int64_t)sizeof(step_scalars)), &(step_scalars){.micro = s->micro});
-    op_case_output(c, SELECT_TOKENS_WEIGHTS, DTYPE_F32, SHAPE(s->n));
+    op_case_output(c, SELECT_TOKENS_WEIGHTS, DTYPE_F32, SHAPE(own));
     op_case_output_floats(c, SELECT_TOKENS_SUMS, DTYPE_F64, SHAPE(n_sums), sums);
     op_case_run(c, 2);
     free(sums);
@@ -150,6 +157,57 @@ static void sums_go_on(void **state) {
     }
 }
 
+/* Of rows of T tokens, in the order in which sequence ranks gather them: x[b][t] to y[rank][b][i]. */
+static void gather_tokens(const double *x, int64_t batch, int64_t T, int n_ranks, double *y) {
+    for (int rank = 0; rank < n_ranks; rank++)
+        for (int64_t b = 0; b < batch; b++)
+            for (int64_t i = 0; i < T / n_ranks; i++) *y++ = x[b * T + sequence_token(i, rank, n_ranks, T)];
+}
+
+/* Ranks that share rows select the tokens that one rank selects, with the same threshold, and their sums are its sums. A head that
+ * looks further ahead finds the reference's loss in another rank's part of the row. */
+static void sequence_ranks_select_as_one(void **state) {
+    enum { B = 3, T = 48, N = B * T, HEADS = 3 };
+    double losses[N], reference[N], before[N], marks[N], moved[4][N];
+    int32_t targets[N], moved_targets[N];
+    for (int i = 0; i < N; i++) {
+        losses[i] = (double)(float)(8 * rng_uniform(1, (uint64_t)i));
+        reference[i] = (double)(float)(8 * rng_uniform(2, (uint64_t)i));
+        before[i] = 1 + i;
+    }
+    for (int n_ranks = 2; n_ranks <= 4; n_ranks++)
+        for (int loss = 0; loss < HEADS; loss++) {
+            for (int i = 0; i < N; i++) marks[i] = targets[i] = i % T + loss < T && i % 7 ? 1 : -1;
+            selecting one = {.n = N, .batch = B, .losses = losses, .reference = reference, .before = before};
+            one.targets = targets, one.loss = loss, one.n_losses = HEADS;
+            one.options = (selection_options){.kind = SELECTION_SIGNED, .share = 0.6};
+            op_case *c = select_run(&one);
+            double sums[SELECT_SUM_COUNT] = {0};
+            const double *of_one = op_case_values(c, SELECT_TOKENS_SUMS) + HEADS * SUM_COUNT + loss * SELECT_SUM_COUNT;
+            const double *from[4] = {losses, reference, marks, op_case_values(c, SELECT_TOKENS_WEIGHTS)};
+            for (int k = 0; k < 4; k++) gather_tokens(from[k], B, T, n_ranks, moved[k]);
+            for (int i = 0; i < N; i++) moved_targets[i] = (int32_t)moved[2][i];
+            for (int rank = 0; rank < n_ranks; rank++) {
+                double own[N];
+                selecting s = one;
+                gather_tokens(before, B, T, n_ranks, own);
+                s.losses = moved[0], s.reference = moved[1], s.targets = moved_targets;
+                s.n_ranks = n_ranks, s.index = rank, s.before = own + rank * (N / n_ranks);
+                op_case *r = select_run(&s);
+                const double *weights = op_case_values(r, SELECT_TOKENS_WEIGHTS);
+                for (int i = 0; i < N / n_ranks; i++) assert_true(weights[i] == moved[3][rank * (N / n_ranks) + i]);
+                const double *of_rank =
+                    op_case_values(r, SELECT_TOKENS_SUMS) + HEADS * SUM_COUNT + loss * SELECT_SUM_COUNT;
+                for (int i = 0; i < SELECT_SUM_COUNT; i++) sums[i] += of_rank[i];
+                op_case_close(r);
+            }
+            assert_true(sums[SELECT_COUNT] == of_one[SELECT_COUNT] &&
+                        sums[SELECT_THRESHOLD] == of_one[SELECT_THRESHOLD]);
+            assert_true(sums[SELECT_MICROS] == 1 && fabs(sums[SELECT_EXCESS] - of_one[SELECT_EXCESS]) < 1e-9);
+            op_case_close(c);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(quantiles_are_interpolated),
@@ -157,6 +215,7 @@ int main(void) {
         cmocka_unit_test(ties_gaps_and_heads),
         cmocka_unit_test(many_tokens_as_a_sort_selects),
         cmocka_unit_test(sums_go_on),
+        cmocka_unit_test(sequence_ranks_select_as_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -45,6 +45,8 @@ collect show show --set data.source=pairs.jsonl --set train.task=preference
 echo '{"prompt": "1+1", "completion": "2", "answer": 2}' >completions.jsonl
 collect reward reward --data completions.jsonl --list numeric
 collect generate generate --model run --prompt a --chat none --max-new 2
+adapters=$TEST_FIXTURES/lora/train_llama
+collect generate generate --model "$adapters" --adapter a="$adapters/adapter" --use a --prompt a --max-new 2 --tokenizer byte
 collect train train $few --set train.task=mtp --set model.layers=3 --set model.mtp.heads=2 --set train.steps=1 --set run.dir=heads
 collect generate generate --model heads --prompt a --chat none --max-new 4 --speculative
 printf 'pipeline: {dir: stages}\nstages:\n  a: {}\n' >stages.yaml

@@ -59,11 +59,48 @@ check 2 "model.lora.init" "model.adapter" -- train "${sets[@]}" --set model.adap
 sed 's/"init_lora_weights": true/"init_lora_weights": "pissa"/' -i pissa-again/adapter_config.json
 check 2 "init_lora_weights" "change the base" -- generate --model "$base" --adapter pissa-again --prompt x --device cpu
 
+# Several adapters of one base in one process, one of a run and one of PEFT, chosen by each prompt: what each gives alone, to the bit.
+check 0 -- train "${sets[@]}" --set model.lora.rank=4 --set train.lr=0.05 --set run.dir=other --set run.export=other-peft
+cat >asks.jsonl <<'E'
+{"prompt": "the cat", "adapter": "first"}
+{"prompt": "a dog"}
+{"prompt": "the cat", "adapter": "second"}
+{"prompt": "the cat", "adapter": "base"}
+{"prompt": "a dog", "adapter": "first"}
+E
+answers() { # FILE ARGUMENTS: what each prompt gives, sampled by its number in the list
+    run 0 generate --model "$base" --tokenizer byte --prompt-file asks.jsonl --max-new 6 --temperature 1 --seed 3 --device cpu --json "${@:2}"
+    python3 -c "
+import json
+for c in json.loads(open('out').read().splitlines()[-1])['completions']: print(c['tokens'], c['log_probability'])" >"$1"
+}
+answers several --adapter first=run --adapter second=other-peft --use second
+holds '[c["adapter"] for c in r["completions"]] == ["first", "second", "second", "base", "first"]'
+answers first --adapter run
+answers second --adapter other-peft
+answers base
+for line in 1:first 2:second 3:second 4:base 5:first; do
+    [ "$(sed -n "${line%:*}p" several)" = "$(sed -n "${line%:*}p" "${line#*:}")" ] ||
+        fail "prompt ${line%:*}: several adapters give $(sed -n "${line%:*}p" several), ${line#*:} alone $(sed -n "${line%:*}p" "${line#*:}")"
+done
+[ "$(sort -u first second base | wc -l)" -gt 5 ] || fail "the adapters do not differ: $(cat first second base)"
+named=(generate --model "$base" --max-new 2 --device cpu --adapter one=run --adapter two=other)
+check 0 "adapter   two: 1 prompt" -- "${named[@]}" --use two --prompt x
+check 2 "names no adapter" "--use NAME" "one, two, base" -- "${named[@]}" --prompt x
+check 2 "adapter 'three'" "one, two, base" -- "${named[@]}" --prompt x --use three
+check 2 "adapter 'first'" "asks.jsonl:1" -- "${named[@]}" --prompt-file asks.jsonl
+check 2 "name twice" run other -- generate --model "$base" --adapter one=run --adapter one=other --use one --prompt x --device cpu
+check 2 "without adapters" -- generate --model "$base" --adapter base=run --use base --prompt x --device cpu
+check 2 "--use" "with a name" -- generate --model "$base" --adapter run --use run --prompt x --device cpu
+check 2 "rank 4" "rank 8" "processes of their own" -- generate --model "$base" --adapter one=run --adapter two=pissa-peft --use one --prompt x --device cpu
+check 2 "pissa" "ralo export" -- generate --model "$base" --adapter one=run --adapter two=pissa --use one --prompt x --device cpu
+check 2 "second --adapter" "expected one" -- eval --model "$base" --adapter run --adapter other --data "$text" --device cpu
+
 # Refused.
 mkdir -p many && cp -r peft many/code && cp -r peft many/poems
 check 2 "2 adapters" code poems -- generate --model "$base" --adapter many --prompt x --device cpu
 check 0 -- generate --model "$base" --adapter many/code --prompt x --max-new 2 --device cpu
-check 2 "second --adapter" poems -- generate --model "$base" --adapter many/code --adapter many/poems --prompt x --device cpu
+check 2 "no name for" many/code "NAME=DIR" -- generate --model "$base" --adapter many/code --adapter many/poems --prompt x --device cpu
 check 2 "another model" -- generate --model "$TEST_FIXTURES/lora/train_qwen3" --adapter run --prompt x --device cpu
 check 2 "does not fit train_llama" "adapter of another model" train_qwen3 -- train "${sets[@]}" --set run.dir=never \
     --set model.adapter="$TEST_FIXTURES/lora/train_qwen3/adapter"

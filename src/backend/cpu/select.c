@@ -6,12 +6,13 @@ typedef struct select_run {
     const float *losses, *reference;
     const int32_t *targets;
     selection_kind kind;
-    int64_t n; /* tokens */
-    int ahead; /* the reference's loss for the target of token i is that at i + ahead */
+    select_tokens tokens;
+    int64_t n; /* of all ranks */
+    int ahead; /* the reference's loss for the target of a token is that so many tokens behind it */
 } select_run;
 
 static float excess_at(const select_run *r, int64_t i) {
-    return select_excess(r->kind, r->losses[i], r->reference[i + r->ahead]);
+    return select_excess(r->kind, r->losses[i], r->reference[select_ahead(&r->tokens, i, r->ahead)]);
 }
 
 /* The key of this rank among the valid tokens, byte by byte from the top; and the next one. */
@@ -51,10 +52,14 @@ void cpu_kernel_SELECT_TOKENS(backend_context *c, const kernel_call *k) {
     float *weights = k->out[SELECT_TOKENS_WEIGHTS];
     double *sums = (double *)k->out[SELECT_TOKENS_SUMS] + MAX(a->n_losses, 1) * SUM_COUNT + a->loss * SELECT_SUM_COUNT;
     double part[SELECT_SUM_COUNT] = {0};
+    select_tokens tokens = {
+        .own = a->batch * a->seq_len, .seq_len = a->seq_len, .n_ranks = MAX(a->group_size, 1), .index = a->index};
+    int64_t first = select_first_own(&tokens);
     select_run r = {.losses = k->in[SELECT_TOKENS_LOSSES],
                     .reference = k->in[SELECT_TOKENS_REFERENCE],
                     .targets = k->in[SELECT_TOKENS_TARGETS],
                     .kind = o->kind,
+                    .tokens = tokens,
                     .n = shape_count(&call_in(k, SELECT_TOKENS_LOSSES)->shape),
                     .ahead = a->loss};
     int64_t n_valid = 0;
@@ -67,14 +72,13 @@ void cpu_kernel_SELECT_TOKENS(backend_context *c, const kernel_call *k) {
         select_rank(o->share, n_valid, &rank, &between);
         find_neighbours(&r, rank, &key, &next);
         threshold = select_threshold(key, next, between);
-        part[SELECT_THRESHOLD] = threshold;
-        part[SELECT_MICROS] = 1;
+        if (tokens.index == 0) part[SELECT_THRESHOLD] = threshold, part[SELECT_MICROS] = 1; /* ranks are summed */
     }
     bool all = a->loss == 0 && o->first_head_all;
-    for (int64_t i = 0; i < r.n; i++) {
+    for (int64_t i = 0; i < tokens.own; i++) {
         weights[i] = 0;
-        if (r.targets[i] < 0) continue;
-        float e = excess_at(&r, i);
+        if (r.targets[first + i] < 0) continue;
+        float e = excess_at(&r, first + i);
         part[SELECT_EXCESS] += e;
         if (!all && !((double)e >= threshold)) continue;
         part[SELECT_COUNT] += 1;

@@ -17,7 +17,7 @@ struct select_search {
 };
 
 DEVICE float excess_at(const launch_select &p, int64_t i) {
-    return select_excess(p.options.kind, p.losses[i], p.reference[i + p.loss]);
+    return select_excess(p.options.kind, p.losses[i], p.reference[select_ahead(&p.tokens, i, p.loss)]);
 }
 
 DEVICE void count_valid(const launch_select &p, select_search &s) {
@@ -84,10 +84,11 @@ static __global__ void __launch_bounds__(SELECT_THREADS) select_kernel(launch_se
     }
     bool all = p.loss == 0 && p.options.first_head_all;
     double sum = 0, n = 0;
-    for (int64_t i = threadIdx.x; i < p.n; i += SELECT_THREADS) {
+    int64_t first = select_first_own(&p.tokens);
+    for (int64_t i = threadIdx.x; i < p.tokens.own; i += SELECT_THREADS) {
         float weight = 0;
-        if (p.targets[i] >= 0) {
-            float e = excess_at(p, i);
+        if (p.targets[first + i] >= 0) {
+            float e = excess_at(p, first + i);
             sum += e;
             if (all || (double)e >= s.threshold) n += 1, weight = p.before ? p.before[i] : 1.0f;
         }
@@ -105,8 +106,9 @@ static __global__ void __launch_bounds__(SELECT_THREADS) select_kernel(launch_se
     double part[SELECT_SUM_COUNT];
     part[SELECT_COUNT] = selected[0];
     part[SELECT_EXCESS] = excess[0];
-    part[SELECT_THRESHOLD] = s.n_valid > 0 ? s.threshold : 0;
-    part[SELECT_MICROS] = s.n_valid > 0;
+    bool counts = s.n_valid > 0 && p.tokens.index == 0; /* ranks are summed */
+    part[SELECT_THRESHOLD] = counts ? s.threshold : 0;
+    part[SELECT_MICROS] = counts;
     for (int i = 0; i < SELECT_SUM_COUNT; i++) p.sums[i] = *p.micro == 0 ? part[i] : p.sums[i] + part[i];
 }
 
