@@ -84,7 +84,7 @@ static status apply(command_line *l, const flag *f, const char *text) {
                    l->command->name, text);
     l->given[f - flag_at(0)] = true;
     const char *otherwise = strchr(f->value, '=');
-    if (!text && f->key && *f->value == '[' && otherwise) /* [VALUE=16], and none stands there */
+    if (!text && *f->value == '[' && otherwise) /* [VALUE=16], and none stands there */
         text = arena_format(&l->memory, "%.*s", (int)strcspn(otherwise + 1, "]"), otherwise + 1);
     if (!text && *f->value) return OK; /* [VALUE], and none stands there */
     snprintf(key, sizeof key, "%s%s", flag_dashes(f), f->name);
@@ -171,6 +171,8 @@ static status find_value(const command_line *l, const flag *f, int *i, const cha
     if (!next && !optional) return ERR(ERR_INPUT, "%s: %s needs a value: %s", name, l->argv[*i], f->value);
     if (!next || (optional && next[0] == '-')) return OK;
     if (strcmp(f->value, "[ADDR:PORT]") == 0 && !is_address(next)) return OK;
+    if (optional && f->row.type == TYPE_CHOICE && !f->key && (access(next, F_OK) == 0 || export_is_gguf_name(next)))
+        return OK; /* --gguf RUN FILE */
     *value = next;
     (*i)++;
     return OK;
@@ -193,7 +195,8 @@ static status read_config(command_line *l, const char *path) {
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
         const char *how = "";
         if (model_dir_is(path)) how = arena_format(&l->memory, "; a model is given with --set model.path=%s", path);
-        else if (access(arena_format(&l->memory, "%s/config.yaml", path), F_OK) == 0) /* of a command that takes no run */
+        else if (access(arena_format(&l->memory, "%s/config.yaml", path), F_OK) ==
+                 0) /* of a command that takes no run */
             how = arena_format(&l->memory, ", such as %s/config.yaml", path);
         return ERR(ERR_INPUT, "%s: found the directory '%s', expected a file of settings%s", l->command->name, path,
                    how);
