@@ -25,6 +25,8 @@ typedef struct command_line {
     int dtype;             /* into the row's list; -1: as trained */
     bool merge;
     int heads;
+    int gguf;             /* into the row's list; -1: not given */
+    uint64_t shard_bytes; /* 0: not given */
     /* generate and eval */
     generator_options generation;
     sampling_options sampling;

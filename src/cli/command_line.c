@@ -84,7 +84,7 @@ static status apply(command_line *l, const flag *f, const char *text) {
                    l->command->name, text);
     l->given[f - flag_at(0)] = true;
     const char *otherwise = strchr(f->value, '=');
-    if (!text && f->key && *f->value == '[' && otherwise) /* [VALUE=16], and none stands there */
+    if (!text && *f->value == '[' && otherwise) /* [VALUE=16], and none stands there */
         text = arena_format(&l->memory, "%.*s", (int)strcspn(otherwise + 1, "]"), otherwise + 1);
     if (!text && *f->value) return OK; /* [VALUE], and none stands there */
     snprintf(key, sizeof key, "%s%s", flag_dashes(f), f->name);
@@ -189,6 +189,8 @@ static status find_value(const command_line *l, const flag *f, int *i, const cha
     bool is_number = next && next[0] == '-' && next[1] >= '0' && next[1] <= '9'; /* --lora -3: refused by its range */
     if (!next || (optional && next[0] == '-' && !is_number)) return OK;
     if (strcmp(f->value, "[ADDR:PORT]") == 0 && !is_address(next)) return OK;
+    if (optional && f->row.type == TYPE_CHOICE && !f->key && (access(next, F_OK) == 0 || export_is_gguf_name(next)))
+        return OK; /* --gguf RUN FILE */
     *value = next;
     (*i)++;
     return OK;

@@ -65,7 +65,8 @@ static void print_cases(FILE *out) {
         for (size_t k = 0; flag_at(k); k++)
             if (flag_belongs(flag_at(k), c) && *flag_at(k)->value)
                 fprintf(out, "%s%s:%.*s ", flag_dashes(flag_at(k)), flag_at(k)->name,
-                        (int)strcspn(flag_at(k)->value + (*flag_at(k)->value == '['), "]"),
+                        (int)strcspn(flag_at(k)->value + (*flag_at(k)->value == '['),
+                                     *flag_at(k)->value == '[' ? "=]" : ""),
                         flag_at(k)->value + (*flag_at(k)->value == '['));
         fputs("'\n        arguments='", out);
         for (const char *rest = c->arguments; (rest = argument_next(rest, name, sizeof name, &optional));)

@@ -153,6 +153,40 @@ status chat_template_open(chat_template *t, const char *tokenizer_name, bool *fo
     return OK;
 }
 
+/* The one that transformers takes for conversations without tools. */
+static const char *usual_text(const json_t *v) {
+    size_t i;
+    json_t *entry;
+    if (json_is_string(v)) return json_string_value(v);
+    json_array_foreach((json_t *)(uintptr_t)v, i, entry) {
+        const char *name = json_string_value(json_object_get(entry, "name"));
+        if (name && strcmp(name, "default") == 0) return json_string_value(json_object_get(entry, "template"));
+    }
+    return NULL;
+}
+
+status tokenizer_chat_template(const char *name, char **out) {
+    status rc = OK;
+    size_t n_bytes;
+    json_t *config = NULL;
+    strbuf path;
+    *out = NULL;
+    strbuf_init(&path);
+    sibling(name, "chat_template.jinja", &path);
+    if (exists(path.text)) {
+        rc = file_read_all(path.text, JINJA_MAX_SOURCE_BYTES, out, &n_bytes);
+        goto done;
+    }
+    sibling(name, "tokenizer_config.json", &path);
+    if (exists(path.text)) TRY_GOTO(rc, load_json(path.text, &config), done);
+    const char *text = usual_text(json_object_get(config, "chat_template"));
+    if (text) *out = mem_string(text);
+done:
+    json_decref(config);
+    strbuf_fini(&path);
+    return rc;
+}
+
 void chat_template_close(chat_template *t) {
     jinja_close(t->usual);
     jinja_close(t->with_tools);

@@ -96,6 +96,8 @@ typedef enum split { SPLIT_TRAIN, SPLIT_EVAL } split;
 enum { TOKEN_BOS = 256, TOKEN_EOS = 257, TOKEN_PAD = 258, BYTE_VOCAB = 260 }; /* rounded up to a multiple of 4 */
 typedef struct tokenizer tokenizer;
 status tokenizer_open(tokenizer **out, const char *name);
+/* The text of the chat template that lies with it, not looked into; NULL: it has none. The caller frees. */
+status tokenizer_chat_template(const char *name, char **out);
 void tokenizer_close(tokenizer *t);
 int64_t tokenizer_vocab(const tokenizer *t); /* one more than the largest id */
 /* From tokenizer_config.json beside the file, else the first of a list of usual names; -1: there is none. */
@@ -107,6 +109,7 @@ status tokenizer_set_eos(tokenizer *t, const char *text);
 int32_t
 tokenizer_text_bos(const tokenizer *t); /* what the file puts before every text, where that is BOS; -1: nothing */
 bool tokenizer_is_byte(const tokenizer *t);
+const tokenizer_file *tokenizer_read_from(const tokenizer *t); /* NULL: bytes */
 int32_t tokenizer_special(const tokenizer *t, const char *text); /* the id of a token by its text; -1: absent */
 
 enum {

@@ -167,6 +167,8 @@ void tokenizer_close(tokenizer *t) {
 
 bool tokenizer_is_byte(const tokenizer *t) { return !t->file; }
 
+const tokenizer_file *tokenizer_read_from(const tokenizer *t) { return t->file ? &t->file->file : NULL; }
+
 int64_t tokenizer_vocab(const tokenizer *t) { return t->vocab; }
 
 int32_t tokenizer_eos(const tokenizer *t) { return t->eos; }

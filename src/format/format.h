@@ -1,5 +1,5 @@
 #pragma once
-/* format.h - files that others wrote: JSON, YAML, safetensors, tokenizer.json. Bytes in, views out, nothing trusted.
+/* format.h - files that others wrote: JSON, YAML, safetensors, tokenizer.json; GGUF (gguf.h), which is only written. Bytes in, views out, nothing trusted.
  *
  * Promises
  *   - Every error names the file, where in it (line and column, or tensor name), what was found, what was expected.
@@ -11,6 +11,7 @@
  *     ... t->data, t->type, t->shape ...
  *     safetensors_close(&st);
  */
+#include "format/gguf.h"
 #include "tensor/tensor.h"
 #include <jansson.h>
 

@@ -9,8 +9,8 @@
  * bytes (the length of the header) zero until every other byte is on disk: a file whose writer died is refused by
  * every reader. Tensors follow each other without holes, in the order of the entries, as other readers demand.
  * A file that is cut short by someone else while it is mapped ends the process with SIGBUS; no check prevents that. */
-#define _GNU_SOURCE 1 /* fallocate */
 #include "format/format.h"
+#include "format/put.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -261,21 +261,6 @@ const safetensor *safetensors_find(const safetensors *st, const char *name) {
 
 /* ---- writing ------------------------------------------------------------------------------------------------- */
 
-static status put_at(const safetensors_writer *w, const void *data, size_t n_bytes, uint64_t offset) {
-    const char *p = data;
-    while (n_bytes > 0) {
-        ssize_t n = pwrite(w->fd, p, n_bytes, (off_t)offset);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0)
-            return ERR(ERR_IO, "write %zu bytes at %llu of %s: %s", n_bytes, (unsigned long long)offset, w->path,
-                       strerror(errno));
-        p += n;
-        offset += (uint64_t)n;
-        n_bytes -= (size_t)n;
-    }
-    return OK;
-}
-
 static status header_add_metadata(json_t *header, const char *path, const char *const *pairs) {
     json_t *object = json_object();
     for (; pairs[0]; pairs += 2) {
@@ -342,21 +327,6 @@ done:
     return rc;
 }
 
-static status file_reserve(const safetensors_writer *w) {
-    off_t total = (off_t)(w->data_start + w->offsets[w->n_entries]);
-    int rc;
-    do {
-        rc = fallocate(w->fd, 0, 0, total);
-    } while (rc != 0 && errno == EINTR);
-    if (rc == 0) return OK;
-    if (errno != EOPNOTSUPP && errno != ENOSYS)
-        return ERR(ERR_IO, "reserve %lld bytes for %s: %s", (long long)total, w->path, strerror(errno));
-    /* This file system cannot reserve; a full disk is then found by a later write. */
-    if (ftruncate(w->fd, total) != 0)
-        return ERR(ERR_IO, "extend %s to %lld bytes: %s", w->path, (long long)total, strerror(errno));
-    return OK;
-}
-
 status safetensors_writer_open(safetensors_writer *w, const char *path, const safetensors_entry *entries, size_t n,
                                const char *const *metadata) {
     status rc = OK;
@@ -376,8 +346,8 @@ status safetensors_writer_open(safetensors_writer *w, const char *path, const sa
         rc = ERR(ERR_IO, "create %s: %s", path, strerror(errno));
         goto fail;
     }
-    TRY_GOTO(rc, file_reserve(w), fail);
-    TRY_GOTO(rc, put_at(w, header, header_bytes, LENGTH_BYTES), fail);
+    TRY_GOTO(rc, put_reserve(w->fd, w->path, w->data_start + w->offsets[n]), fail);
+    TRY_GOTO(rc, put_at(w->fd, w->path, header, header_bytes, LENGTH_BYTES), fail);
     free(header);
     return OK;
 fail:
@@ -391,7 +361,7 @@ status safetensors_writer_put(safetensors_writer *w, size_t entry, uint64_t byte
     ASSERT(w->fd >= 0 && entry < w->n_entries);
     uint64_t size = w->offsets[entry + 1] - w->offsets[entry];
     ASSERT(byte_offset <= size && n_bytes <= size - byte_offset);
-    TRY(put_at(w, data, n_bytes, w->data_start + w->offsets[entry] + byte_offset));
+    TRY(put_at(w->fd, w->path, data, n_bytes, w->data_start + w->offsets[entry] + byte_offset));
     return OK;
 }
 
@@ -399,7 +369,7 @@ static status finish(const safetensors_writer *w) {
     uint64_t header_bytes = w->data_start - LENGTH_BYTES;
     if (fsync(w->fd) != 0) return ERR(ERR_IO, "fsync %s: %s", w->path, strerror(errno));
     /* Only now, with everything else on disk, does the file become readable. */
-    TRY(put_at(w, &header_bytes, LENGTH_BYTES, 0));
+    TRY(put_at(w->fd, w->path, &header_bytes, LENGTH_BYTES, 0));
     if (fsync(w->fd) != 0) return ERR(ERR_IO, "fsync %s: %s", w->path, strerror(errno));
     return OK;
 }

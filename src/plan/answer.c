@@ -73,6 +73,13 @@ static uint64_t largest(const plan *p, const plan_outlook *o, bool is_device) {
     return most;
 }
 
+/* Devices with bytes of their own; with memory.place there may be several. */
+static int device_count(const plan *p) {
+    int n = 0;
+    for (tier t = 0; t < TIER_COUNT; t++) n += tier_is_device(t) && p->planned[t] > 0;
+    return n;
+}
+
 static bool fits(const plan *p, const plan_outlook *o) {
     return plan_fits(p) && (!o->stages || plan_stage_without_room(p, o->stages) < 0);
 }
@@ -80,15 +87,15 @@ static bool fits(const plan *p, const plan_outlook *o) {
 static void add_memory(const plan *p, const plan_outlook *o, strbuf *out) {
     const plan_request *r = &p->request;
     char a[32];
-    bool is_gpu = r->target.discrete,
-         is_one = !is_gpu && r->together_limit && !r->device_asked && r->place.n_devices <= 1;
+    int n_devices = device_count(p);
+    bool is_gpu = r->target.discrete, is_one = !is_gpu && r->together_limit && !r->device_asked && n_devices <= 1;
     uint64_t host = largest(p, o, false);
     if (is_one) {
         add_share(out, o->stages ? largest(p, o, true) + host : plan_joint_bytes(p), r->together_limit);
         strbuf_add(out, " of memory");
     } else {
         add_share(out, largest(p, o, true), r->device_limit);
-        if (r->place.n_devices > 1) strbuf_printf(out, " on the fullest of %d devices", r->place.n_devices);
+        if (n_devices > 1) strbuf_printf(out, " on the fullest of %d devices", n_devices);
         else strbuf_printf(out, " on the %s", is_gpu ? "GPU" : "device");
         strbuf_add(out, ", ");
         add_share(out, host, r->host_limit);

@@ -259,6 +259,11 @@ static status check_place(const char *dir) {
 
 status export_check_dir(const char *setting, const char *dir) {
     if (!*dir) return ERR(ERR_INPUT, "export: the directory's name is empty");
+    if (export_is_gguf_name(dir))
+        return ERR(ERR_INPUT,
+                   "%s: found %s, a name of a GGUF file, expected a directory; a GGUF file is made from the run: "
+                   "ralo export RUN %s",
+                   setting ? setting : "export", dir, dir);
     DIR *d = opendir(dir);
     if (!d && errno == ENOENT) return check_place(dir);
     if (!d) return ERR(ERR_IO, "export to %s: %s", dir, strerror(errno));
@@ -293,6 +298,7 @@ static status publish(const char *from, const char *to, const char *parent) {
 
 status export_write(export_job *job, const export_options *o, export_report *report) {
     exporter state = {.job = job, .from = &job->from, .type = report->type, .report = report}, *x = &state;
+    report->format = dtype_name(report->type);
     status rc = OK;
     error_record why;
     arena_init(&x->memory);

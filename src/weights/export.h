@@ -14,8 +14,19 @@ typedef enum export_heads {
     EXPORT_META,       /* Meta's layout: params.json and consolidated.safetensors */
 } export_heads;
 
+/* One file for llama.cpp instead of a directory. */
+typedef enum gguf_format {
+    GGUF_NONE,
+    GGUF_F16_FILE,
+    GGUF_BF16_FILE,
+    GGUF_F32_FILE,
+    GGUF_Q8_0_FILE,
+    GGUF_Q4_K_FILE, /* what llama.cpp calls Q4_K_M */
+} gguf_format;
+
 typedef struct export_options {
-    const char *dir;       /* must not exist, or be empty */
+    const char *dir;       /* must not exist, or be empty; gguf: a file that does not exist, called *.gguf */
+    gguf_format gguf;      /* NONE: a directory; adapters are merged, type and heads do not count */
     dtype type;            /* fp32, bf16, fp16; DTYPE_COUNT: as the parameters were trained; merged: as the base is */
     bool merge;            /* W + scale B A instead of the adapters alone */
     export_heads heads;    /* of a run with prediction heads */
@@ -26,14 +37,16 @@ typedef struct export_options {
 typedef struct export_report {
     char from[4096]; /* the checkpoint */
     int64_t step;
-    dtype type;
+    dtype type;         /* DTYPE_COUNT: a GGUF file */
+    const char *format; /* "fp32" ..., of a GGUF file "q4_k" */
     bool is_adapter; /* adapter_config.json and adapter_model.safetensors */
     uint64_t n_parameters, n_bytes;
     int n_files; /* of weights */
 } export_report;
 /* A directory that is not empty is refused, by the name of the setting; NULL: it was an argument. */
 status export_check_dir(const char *setting, const char *dir);
-/* from: a run directory (its newest checkpoint) or a checkpoint directory; merge: also a Hugging Face directory. Merging
+bool export_is_gguf_name(const char *path); /* does it end in .gguf? */
+/* from: a run directory (its newest checkpoint) or a checkpoint directory; merge and gguf: also a Hugging Face directory. Merging
  * holds a block of rows and the adapters of one layer; the base is read from its files, at their precision, and each number is
  * rounded once. */
 status export_checkpoint(const char *from, const export_options *o, export_report *out);

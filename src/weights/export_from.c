@@ -1,5 +1,7 @@
-/* export_from.c - export without a running program: a checkpoint as it is, or adapters merged into their base. */
+/* export_from.c - export without a running program: a checkpoint as it is, adapters merged into their base, or any model as
+ * one GGUF file. */
 #include "weights/adapter.h"
+#include "weights/export_gguf.h"
 #include "weights/export_job.h"
 #include "weights/match.h"
 #include "weights/params.h"
@@ -223,11 +225,28 @@ static status name_heads(merger *x, const export_options *o, export_job *j) {
     return OK;
 }
 
+/* A GGUF file has the ordinary model under Hugging Face's names, whatever those of the base are. */
+static status finish_gguf(merger *x, const export_options *o, export_job *j, export_report *out) {
+    model_config c = x->source.config;
+    c.meta_files = false, c.file_heads = 0;
+    TRY(build_names(&c, &x->source.lora, &x->names, &x->names_g));
+    j->names = &x->names;
+    if (!x->source.lora.rank) snprintf(out->from, sizeof out->from, "%s", x->source.dir);
+    if (x->source.base.reader) out->step = checkpoint_reader_step(x->source.base.reader);
+    return gguf_write(j, &x->source, o, out);
+}
+
+static status open_source(model_source *s, const char *from, const export_options *o) {
+    const char *tokenizer = !o->gguf || (o->tokenizer && strcmp(o->tokenizer, "none") == 0) ? "byte" : o->tokenizer;
+    return model_source_open(s, from, o->adapter, tokenizer); /* none is needed to merge */
+}
+
 static status merge(merger *x, const char *from, const export_options *o, export_report *out) {
     model_source *s = &x->source;
     export_job j = {.kind = EXPORT_MERGED};
-    TRY(model_source_open(s, from, o->adapter, "byte")); /* no tokenizer is needed to merge */
-    if (!s->lora.rank) return ERR(ERR_INPUT, "export --merge: %s has no adapters; leave --merge out", s->dir);
+    TRY(open_source(s, from, o));
+    if (!s->lora.rank && !o->gguf)
+        return ERR(ERR_INPUT, "export --merge: %s has no adapters; leave --merge out", s->dir);
     snprintf(out->from, sizeof out->from, "%s", s->adapters_dir);
     if (s->adapters.reader) out->step = checkpoint_reader_step(s->adapters.reader);
     TRY(build_names(o->heads ? &s->all_heads : &s->config, &s->lora, &x->m, &x->g));
@@ -248,6 +267,7 @@ static status merge(merger *x, const char *from, const export_options *o, export
         x->convert.adapters.raw = x->convert.base.raw, x->convert.adapters.block = x->convert.base.block;
         j.from.m = &x->convert.wide, j.from.g = &x->convert.wide_g, j.from.pissa = &x->convert;
     }
+    if (o->gguf) return finish_gguf(x, o, &j, out);
     if (s->config.meta_files && !o->heads) j.heads = EXPORT_META; /* of the first head, laid out as its base */
     TRY(describe(x, &j.description));
     TRY(find_tokenizer(x, o, &j.tokenizer));
@@ -255,14 +275,25 @@ static status merge(merger *x, const char *from, const export_options *o, export
     return export_write(&j, o, out);
 }
 
+/* What a GGUF file has no place for. */
+static status check_gguf(const export_options *o) {
+    if (o->heads) return ERR(ERR_INPUT, "export --gguf writes the ordinary model; leave --heads out");
+    if (o->type != DTYPE_COUNT)
+        return ERR(ERR_INPUT,
+                   "export --gguf says the type of the parameters: --gguf f16, bf16, f32, q8_0 or q4_k; leave "
+                   "--dtype out");
+    if (o->shard_bytes) return ERR(ERR_INPUT, "export --gguf writes one file; leave --shard-size out");
+    return gguf_check_path(o->dir);
+}
+
 status export_checkpoint(const char *from, const export_options *o, export_report *out) {
     *out = (export_report){.type = o->type};
-    if (o->adapter && !o->merge)
+    if (o->adapter && !o->merge && !o->gguf)
         return ERR(ERR_INPUT,
                    "export: --adapter %s is for --merge, which writes the model with the adapter merged into it",
                    o->adapter);
-    TRY(export_check_dir(NULL, o->dir));
-    if (!o->merge) return export_stored(from, o, out);
+    TRY(o->gguf ? check_gguf(o) : export_check_dir(NULL, o->dir));
+    if (!o->merge && !o->gguf) return export_stored(from, o, out);
     merger x = {0};
     program_init(&x.g);
     program_init(&x.names_g);

@@ -1,0 +1,35 @@
+#pragma once
+/* gguf_parts.h - private to weights: what a GGUF file says about a model and its tokenizer, and how its tensors are called. */
+#include "weights/export.h"
+#include "weights/source.h"
+
+/* What a tensor is for: the types of a quantised file go by it. */
+typedef enum gguf_role {
+    GGUF_ROLE_PLAIN,
+    GGUF_ROLE_EMBED,
+    GGUF_ROLE_OUTPUT,
+    GGUF_ROLE_POSITIONS,
+    GGUF_ROLE_V, /* also q|k|v as one tensor */
+    GGUF_ROLE_DOWN
+} gguf_role;
+typedef struct gguf_name {
+    char text[64]; /* "blk.0.attn_q.weight" */
+    gguf_role role;
+    bool interleaved; /* rows of a head as pairs side by side (meta_row) */
+} gguf_name;
+
+/* What llama.cpp does not compute as the model does is refused by its name, before anything is written. */
+status gguf_check_model(const model_config *c);
+/* general.* but the name, and the keys of the architecture. */
+void gguf_describe_model(gguf_header *h, const model_config *c, gguf_format f);
+bool gguf_needs_output(const model_config *c); /* a tied model whose file must have the table twice */
+bool gguf_has_rope_factors(
+    const model_config *c); /* rope_freqs.weight: (head_dim / 2), what the frequencies are divided by */
+void gguf_rope_factors(const model_config *c, float *out);
+/* A part of a parameter by its Hugging Face name. */
+status gguf_tensor_name(const model_config *c, const model_param *q, const param_part *part, gguf_name *out);
+gguf_type gguf_tensor_type(const model_config *c, gguf_format f, gguf_role role, int64_t layer, bool is_vector,
+                           int64_t columns);
+
+/* tokenizer.*. s->tokenizer is the one to write; none: the file gets no vocabulary. */
+status gguf_describe_tokenizer(gguf_header *h, const model_source *s, bool none);
