@@ -98,7 +98,7 @@ grep -q '^{"file":"held.jsonl","line":1,"sample":0,"prompt":"What is 80 plus 10?
     fail "--samples-out: $(head -n 1 kept.jsonl)"
 check 2 "--samples-out: held.jsonl exists, expected a new file" -- eval --model held --data held.jsonl --samples-out held.jsonl
 check 2 "data.eval_source 'held.jsonl:0.5': found a weight" -- train "${own[@]}" --set data.eval_source=held.jsonl:0.5
-check 2 "data.source: found no file nix.jsonl" -- train "${own[@]}" --set data.eval_source=nix.jsonl
+check 2 "data.eval_source: found no file nix.jsonl" -- train "${own[@]}" --set data.eval_source=nix.jsonl
 check 2 "data.eval_source: found held.jsonl beside builtin:arithmetic" -- train --set data.eval_source=held.jsonl
 # ---- early stopping, also across a stop in between
 worse=("${own[@]}" --set data.eval_source=held.jsonl --set train.lr=0.5 --set train.patience=2)
