@@ -53,7 +53,7 @@ check 2 "qa.csv:2: found the keys 'a', 'b'" "the first row of a table names its 
 from=("${tiny[@]:4}" --set model.path=model --set train.schedule=constant --set train.warmup=0 --set run.dir=on)
 run 0 train "${from[@]}" --set train.steps=2
 run 0 train "${from[@]}" --set train.steps=2 --set model.lora.rank=2 --set run.dir=adapted
-mv model gone && mv tokenizer gone-too && mv on on2
+mv model gone && mv tokenizer gone-too && mv on on2 && gzip -c qa.jsonl >qa2.jsonl.gz
 check 2 "found no directory model, which the run adapted began from" "only with the same weights" -- train adapted
 check 2 "holds adapters only; their base was " "give the base as the model and this run with --adapter" -- generate adapted --prompt 1
 check 0 "an adapter with" -- export adapted adapter
@@ -62,7 +62,7 @@ check 0 "loss " -- eval on2 --data qa.jsonl --max-new 4
 check 0 "saved     exported" -- export on2 exported
 [ -f exported/tokenizer.json ] || fail "the export of a run whose base is gone has no tokenizer"
 check 0 "found no directory model, which the run on2 began from; it goes on with what its checkpoint holds (on2/model)" \
-    "resumed from on2/checkpoints/step-00000002" -- train on2 --set train.steps=3
+    "resumed from on2/checkpoints/step-00000002" -- train on2 --set train.steps=3 --data qa2.jsonl.gz # and its data was packed
 on=$(hash_of)
 check 2 "found 'on2' and --model gone" -- generate on2 --model gone --prompt 1
 mv gone model && mv gone-too tokenizer
@@ -98,7 +98,7 @@ grep -q '^{"file":"held.jsonl","line":1,"sample":0,"prompt":"What is 80 plus 10?
     fail "--samples-out: $(head -n 1 kept.jsonl)"
 check 2 "--samples-out: held.jsonl exists, expected a new file" -- eval --model held --data held.jsonl --samples-out held.jsonl
 check 2 "data.eval_source 'held.jsonl:0.5': found a weight" -- train "${own[@]}" --set data.eval_source=held.jsonl:0.5
-check 2 "data.source: found no file nix.jsonl" -- train "${own[@]}" --set data.eval_source=nix.jsonl
+check 2 "data.eval_source: found no file nix.jsonl" -- train "${own[@]}" --set data.eval_source=nix.jsonl
 check 2 "data.eval_source: found held.jsonl beside builtin:arithmetic" -- train --set data.eval_source=held.jsonl
 # ---- early stopping, also across a stop in between
 worse=("${own[@]}" --set data.eval_source=held.jsonl --set train.lr=0.5 --set train.patience=2)
