@@ -115,7 +115,7 @@ static bool is_byte_token(span s) {
            strspn(s.text + 3, "0123456789ABCDEFabcdef") >= 2;
 }
 
-static int token_type(const vocabulary *v, int64_t id) {
+static int gguf_type_of(const vocabulary *v, int64_t id) {
     const tokenizer_file *f = v->f;
     if (id == f->unk && f->byte_fallback) return TOKEN_UNKNOWN;
     if (v->added[id]) return v->added[id]->special ? TOKEN_CONTROL : TOKEN_USER_DEFINED;
@@ -138,7 +138,7 @@ static span plain_text(const vocabulary *v, span s) {
 }
 
 static span token_text(const vocabulary *v, int64_t id) {
-    int type = token_type(v, id);
+    int type = gguf_type_of(v, id);
     if (type == TOKEN_UNUSED) {
         const char *text = arena_format(v->memory, "[PAD%lld]", (long long)id);
         return (span){text, strlen(text)};
@@ -154,7 +154,7 @@ static void add_tokens(gguf_header *h, const vocabulary *v) {
         gguf_put_text(h, s.text, s.length);
     }
     gguf_add_array(h, "tokenizer.ggml.token_type", GGUF_I32, (uint64_t)v->n);
-    for (int64_t i = 0; i < v->n; i++) gguf_put_i32(h, token_type(v, i));
+    for (int64_t i = 0; i < v->n; i++) gguf_put_i32(h, gguf_type_of(v, i));
 }
 
 static void add_merges(gguf_header *h, const vocabulary *v) {
