@@ -45,7 +45,7 @@ slurm "" 2 run.yaml
 # What it starts is what ralo understands: one rank, from nothing and again from its checkpoint.
 "$RALO" train --preset test-gpt2 --show-config >run.yaml || fail "show-config"
 export RALO
-slurm "run" 0 run.yaml real --set train.steps=1 --set train.eval_rows=0 --set train.problems=0 --set data.seq_len=16
+slurm "run" 0 run.yaml real --set train.steps=1 --set train.eval_rows=0 --set train.problems=0 --set data.seq_len=16 --set run.threads=1
 [ -e real/checkpoints/step-00000001 ] || fail "the run of the script left no checkpoint: $(tail -n 2 err)"
 
 # The container file: its base can be chosen, and what it calls is there.

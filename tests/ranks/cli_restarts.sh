@@ -8,7 +8,7 @@ need_ranks
 need python3 "it reads the JSON output"
 # One rank and its 6 micro-batches are the reference of 2 ranks with 3 each and of 3 with 2: stage 2 of ZeRO adds in the order of one rank.
 settings=(--preset test-gpt2 --set data.seq_len=16 --set train.micro_batch=1 --set train.warmup=0 --set train.schedule=constant
-    --set train.eval_rows=0 --set train.problems=0 --set train.log_every=1)
+    --set train.eval_rows=0 --set train.problems=0 --set train.log_every=1 --set run.threads=1)
 shared=("${settings[@]}" --set parallel.zero=2 --set train.save_every=1)
 hash_of() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["param_hash"])' "$1"; }
 # starts FILE DIR ARGUMENTS: in the background as $pid, stderr in log, JSON in FILE; returns when it has saved
@@ -26,7 +26,10 @@ starts() {
 # kills N: the Nth rank, in the order they were started
 kills() {
     local rank
-    until rank=$(pgrep -P "$(pgrep -P $pid -x mpirun)" 2>/dev/null | sort -n | sed -n "$1p") && [ -n "$rank" ]; do sleep 0.02; done
+    until rank=$(pgrep -P "$(pgrep -P $pid -x mpirun)" 2>/dev/null | sort -n | sed -n "$1p") && [ -n "$rank" ]; do
+        kill -0 $pid 2>/dev/null || die "the run ended before it could be killed: $(tail -n 3 log)"
+        sleep 0.02
+    done
     kill -9 "$rank"
 }
 ends() { # CODE
@@ -37,9 +40,9 @@ ends() { # CODE
     [ $rc = "$1" ] || die "exit code $rc, expected $1: $(tail -n 3 log)"
 }
 
-"$RALO" train "${settings[@]}" --set train.accumulation=6 --set run.dir=whole --set train.steps=30 --json >whole.json 2>log || die "$(tail -n 3 log)"
+"$RALO" train "${settings[@]}" --set train.accumulation=6 --set run.dir=whole --set train.steps=80 --json >whole.json 2>log || die "$(tail -n 3 log)"
 export TMPDIR=$work
-starts same.json same --ranks 2 --restarts 3 --set train.steps=30 --set train.accumulation=3
+starts same.json same --ranks 2 --restarts 3 --set train.steps=80 --set train.accumulation=3
 kills 2
 ends 0
 grep -q '^restart 1 of 3: rank 1 of 2 died (signal 9, Killed) in step [0-9]*; the run goes on from step [0-9]*, its newest complete checkpoint, [0-9]* finished steps\? \(is\|are\) lost; with 2 ranks as before$' log ||
@@ -50,10 +53,10 @@ import json, sys
 r, e = json.load(open("same/run.json")), [json.loads(line) for line in open("same/events.jsonl")]
 steps = [json.loads(line)["step"] for line in open("same/metrics.jsonl")]
 sys.exit(not (r["restarts"] == 1 and r["state"] == "finished" and len(e) == 1 and e[0]["event"] == "restart" and e[0]["rank"] == 1
-              and e[0]["ranks"] == 2 and e[0]["step"] >= 1 and e[0]["lost_steps"] >= 0 and steps == list(range(1, 31))))
+              and e[0]["ranks"] == 2 and e[0]["step"] >= 1 and e[0]["lost_steps"] >= 0 and steps == list(range(1, 81))))
 PY
 
-starts fewer.json fewer --ranks 3 --restarts 1 --min-ranks 1 --set train.steps=30 --set train.accumulation=2
+starts fewer.json fewer --ranks 3 --restarts 1 --min-ranks 1 --set train.steps=80 --set train.accumulation=2
 kills 1
 ends 0
 grep -q '^restart 1 of 1: rank 0 of 3 died .*; with 2 ranks instead of 3: each data rank takes 3 micro-batches of 1 row in a step, which keeps its 6 rows$' log ||
@@ -69,7 +72,7 @@ kills 2
 ends 1
 grep -q '^error: .* died .*after 1 of 1 restarts; ralo train last goes on from step [0-9]*$' log || fail "no restart is left: $(tail -n 3 log)"
 
-# Not restarted: an error that comes again, Ctrl-C, and ranks of another launcher.
+# Not restarted: an error that comes again, and ranks of another launcher. (Ctrl-C: cli_ranks_kill.)
 check 3 '!restart 1' -- train "${settings[@]}" --ranks 2 --restarts 5 --set run.dir=small --set memory.device=100K
 check 2 'error: train: --restarts: found no --ranks, expected --ranks N with at least 2 ranks' -- train --restarts 2
 check 2 'error: train: --min-ranks: found 3, expected at most the 2 of --ranks' -- train --ranks 2 --restarts 2 --min-ranks 3
@@ -77,9 +80,5 @@ check 2 'error: train: --min-ranks is about restarts' -- train --ranks 2 --min-r
 export OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2
 check 2 'error: train: --restarts works with --ranks,' 'these were started by mpirun or srun' -- train --restarts 2
 unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE
-starts stopped.json stopped --ranks 2 --restarts 5 --set train.steps=1000000
-kill -INT $pid
-ends 130
-! grep -q '^restart' log || fail "Ctrl-C: $(tail -n 3 log)"
 [ -z "$(ls ralo-ranks-* 2>/dev/null)" ] || fail "notes are left: $(ls ralo-ranks-*)"
 finish "a death on 2 ranks and one on 3, then 2: the parameters of runs that never died; errors and stops end the run"
