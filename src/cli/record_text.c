@@ -103,9 +103,11 @@ status record_text_print_first(const dataset *d, const train_request *r) {
     arena memory;
     arena_init(&memory);
     size_t bytes = (size_t)n * sizeof(int32_t);
-    data_row row = {arena_alloc(&memory, bytes), arena_alloc(&memory, bytes), arena_alloc(&memory, bytes),
-                    arena_alloc(&memory, bytes),
-                    arena_alloc(&memory, ((size_t)data_example_slots(n) + 1) * sizeof(int32_t))};
+    data_row row = {.tokens = arena_alloc(&memory, bytes),
+                    .targets = arena_alloc(&memory, bytes),
+                    .doc_start = arena_alloc(&memory, bytes),
+                    .segments = arena_alloc(&memory, bytes),
+                    .examples = arena_alloc(&memory, ((size_t)data_example_slots(n) + 1) * sizeof(int32_t))};
     chat_tokens tokens = {.ids = arena_alloc(&memory, bytes + sizeof(int32_t)),
                           .trained = arena_alloc(&memory, (size_t)n + 1)};
     dataset_row_get(d, SPLIT_TRAIN, 0, &row);

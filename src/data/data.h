@@ -80,6 +80,7 @@ typedef struct data_options {
     const char *chat_kwargs; /* see chat_options */
     bool train_on_newline;
     const char *cache; /* where tokens are kept between runs: "auto", a directory; NULL or "": nowhere */
+    bool share_prompts; /* preferences of files: a prompt stands in a row once where the second answer has the same one (data_row) */
     int n_threads;     /* that tokenize; 0: one per core */
     uint64_t seed;
     int64_t longest_prompt; /* DATA_PROMPTS: tokens; a longer one is an error ...; seq_len 0: as long as they are */
@@ -196,6 +197,7 @@ typedef struct data_report {
     uint64_t n_cut_documents;       /* records longer than a row: their end was cut ... */
     uint64_t n_dropped_documents;   /* ... or the whole record, because no trained token fitted; examples: too long */
     uint64_t n_dropped_tokens;      /* that no row holds */
+    uint64_t n_shared_tokens;       /* share_prompts: of prompts that rows hold once instead of twice */
     uint64_t n_undesirable;         /* DATA_LABELLED: examples with the label false, the dropped ones too */
     uint64_t n_incorrect;           /* DATA_TEXT: records left out because is_correct is false (both splits together) */
     uint64_t n_problems;        /* DATA_SOLUTIONS: of the files (both splits together), and those of them that ... */
@@ -260,6 +262,8 @@ typedef struct data_row {
     int32_t *tokens, *targets, *doc_start; /* (seq_len) */
     int32_t *segments;                     /* (seq_len), or NULL */
     int32_t *examples;                     /* (data_example_slots(seq_len)), or NULL */
+    /* (seq_len), or NULL: as many tokens, those that the document before begins with, come before the first one of this document. */
+    int32_t *shared;
 } data_row;
 void dataset_row_get(const dataset *d, split s, uint64_t index, const data_row *out);
 /* The most examples that a row can hold: each has two documents of two tokens and more. So a row has at most seq_len
@@ -272,6 +276,7 @@ uint64_t dataset_n_examples(const dataset *d, split s);
 uint64_t dataset_place(const dataset *d, split s, uint64_t index);
 uint64_t dataset_n_places(const dataset *d, split s);
 data_kind dataset_kind(const dataset *d);
+bool dataset_shares_prompts(const dataset *d);
 
 /* Visits the records of the files one after the other, as training writes them or as prompts. A record that cannot
  * be written is an error, or with RECORDS_SKIP is passed on with its error. */
@@ -313,6 +318,7 @@ int64_t data_solution_wrong_at(const int32_t *tokens, int64_t n, int64_t difficu
 typedef struct batch {
     int32_t *tokens, *targets, *doc_start; /* (batch * seq_len) */
     int32_t *segments;                     /* (batch * seq_len); NULL for text */
+    int32_t *shared;                       /* (batch * seq_len); NULL without share_prompts */
     int32_t *examples;                     /* (batch * data_example_slots(seq_len)); NULL for text */
     int64_t n_valid;                       /* targets that are not -1 */
     uint64_t first_row;
@@ -326,5 +332,6 @@ void loader_close(loader *l);
 const batch *loader_next(loader *l);
 uint64_t loader_host_bytes(int64_t rows_per_batch, int64_t seq_len); /* what its ring holds: part of the plan */
 uint64_t loader_examples_host_bytes(int64_t rows_per_batch, int64_t seq_len); /* ... and more for pairs and labelled */
+uint64_t loader_shared_host_bytes(int64_t rows_per_batch, int64_t seq_len);   /* ... and with share_prompts */
 /* The row after the last batch that was returned, of all parts together: a checkpoint stores it. */
 uint64_t loader_position(const loader *l);

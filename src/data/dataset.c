@@ -15,6 +15,7 @@ struct dataset {
     source *source;
     tokenizer *tokenizer;
     data_kind kind;
+    bool shares_prompts;
 };
 
 static const struct {
@@ -109,6 +110,7 @@ status dataset_open(dataset **out, const data_options *o) {
     TRY_GOTO(rc, tokenizer_set_eos(d->tokenizer, o->eos_token), fail);
     TRY_GOTO(rc, open_source(&d->source, o, d->tokenizer), fail);
     d->kind = o->kind;
+    d->shares_prompts = o->share_prompts;
     *out = d;
     return OK;
 fail:
@@ -137,6 +139,7 @@ void dataset_row(const dataset *d, split s, uint64_t index, int32_t *tokens, int
 void dataset_row_get(const dataset *d, split s, uint64_t index, const data_row *out) {
     int64_t T = d->source->seq_len;
     for (int64_t t = 0; out->segments && t < T; t++) out->segments[t] = -1;
+    for (int64_t t = 0; out->shared && t < T; t++) out->shared[t] = 0;
     for (int64_t i = 0; out->examples && i < data_example_slots(T); i++) out->examples[i] = -1;
     d->source->kind->row(d->source, s, index, out);
 }
@@ -154,6 +157,7 @@ uint64_t dataset_n_places(const dataset *d, split s) {
 }
 
 data_kind dataset_kind(const dataset *d) { return d->kind; }
+bool dataset_shares_prompts(const dataset *d) { return d->shares_prompts; }
 
 const prompt_set *dataset_prompts(const dataset *d) {
     ASSERT(d->kind == DATA_PROMPTS);

@@ -3,6 +3,9 @@
  * An example is one size to pack: that of all its documents, which stand one after the other in one row. So the rows are
  * those of records (pack.c, and the shuffled order of rows.c), and nothing but the documents of an example is new.
  *
+ * With share_prompts the second document of an example is stored without what it has in common with the first one, up to the token
+ * before the last of its prompt: that one is repeated, because it has a target in each of them (row.shared).
+ *
  * DATA_LABELLED: the mismatched document is put together from two stored ones, the tokens before the response of one and
  * the response of another, as TRL does. Which other is decided here once: it must be the same in every epoch, or
  * log-probabilities of a reference could not be kept by example. Files often have several answers to one prompt one
@@ -56,6 +59,16 @@ static void find_next_prompts(row_space *r, uint32_t n) {
     free(same);
 }
 
+/* Tokens of the second document that stand at the beginning of the first one and need no second place: all that come before the last
+ * one in front of the response. */
+static uint64_t shared_tokens(const row_space *r, const document *first, const document *second) {
+    uint64_t n = 0, most;
+    if (!r->share_prompts) return 0;
+    most = MIN(response_begin(first), response_begin(second)) - 1;
+    while (n < most && token_at(first, n, r->eos) == token_at(second, n, r->eos)) n++;
+    return n;
+}
+
 typedef struct response {
     uint64_t begin, n; /* tokens before it, and its own */
 } response;
@@ -87,7 +100,8 @@ static void choose_mismatched(row_space *r, uint32_t n, uint64_t *sizes) {
     find_next_prompts(r, n);
     find_shortest(all, n, shortest);
     for (uint32_t e = 0; e < n; e++) {
-        uint64_t fixed = 2 * all[e].begin + all[e].n;
+        uint64_t shared = r->share_prompts ? all[e].begin - 1 : 0; /* the same document twice */
+        uint64_t fixed = 2 * all[e].begin + all[e].n - shared;
         if (fixed + all[r->mismatched[e]].n > (uint64_t)r->T) r->mismatched[e] = shortest[shortest[0] == e];
         sizes[e] = fixed + all[r->mismatched[e]].n;
     }
@@ -97,8 +111,10 @@ static void choose_mismatched(row_space *r, uint32_t n, uint64_t *sizes) {
 /* ---- layout ----------------------------------------------------------------------------------------------------- */
 
 static void add_pair_sizes(const row_space *r, uint32_t n, uint64_t *sizes) {
-    for (uint32_t e = 0; e < n; e++)
-        sizes[e] = document_number(r, 2 * (uint64_t)e).n + document_number(r, 2 * (uint64_t)e + 1).n;
+    for (uint32_t e = 0; e < n; e++) {
+        document a = document_number(r, 2 * (uint64_t)e), b = document_number(r, 2 * (uint64_t)e + 1);
+        sizes[e] = a.n + b.n - shared_tokens(r, &a, &b);
+    }
 }
 
 void row_space_example_sizes(row_space *r, uint64_t *sizes) {
@@ -119,9 +135,16 @@ static uint64_t count_trained(const row_space *r, uint32_t e) {
     return stored(r, e)->n_trained + stored(r, r->mismatched[e])->n_trained;
 }
 
+/* Of an example whose prompt is repeated. */
+static uint64_t example_tokens(const row_space *r, uint32_t e) {
+    if (r->kind == DATA_PAIRS) return document_number(r, 2 * (uint64_t)e).n + document_number(r, 2 * (uint64_t)e + 1).n;
+    document d = document_number(r, e), other = document_number(r, r->mismatched[e]);
+    return d.n + response_begin(&d) + other.n - response_begin(&other);
+}
+
 /* Counts what becomes of an example; its size in a row, 0: it is too long for one. */
 static uint32_t place_example(row_space *r, uint32_t e, uint64_t size) {
-    uint64_t number = e * documents_per_example(r->kind), own = size;
+    uint64_t number = e * documents_per_example(r->kind), all = example_tokens(r, e), own = all;
     data_report *report = row_space_record(r, number)->report;
     if (r->kind == DATA_LABELLED) {
         own = document_number(r, e).n;
@@ -135,6 +158,7 @@ static uint32_t place_example(row_space *r, uint32_t e, uint64_t size) {
     }
     r->n_placed += size;
     report->n_tokens += size - own; /* the stored ones were counted when they were added */
+    report->n_shared_tokens += all - size;
     report->n_trained_tokens += count_trained(r, e);
     return (uint32_t)size;
 }
@@ -181,20 +205,33 @@ status row_space_none_fits(const row_space *r, const char *name, split which) {
 
 /* ---- rows ------------------------------------------------------------------------------------------------------- */
 
-static int64_t fill_part(const row_space *r, uint64_t number, uint64_t slot, data_part part, int64_t at,
-                         const data_row *out) {
+static void mark_shared(const data_row *out, int64_t from, int64_t to, uint64_t n) {
+    for (int64_t t = from; out->shared && t < to; t++) out->shared[t] = (int32_t)n;
+}
+
+/* Without its first `shared` tokens, which stand at the beginning of the document before it. */
+static int64_t fill_part(const row_space *r, uint64_t number, uint64_t slot, data_part part, uint64_t shared,
+                         int64_t at, const data_row *out) {
     document d = document_number(r, number);
-    int64_t end = row_fill_document(r, &d, 0, at, out);
+    int64_t end = row_fill_document(r, &d, shared, at, out);
     row_mark_segment(out, at, end, slot, part);
+    mark_shared(out, at, end, shared);
     return end;
+}
+
+static int64_t fill_pair(const row_space *r, uint64_t e, uint64_t slot, int64_t at, const data_row *out) {
+    document a = document_number(r, 2 * e), b = document_number(r, 2 * e + 1);
+    at = fill_part(r, 2 * e, slot, PART_CHOSEN, 0, at, out);
+    return fill_part(r, 2 * e + 1, slot, PART_REJECTED, shared_tokens(r, &a, &b), at, out);
 }
 
 /* The prompt of one example and the response of another as one document. */
 static int64_t fill_mismatched(const row_space *r, uint64_t number, uint64_t slot, int64_t at, const data_row *out) {
     document d = document_number(r, number), other = document_number(r, r->mismatched[number]);
-    uint64_t n_before = response_begin(&d), begin = response_begin(&other);
+    uint64_t n_before = response_begin(&d), begin = response_begin(&other),
+             shared = r->share_prompts ? n_before - 1 : 0;
     int64_t start = at;
-    for (uint64_t i = 0; i < n_before; i++, at++) {
+    for (uint64_t i = shared; i < n_before; i++, at++) {
         out->tokens[at] = token_at(&d, i, r->eos);
         out->targets[at] = -1;
     }
@@ -202,6 +239,7 @@ static int64_t fill_mismatched(const row_space *r, uint64_t number, uint64_t slo
     at = row_fill_document(r, &other, begin, at, out);
     for (int64_t t = start; t < at; t++) out->doc_start[t] = (int32_t)start;
     row_mark_segment(out, start, at, slot, PART_MISMATCHED);
+    mark_shared(out, start, at, shared);
     return at;
 }
 
@@ -212,10 +250,9 @@ int64_t row_space_fill_examples(const row_space *r, uint64_t row, const data_row
         uint64_t e = r->packing.documents[first + slot];
         if (out->examples) out->examples[slot] = (int32_t)(r->first_example + e);
         if (r->kind == DATA_PAIRS) {
-            at = fill_part(r, 2 * e, slot, PART_CHOSEN, at, out);
-            at = fill_part(r, 2 * e + 1, slot, PART_REJECTED, at, out);
+            at = fill_pair(r, e, slot, at, out);
         } else {
-            at = fill_part(r, e, slot, stored(r, e)->is_undesirable ? PART_REJECTED : PART_CHOSEN, at, out);
+            at = fill_part(r, e, slot, stored(r, e)->is_undesirable ? PART_REJECTED : PART_CHOSEN, 0, at, out);
             at = fill_mismatched(r, e, slot, at, out);
         }
     }

@@ -117,6 +117,7 @@ static void files_report(const source *base, split which, data_report *out) {
         out->n_dropped_documents += r->n_dropped_documents;
         out->n_dropped_tokens += r->n_dropped_tokens;
         out->n_undesirable += r->n_undesirable;
+        out->n_shared_tokens += r->n_shared_tokens;
         out->n_incorrect += r->n_incorrect;
         out->n_problems += r->n_problems;
         out->n_unpaired += r->n_unpaired;
@@ -400,6 +401,7 @@ static status lay_out(files_source *s, const data_options *o, const tokenizer *t
             uint64_t key = rng_key(o->seed, purposes[k]);
             row_space_init(&s->parts[i].splits[k], o->seq_len, o->pack, tokenizer_eos(t), i ? rng_u64(key, i) : key);
             s->parts[i].splits[k].kind = data_stored_kind(o->kind);
+            s->parts[i].splits[k].share_prompts = o->share_prompts;
         }
     for (size_t i = 0; i < s->n_train_files; i++) add_store(s, i, &s->parts[s->n_parts > 1 ? i : 0], data_held_out(o));
     for (size_t i = s->n_train_files; i < s->n_files; i++) add_eval_store(s, i);

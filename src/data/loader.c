@@ -37,6 +37,10 @@ uint64_t loader_examples_host_bytes(int64_t rows_per_batch, int64_t seq_len) {
            (uint64_t)(seq_len + data_example_slots(seq_len));
 }
 
+uint64_t loader_shared_host_bytes(int64_t rows_per_batch, int64_t seq_len) {
+    return (uint64_t)RING * sizeof(int32_t) * (uint64_t)rows_per_batch * (uint64_t)seq_len;
+}
+
 static void fill_batch(const loader *l, uint64_t number, batch *b) {
     int64_t T = l->seq_len, n_slots = data_example_slots(T);
     b->first_row = l->first_row + (number * l->n_parts + l->part) * (uint64_t)l->rows_per_batch;
@@ -47,6 +51,7 @@ static void fill_batch(const loader *l, uint64_t number, batch *b) {
                         .targets = b->targets + at,
                         .doc_start = b->doc_start + at,
                         .segments = b->segments ? b->segments + at : NULL,
+                        .shared = b->shared ? b->shared + at : NULL,
                         .examples = b->examples ? b->examples + r * n_slots : NULL};
         dataset_row_get(l->data, l->which, b->first_row + (uint64_t)r, &row);
         for (int64_t t = 0; t < T; t++) b->n_valid += b->targets[at + t] >= 0;
@@ -75,13 +80,15 @@ static void *loader_main(void *argument) {
 static void allocate_ring(loader *l) {
     size_t n = (size_t)(l->rows_per_batch * l->seq_len);
     size_t n_examples = (size_t)(l->rows_per_batch * data_example_slots(l->seq_len));
-    bool has_examples = dataset_kind(l->data) != DATA_TEXT;
+    bool has_examples = dataset_kind(l->data) != DATA_TEXT, shares = dataset_shares_prompts(l->data);
     uint64_t n_bytes = loader_host_bytes(l->rows_per_batch, l->seq_len);
     if (has_examples) n_bytes += loader_examples_host_bytes(l->rows_per_batch, l->seq_len);
+    if (shares) n_bytes += loader_shared_host_bytes(l->rows_per_batch, l->seq_len);
     int32_t *p = l->memory = mem_alloc((size_t)n_bytes);
     for (size_t i = 0; i < RING; i++) {
         l->ring[i] = (batch){.tokens = p, .targets = p + n, .doc_start = p + 2 * n};
         p += ARRAYS * n;
+        if (shares) l->ring[i].shared = p, p += n;
         if (!has_examples) continue;
         l->ring[i].segments = p;
         l->ring[i].examples = p + n;

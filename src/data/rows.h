@@ -32,6 +32,7 @@ typedef struct row_space {
     bool pack;
     int32_t eos;
     data_kind kind;
+    bool share_prompts;           /* of examples */
     uint64_t first_example;       /* the number in the split of its first example */
     uint32_t *mismatched;         /* DATA_LABELLED: per example, whose response the mismatched part has */
     uint64_t size_half, size_all; /* rows of which size would hold half of the examples, and all */

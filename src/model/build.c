@@ -338,6 +338,8 @@ static void add_inputs(builder *b) {
     m->doc_start = program_persistent(b->p, "doc_start", DTYPE_I32, SHAPE(N), ROLE_INPUT);
     if (b->n_sequence > 1 && !b->o->ring)
         m->doc_start_all = program_persistent(b->p, "doc_start.all", DTYPE_I32, SHAPE(N * b->n_sequence), ROLE_INPUT);
+    for (int k = 0; b->o->share_prompts && k < 2; k++)
+        m->spans[k] = program_persistent(b->p, k ? "spans.prompt" : "spans.own", DTYPE_I32, SHAPE(2 * N), ROLE_INPUT);
     const policy_options *policy = &b->o->policy;
     if (b->o->preference.kind || policy->on || b->o->critic.kind)
         m->segments = program_persistent(b->p, "segments", DTYPE_I32, SHAPE(N), ROLE_INPUT);

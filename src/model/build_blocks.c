@@ -234,6 +234,30 @@ static value_id write_ring(builder *b, value_id qkv) {
     return y;
 }
 
+/* Attention to the keys of a token's own document, then to those of a prompt that it shares with the document before: two steps of a
+ * ring that sends nothing. */
+static value_id write_spans(builder *b, value_id qkv) {
+    int64_t N = n_tokens(b), D = b->c->head_dim;
+    value_id kv = builder_value(b, "attn.kv", b->o->compute, SHAPE(N, 2 * b->kv_heads * D));
+    value_id y = NO_VALUE, lse = NO_VALUE;
+    op *o = builder_emit(b, OP_KV_PART);
+    op_in(o, KV_PART_QKV, qkv);
+    op_out(o, KV_PART_KV, kv);
+    for (int step = 0; step < 2; step++) {
+        value_id y_before = y, lse_before = lse;
+        y = builder_value(b, step ? "attn.y" : "attn.y.0", step ? b->o->compute : DTYPE_F32, SHAPE(N, b->heads * D));
+        lse = builder_value(b, step ? "attn.lse" : "attn.lse.0", DTYPE_F32, SHAPE(b->batch, b->heads, b->seq_len));
+        o = emit_attention(b, OP_ATTENTION_RING);
+        o->attr.spans = true;
+        o->attr.group_size = 2, o->attr.peer = step;
+        op_in(o, ATTENTION_RING_QKV, qkv), op_in(o, ATTENTION_RING_KV, kv);
+        op_in(o, ATTENTION_RING_DOC_START, b->m->spans[step]);
+        op_in(o, ATTENTION_RING_BEFORE, y_before), op_in(o, ATTENTION_RING_LSE_BEFORE, lse_before);
+        op_out(o, ATTENTION_RING_Y, y), op_out(o, ATTENTION_RING_LSE, lse);
+    }
+    return y;
+}
+
 static value_id write_attention(builder *b, value_id x, const block_params *w) {
     const model_config *c = b->c;
     int64_t N = n_tokens(b), HD = b->heads * c->head_dim, Q = HD + 2 * b->kv_heads * c->head_dim;
@@ -258,6 +282,7 @@ static value_id write_attention(builder *b, value_id x, const block_params *w) {
         qkv = turned;
     }
     int S = b->n_sequence;
+    if (b->o->share_prompts && !b->paged) return write_linear(b, "attn.out", write_spans(b, qkv), w->out);
     if (S > 1 && b->o->ring) return write_linear(b, "attn.out", write_ring(b, qkv), w->out);
     if (S > 1) qkv = exchange_heads(b, "attn.heads", qkv, b->kv_heads, false);
     value_id y = builder_value(b, "attn.y", b->o->compute, SHAPE(N * S, HD / S));

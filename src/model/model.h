@@ -294,6 +294,7 @@ typedef struct model_build_options {
     preference_options preference; /* kind: not none: losses over pairs of responses */
     policy_options policy;         /* on: the loss of completions with advantages */
     reference_kind reference;      /* of either; with policy.beta 0 it is in SECTION_EVAL alone */
+    bool share_prompts; /* an answer may follow a prompt that stands before another one: attention by spans of keys */
     bool z_input; /* kto: its z is over more rows than those of a micro-batch, and an input */
     selection_options selection; /* kind: not none: tokens are selected by their losses and those of the reference */
     int64_t logits_chunk_bytes;
@@ -334,6 +335,7 @@ typedef struct model {
     /* Sequence ranks: those are of this rank's tokens, doc_start so that i % (T / S) - doc_start[i] is the position, and this is doc_start of
      * all tokens, in their order. NO_VALUE where no attention is over whole rows that are shared: doc_start serves both. */
     value_id doc_start_all;
+    value_id spans[2];                 /* share_prompts: int32 (2 N), keys of its own document and of a shared prompt; see attr.spans */
     value_id eval_values;              /* critic: of all tokens, fp32 (N); it has no losses and no argmax */
     value_id losses;                   /* of SECTION_MICRO's UNEMBED_LOSS: where autodiff starts; policy: kept after it */
     value_id segments, reference;      /* critic, preference, policy: which response a token belongs to; the reference's losses as an input */

@@ -222,15 +222,17 @@ static void backward_ring(differ *d, const op *f, value_id dy) {
     op_in(o, KV_PART_QKV, qkv);
     op_out(o, KV_PART_KV, kv);
     for (int step = 0; step < a->group_size; step++) {
-        value_id next = step + 1 < a->group_size ? emit_shift(d, f, "kv", step + 1, kv) : NO_VALUE;
+        bool sends = !a->spans; /* else both steps are this rank's */
+        value_id next = sends && step + 1 < a->group_size ? emit_shift(d, f, "kv", step + 1, kv) : kv;
+        value_id seen = a->spans ? d->options->model->spans[step] : f->in[ATTENTION_RING_DOC_START];
         o = differ_emit(d, OP_ATTENTION_RING_BWD, f);
         o->attr.peer = (a->index - step + a->group_size) % a->group_size;
         op_in(o, ATTENTION_RING_BWD_QKV, qkv), op_in(o, ATTENTION_RING_BWD_KV, kv);
-        op_in(o, ATTENTION_RING_BWD_DOC_START, f->in[ATTENTION_RING_DOC_START]), op_in(o, ATTENTION_RING_BWD_DY, dy);
+        op_in(o, ATTENTION_RING_BWD_DOC_START, seen), op_in(o, ATTENTION_RING_BWD_DY, dy);
         op_in(o, ATTENTION_RING_BWD_Y, f->out[ATTENTION_RING_Y]);
         op_in(o, ATTENTION_RING_BWD_LSE, f->out[ATTENTION_RING_LSE]);
         op_out(o, ATTENTION_RING_BWD_DQ, dq), op_out(o, ATTENTION_RING_BWD_DKV, dkv);
-        dkv = emit_shift(d, f, "dkv", step + 1, dkv);
+        if (sends) dkv = emit_shift(d, f, "dkv", step + 1, dkv);
         kv = next;
     }
     value_id dx = differ_value(d, qkv);

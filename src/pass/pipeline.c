@@ -86,6 +86,7 @@ static micro_inputs inputs_of_model(const model *m) {
                         .advantages = m->advantages,
                         .old = m->old,
                         .rollout = m->rollout,
+                        .spans = {m->spans[0], m->spans[1]},
                         .scalars = m->scalars};
     memcpy(all.loss, m->loss, sizeof all.loss);
     return all;

@@ -29,6 +29,7 @@ typedef struct micro_inputs {
     value_id tokens, targets, doc_start, doc_start_all, weights, segments, reference, scalars;
     model_loss loss[MTP_HEADS_MAX]; /* of several losses; the first has targets and weights from above */
     value_id advantages, old, rollout; /* of a policy */
+    value_id spans[2];                 /* of prompts that answers share */
 } micro_inputs;
 
 typedef struct step_interface {

@@ -154,6 +154,7 @@ static status build_program(plan *p) {
                              .critic = r->critic,
                              .value_dropout = r->value_dropout,
                              .preference = r->preference,
+                             .share_prompts = r->share_prompts,
                              .policy = r->policy,
                              .reference = r->reference,
                              .z_input = plan_shares_z(r),

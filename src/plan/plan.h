@@ -63,6 +63,7 @@ typedef struct plan_request {
     critic_options critic;         /* kind not none: the loss of a critic, whose model has a value head */
     double value_dropout;          /* ... and dropout in that */
     preference_options preference; /* kind not none: losses over pairs of responses ... */
+    bool share_prompts;            /* ... whose prompt may stand in a row once */
     policy_options policy;         /* on: the loss of completions with advantages */
     reference_kind reference;      /* what either is compared with */
     selection_options selection;   /* kind not none: tokens are selected by comparing with the reference */

@@ -120,7 +120,8 @@ static void print_preference(const plan *p, FILE *out) {
     if (o->kind == PREFERENCE_ORPO) fprintf(out, "lambda %g", (double)o->lambda);
     else fprintf(out, "beta %g", (double)o->beta);
     if (o->kind == PREFERENCE_SIMPO) fprintf(out, ", gamma %g", (double)o->gamma);
-    fprintf(out, " over %s; ", o->kind == PREFERENCE_KTO ? "single responses" : "pairs of responses");
+    fprintf(out, " over %s%s; ", o->kind == PREFERENCE_KTO ? "single responses" : "pairs of responses",
+            p->request.share_prompts ? " that share their prompt in a row" : "");
     print_reference(p, out);
 }
 

@@ -200,6 +200,7 @@ typedef struct op_attr {
     int group_size; /* ... and how many ranks it has */
     int peer, tag;  /* send, recv, attention_ring: rank in the group; which of several messages */
     int index;      /* attention_ring, dropout, select_tokens: this rank's place in the group */
+    bool spans;     /* attention_ring: two steps on one rank; doc_start (2 N) has the first key of every token, then the end */
     bool sigmoid;   /* value, value_bwd */
     critic_options critic;
     preference_options preference;

@@ -487,6 +487,10 @@ static double attention_square(const op_attr *a) {
 }
 static double attention(const program *p, const op *o) { return 2.0 * attention_square(&o->attr); } /* two products */
 static double attention_bwd(const program *p, const op *o) { return 5.0 * attention_square(&o->attr); } /* five */
+/* Both steps by spans together see what one over whole rows could: how much is in the second is a matter of the data. */
+static double step_share(const op *o) { return o->attr.spans ? 0.5 : 1; }
+static double attention_ring(const program *p, const op *o) { return step_share(o) * attention(p, o); }
+static double attention_ring_bwd(const program *p, const op *o) { return step_share(o) * attention_bwd(p, o); }
 
 status verify_ATTENTION(const checker *c) {
     value_id qkv = IN(ATTENTION_QKV);
@@ -511,8 +515,9 @@ static status check_ring_step(const checker *c, value_id qkv, value_id kv, value
     const op_attr *a = &c->o->attr;
     TRY(check_attention(c, qkv));
     TRY(check_kv(c, kv, type_of(c, qkv)));
-    TRY(verify_tokens(c, doc_start, sh(c, qkv)->dim[0]));
-    REQUIRE(a->group_size > 1 && a->seq_len % 2 == 0 && a->index >= 0 && a->index < a->group_size && a->peer >= 0 &&
+    TRY(verify_tokens(c, doc_start, sh(c, qkv)->dim[0] * (a->spans ? 2 : 1)));
+    REQUIRE(!a->spans || (a->group_size == 2 && a->index == 0 && !a->window), "keys by spans are two steps without a window", qkv);
+    REQUIRE(a->group_size > 1 && (a->spans || a->seq_len % 2 == 0) && a->index >= 0 && a->index < a->group_size && a->peer >= 0 &&
                 a->peer < a->group_size,
             "expected a rank of a group, with two runs of tokens", qkv);
     return OK;
@@ -531,7 +536,7 @@ status verify_ATTENTION_RING(const checker *c) {
     TRY(check_query(c, OUT(ATTENTION_RING_Y), last ? type_of(c, qkv) : DTYPE_F32));
     return check_lse(c, OUT(ATTENTION_RING_LSE));
 }
-const op_cost cost_ATTENTION_RING = {FLOPS(attention)};
+const op_cost cost_ATTENTION_RING = {FLOPS(attention_ring)};
 
 status verify_ATTENTION_RING_BWD(const checker *c) {
     value_id qkv = IN(ATTENTION_RING_BWD_QKV);
@@ -542,7 +547,7 @@ status verify_ATTENTION_RING_BWD(const checker *c) {
     TRY(check_query(c, OUT(ATTENTION_RING_BWD_DQ), DTYPE_F32));
     return check_kv(c, OUT(ATTENTION_RING_BWD_DKV), DTYPE_F32);
 }
-const op_cost cost_ATTENTION_RING_BWD = {FLOPS(attention_bwd)};
+const op_cost cost_ATTENTION_RING_BWD = {FLOPS(attention_ring_bwd)};
 
 status verify_KV_PART(const checker *c) {
     TRY(check_heads(c, IN(KV_PART_QKV)));

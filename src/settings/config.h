@@ -43,6 +43,7 @@ typedef struct config {
         double beta;       /* 0: as the loss has it */
         double smoothing, gamma, lambda, desirable, undesirable;
         int reference; /* reference_kind; 0: auto */
+        int share;     /* share_prompt */
     } preference;
     reward_options reward;
     train_options train;

@@ -52,6 +52,7 @@ static void warn_no_effect_preference(const config *c) {
     warn_unless_loss(c, "preference.lambda", loss == PREFERENCE_ORPO, "preference.loss is not orpo");
     warn_unless_loss(c, "preference.desirable_weight", loss == PREFERENCE_KTO, "preference.loss is not kto");
     warn_unless_loss(c, "preference.undesirable_weight", loss == PREFERENCE_KTO, "preference.loss is not kto");
+    warn_unless_loss(c, "preference.share_prompt", true, "");
     warn_unless_loss(c, "preference.reference", preference_compares(loss), "preference.loss needs no reference");
 }
 

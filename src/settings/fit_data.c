@@ -17,6 +17,8 @@ static data_options options_of(const config *c, const model_config *m) {
     o.positions = m->max_positions;
     o.n_threads = c->run.threads;
     o.kind = c->task == TASK_RLOO ? DATA_PROMPTS : config_data_kind(c);
+    o.share_prompts =
+        c->task == TASK_PREFERENCE && share_prompt_possible((share_prompt)c->preference.share, o.source, m);
     o.completion = c->train.rl.max_completion ? c->train.rl.max_completion : COMPLETION_USUAL;
     o.skip_long_prompts = c->train.rl.skip_long;
     o.longest_prompt = INT32_MAX; /* what is too long is refused when the run is opened */

@@ -510,6 +510,7 @@ status request_from_config(const config *c, train_request *out) {
     p->state_copies = t->save_every > 0 ? 1 : 0;
     out->preference = preference_from_config(c);
     out->reference = (reference_kind)c->preference.reference;
+    out->share_prompt = (share_prompt)c->preference.share;
     out->reward = c->reward;
     TRY(task_shape(task_of(c->task), out));
     return limits_of_machine(out, c, (limits_ranks){1, 1}, true);

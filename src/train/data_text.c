@@ -16,6 +16,8 @@ static void print_counts(const data_report *r, const data_report *held_out, bool
     fprintf(out, "; %s tokens", str_format_count(a, (double)r->n_tokens));
     if (r->n_trained_tokens != r->n_tokens)
         fprintf(out, ", %s in the loss", str_format_count(b, (double)r->n_trained_tokens));
+    if (r->n_shared_tokens)
+        fprintf(out, ", %s of prompts not repeated", str_format_count(a, (double)r->n_shared_tokens));
     if (r->chat != CHAT_AUTO) fprintf(out, "; chat %s", chat_format_name(r->chat));
 }
 

@@ -120,7 +120,10 @@ static batch read_rows(const critic_task *t, split s, uint64_t first, uint64_t e
     for (int64_t b = 0; b < rows_of(t); b++) {
         int64_t at = b * length_of(t);
         dataset_row_get(t->host.data, s, MIN(first + (uint64_t)b, end - 1),
-                        &(data_row){t->tokens + at, t->targets + at, t->doc_start + at, t->segments + at, NULL});
+                        &(data_row){.tokens = t->tokens + at,
+                                    .targets = t->targets + at,
+                                    .doc_start = t->doc_start + at,
+                                    .segments = t->segments + at});
     }
     return (batch){.tokens = t->tokens,
                    .targets = t->targets,

@@ -23,6 +23,8 @@ typedef struct preference {
     numbers_file *file;      /* preference.reference disk; NULL before the run begins */
     /* one micro-batch, for evaluation and for the search for a fault */
     int32_t *tokens, *targets, *doc_start, *segments, *examples;
+    int32_t *shared, *positions,
+        *spans; /* prompts in a row once, else NULL: of the rows, and what the program reads of it */
     float *losses, *reference;
     preference_part *parts; /* of every row */
     int64_t *n_examples;    /* of every row */
@@ -66,9 +68,27 @@ static int64_t rows_of(const preference *t) { return t->host.plan->request.choic
 
 /* ---- before the plan ------------------------------------------------------------------------------------------- */
 
-static uint64_t row_bytes(int64_t seq_len) {
-    return (uint64_t)seq_len * (4 * sizeof(int32_t) + 2 * sizeof(float) + PREFERENCE_PARTS * sizeof(preference_part)) +
+/* Numbers of each token for prompts that stand in a row once: shared, positions, spans. */
+enum { SHARED_ARRAYS = 4 };
+
+static uint64_t row_bytes(int64_t seq_len, bool shares) {
+    uint64_t n_arrays = 4 + (shares ? SHARED_ARRAYS : 0);
+    return (uint64_t)seq_len *
+               (n_arrays * sizeof(int32_t) + 2 * sizeof(float) + PREFERENCE_PARTS * sizeof(preference_part)) +
            (uint64_t)data_example_slots(seq_len) * sizeof(int32_t) + sizeof(int64_t);
+}
+
+static uint64_t loader_bytes(int64_t rows, int64_t seq_len, bool shares) {
+    return loader_host_bytes(rows, seq_len) + loader_examples_host_bytes(rows, seq_len) +
+           (shares ? loader_shared_host_bytes(rows, seq_len) : 0);
+}
+
+static status choose_sharing(const train_request *r, bool *out) {
+    *out = share_prompt_possible(r->share_prompt, r->data.source, &r->plan.model);
+    if (r->share_prompt != SHARE_PROMPT_ON || *out) return OK;
+    return ERR(ERR_INPUT, "preference.share_prompt: found on with %s; set auto or off",
+               r->plan.model.window ? "a model whose layers attend to a window, which is counted in places of the row"
+                                    : "a built-in source, whose prompts are repeated: it is for files");
 }
 
 static status choose_reference(const train_request *r, reference_kind *out) {
@@ -98,8 +118,9 @@ static status preference_shape(train_request *r) {
     p->open.sequence = p->left_open.sequence = false; /* responses are whole on a rank */
     r->data.kind = single ? DATA_LABELLED : DATA_PAIRS;
     p->with_eval = r->train.eval_rows > 0;
-    p->host_row_bytes =
-        loader_host_bytes(1, p->seq_len) + loader_examples_host_bytes(1, p->seq_len) + row_bytes(p->seq_len);
+    TRY(choose_sharing(r, &p->share_prompts));
+    r->data.share_prompts = p->share_prompts;
+    p->host_row_bytes = loader_bytes(1, p->seq_len, p->share_prompts) + row_bytes(p->seq_len, p->share_prompts);
     return OK;
 }
 
@@ -114,6 +135,11 @@ static status preference_open(void **out, const task_host *h) {
     size_t n = (size_t)(rows_of(t) * length_of(t));
     int32_t **arrays[] = {&t->tokens, &t->targets, &t->doc_start, &t->segments};
     for (size_t i = 0; i < ARRAY_LENGTH(arrays); i++) *arrays[i] = mem_alloc(n * sizeof(int32_t));
+    if (h->plan->request.share_prompts) {
+        t->shared = mem_alloc(n * sizeof *t->shared);
+        t->positions = mem_alloc(n * sizeof *t->positions);
+        t->spans = mem_alloc(2 * n * sizeof *t->spans);
+    }
     t->examples = mem_alloc((size_t)(rows_of(t) * data_example_slots(length_of(t))) * sizeof *t->examples);
     t->losses = mem_alloc(n * sizeof *t->losses);
     t->reference = mem_alloc(n * sizeof *t->reference);
@@ -132,6 +158,9 @@ static void preference_close(void *self) {
     free(t->doc_start);
     free(t->segments);
     free(t->examples);
+    free(t->shared);
+    free(t->positions);
+    free(t->spans);
     numbers_file_close(t->file);
     free(t->losses);
     free(t->reference);
@@ -148,22 +177,40 @@ static const char *preference_identity(void *self, arena *memory) {
     return arena_format(
         memory,
         "%s with beta %g, smoothing %g, gamma %g, lambda %g, weights %g and %g; data %s as %s, rows of %lld, "
-        "%s, %g for evaluation, chat %s, tokens %016llx",
+        "%s%s, %g for evaluation, chat %s, tokens %016llx",
         preference_name(o->kind), (double)o->beta, (double)o->smoothing, (double)o->gamma, (double)o->lambda,
         (double)o->lambda_good, (double)o->lambda_bad, d->source, d->tokenizer ? d->tokenizer : "byte",
-        (long long)d->seq_len, d->pack ? "packed" : "one example each", d->eval_fraction, chat_format_name(d->chat),
-        (unsigned long long)dataset_fingerprint(t->host.data));
+        (long long)d->seq_len, d->pack ? "packed" : "one example each", d->share_prompts ? " with shared prompts" : "",
+        d->eval_fraction, chat_format_name(d->chat), (unsigned long long)dataset_fingerprint(t->host.data));
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------------------ */
 
 static int64_t slots_of(const preference *t) { return data_example_slots(length_of(t)); }
 
+/* A document that shares the beginning of the one before it: its positions go on behind that, and its tokens see those keys in a second
+ * step. Other tokens see none there, at a place that grows with the token, as the kernels need it. */
+static void write_spans(preference *t, const micro_inputs *to, const batch *b) {
+    int64_t T = length_of(t), n = rows_of(t) * T;
+    for (int step = 0; step < 2; step++) {
+        for (int64_t i = 0; i < n; i++) {
+            int32_t own = b->doc_start[i], shared = b->shared[i], place = (int32_t)(i % T);
+            int32_t from = shared ? b->doc_start[i - place + own - 1] : own;
+            t->positions[i] = own - shared;
+            t->spans[i] = step ? from : own;
+            t->spans[n + i] = step ? from + shared : place + 1;
+        }
+        exec_write(t->host.exec, to->spans[step], 0, t->spans, (size_t)(2 * n) * sizeof *t->spans);
+    }
+}
+
 /* A micro-batch of a split; with a reference on disk also what it says of it, through t->reference. */
 static status write_rows(preference *t, split s, const micro_inputs *to, const batch *b) {
     int64_t T = length_of(t), n = rows_of(t) * T;
-    TRY(batch_write(t->host.exec, t->host.plan, to,
-                    &(batch_rows){b->tokens, b->targets, b->doc_start, .first_row = b->first_row}));
+    if (t->spans) write_spans(t, to, b);
+    TRY(batch_write(
+        t->host.exec, t->host.plan, to,
+        &(batch_rows){b->tokens, b->targets, t->spans ? t->positions : b->doc_start, .first_row = b->first_row}));
     exec_write(t->host.exec, to->segments, 0, b->segments, (size_t)n * sizeof *b->segments);
     if (!t->file) return OK;
     for (int64_t r = 0; r < rows_of(t); r++)
@@ -177,13 +224,18 @@ static batch read_rows(const preference *t, split s, uint64_t first, uint64_t en
     for (int64_t b = 0; b < rows_of(t); b++) {
         int64_t at = b * length_of(t);
         dataset_row_get(t->host.data, s, MIN(first + (uint64_t)b, end - 1),
-                        &(data_row){t->tokens + at, t->targets + at, t->doc_start + at, t->segments + at,
-                                    t->examples + b * slots_of(t)});
+                        &(data_row){.tokens = t->tokens + at,
+                                    .targets = t->targets + at,
+                                    .doc_start = t->doc_start + at,
+                                    .segments = t->segments + at,
+                                    .shared = t->shared ? t->shared + at : NULL,
+                                    .examples = t->examples + b * slots_of(t)});
     }
     return (batch){.tokens = t->tokens,
                    .targets = t->targets,
                    .doc_start = t->doc_start,
                    .segments = t->segments,
+                   .shared = t->shared,
                    .examples = t->examples,
                    .first_row = first};
 }
@@ -443,8 +495,8 @@ static status preference_after(void *self, train_step_report *report) {
 
 static uint64_t preference_host_bytes(const void *self) {
     const preference *t = self;
-    return loader_host_bytes(rows_of(t), length_of(t)) + loader_examples_host_bytes(rows_of(t), length_of(t)) +
-           (uint64_t)rows_of(t) * row_bytes(length_of(t));
+    bool shares = t->spans != NULL;
+    return loader_bytes(rows_of(t), length_of(t), shares) + (uint64_t)rows_of(t) * row_bytes(length_of(t), shares);
 }
 
 /* ---- evaluation ------------------------------------------------------------------------------------------------ */

@@ -246,9 +246,17 @@ typedef struct frozen_model {
     frozen_output output;
 } frozen_model;
 
+/* Whether the prompt of a preference stands in a row once, where both answers have the same. */
+typedef enum share_prompt { SHARE_PROMPT_OFF, SHARE_PROMPT_AUTO, SHARE_PROMPT_ON } share_prompt;
+/* Windows of attention are counted in places of the row, which a shared prompt is further away from; built-in sources repeat theirs. */
+static inline bool share_prompt_possible(share_prompt s, const char *source, const model_config *c) {
+    return s != SHARE_PROMPT_OFF && !str_starts_with(source, "builtin:") && !c->window;
+}
+
 struct train_request {
     preference_options preference; /* of the task preference: as asked ... */
     reference_kind reference;      /* ... none: as the task chooses */
+    share_prompt share_prompt;
     reward_options reward;         /* of tasks that score completions */
     plan_request plan;
     data_options data;

@@ -92,6 +92,48 @@ static void every_pair_stands_whole_in_one_row_once_an_epoch(void **state) {
     }
 }
 
+/* With the prompt in a row once, the second document begins with the last token before its answer: the rest of it is that of a row with
+ * two prompts, and the tokens that it shares are those that the first document begins with. */
+static void shared_prompts_stand_in_a_row_once(void **state) {
+    enum { T = 128 };
+    write_pairs(60, 0);
+    data_options o = {.kind = DATA_PAIRS, .seq_len = T, .seed = 4}, other = o;
+    other.share_prompts = true;
+    dataset *two = open_data(o), *one = open_data(other);
+    data_report of_two, of_one;
+    uint64_t n_shared = 0;
+    dataset_report(two, SPLIT_TRAIN, &of_two);
+    dataset_report(one, SPLIT_TRAIN, &of_one);
+    assert_true(dataset_shares_prompts(one) && !dataset_shares_prompts(two));
+    for (uint64_t i = 0; i < of_two.rows_per_epoch; i++) {
+        full_row x;
+        int32_t tokens[T], targets[T], doc_start[T], segments[T], shared[T];
+        get_row(two, SPLIT_TRAIN, i, &x);
+        dataset_row_get(
+            one, SPLIT_TRAIN, i,
+            &(data_row){
+                .tokens = tokens, .targets = targets, .doc_start = doc_start, .segments = segments, .shared = shared});
+        int64_t second = 0, n;
+        while (x.doc_start[second] == 0) {
+            assert_true(tokens[second] == x.tokens[second] && targets[second] == x.targets[second] && !shared[second]);
+            second++;
+        }
+        n = shared[second];
+        n_shared += (uint64_t)n;
+        for (int64_t t = 0; t < n; t++) assert_true(x.tokens[second + t] == tokens[t] && x.targets[second + t] < 0);
+        assert_true(x.targets[second + n] >= 0); /* what it repeats has a target in both */
+        for (int64_t t = second; t + n < T && x.doc_start[t + n] == second; t++) {
+            assert_true(tokens[t] == x.tokens[t + n] && targets[t] == x.targets[t + n]);
+            assert_true(segments[t] == x.segments[t + n] && doc_start[t] == second && shared[t] == n);
+        }
+    }
+    assert_true(n_shared > 0 && of_one.n_shared_tokens == n_shared && of_two.n_shared_tokens == 0);
+    assert_int_equal(of_two.n_tokens - of_one.n_tokens, n_shared);
+    assert_int_equal(of_two.n_trained_tokens, of_one.n_trained_tokens);
+    dataset_close(one);
+    dataset_close(two);
+}
+
 static void rows_depend_on_seed_and_index_alone(void **state) {
     write_pairs(100, 0);
     data_options o = {.kind = DATA_PAIRS, .seq_len = 128, .pack = true, .seed = 1, .n_threads = 1}, other = o;
@@ -571,6 +613,7 @@ static int open_all(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_pair_stands_whole_in_one_row_once_an_epoch),
+        cmocka_unit_test(shared_prompts_stand_in_a_row_once),
         cmocka_unit_test(rows_depend_on_seed_and_index_alone),
         cmocka_unit_test(a_loader_carries_segments_and_examples_for_all_ranks),
         cmocka_unit_test(rows_and_batches_allocate_nothing),

@@ -171,7 +171,7 @@ static void check_rows(const data_options *o) {
         dataset_report(d, which, &report);
         for (uint64_t i = 0; i < MIN(report.rows_per_epoch, (uint64_t)ROWS_MOST); i++) {
             int32_t tokens[ROW], targets[ROW], doc_start[ROW], segments[ROW], examples[ROW / PART_STRIDE];
-            data_row row = {tokens, targets, doc_start, segments, examples};
+            data_row row = {tokens, targets, doc_start, segments, examples, NULL};
             dataset_row_get(d, which, i, &row);
             check_segments(d, which, &row);
             for (int k = 0; k < ROW; k++) {

@@ -193,7 +193,7 @@ static void check_rows(const token_store *s, bool pack) {
     ASSERT(row_space_lay_out(&r) == OK);
     for (uint64_t i = 0; i < MIN(r.n_rows, (uint64_t)ROWS_MOST); i++) {
         int32_t tokens[ROW], targets[ROW], doc_start[ROW], segments[ROW], examples[ROW / PART_STRIDE];
-        data_row row = {tokens, targets, doc_start, segments, examples};
+        data_row row = {tokens, targets, doc_start, segments, examples, NULL};
         memset(segments, -1, sizeof segments);
         memset(examples, -1, sizeof examples);
         int64_t n = row_space_fill(&r, i, &row);

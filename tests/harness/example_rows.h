@@ -25,7 +25,7 @@ static inline dataset *open_data(data_options o) {
 
 static inline void get_row(const dataset *d, split s, uint64_t index, full_row *r) {
     memset(r, 0x7f, sizeof *r);
-    dataset_row_get(d, s, index, &(data_row){r->tokens, r->targets, r->doc_start, r->segments, r->examples});
+    dataset_row_get(d, s, index, &(data_row){r->tokens, r->targets, r->doc_start, r->segments, r->examples, NULL});
 }
 
 static inline uint64_t rows_of(const dataset *d, split s) {

@@ -100,6 +100,5 @@ one=$(train 1 "${sets[@]}")
 [ "$(wc -w <<<"$one")" = 18 ] || fail "no selection in: $one"
 near "$one" 2 "${sets[@]}" --set parallel.sequence=2 --set parallel.attention=heads --set memory.recompute=full "${host[@]}"
 near "$one" 4 "${sets[@]}" --set parallel.sequence=4 --set parallel.attention=ring
-near "$one" 4 "${sets[@]}" --set parallel.sequence=2 --set parallel.tensor=2 --set rho1.reference_on=disk
 near "$one" 4 "${sets[@]}" --set parallel.sequence=2 --set parallel.pipeline=2 --set rho1.reference_on=disk
 finish "multi-token prediction on 2 to 4 ranks: as on one"

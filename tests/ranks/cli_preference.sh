@@ -60,4 +60,51 @@ refused() { # WORDS ARGUMENTS
 }
 refused 'train.task: found preference with parallel.pipeline 2' --set parallel.pipeline=2
 refused 'train.task: found preference with parallel.sequence 2' --set parallel.sequence=2
+# A prompt that stands in a row once: losses and gradients of every step and the evaluation as with two, to rounding, with fewer tokens.
+python3 - <<'P'
+import json, random
+r = random.Random(1)
+with open('pairs.jsonl', 'w') as pairs, open('labelled.jsonl', 'w') as labelled:
+    for i in range(40):
+        prompt = ''.join(r.choice('abcdefgh ') for _ in range(r.randint(10, 40)))
+        good, bad = prompt[:4].upper() + str(i % 7), prompt[4:7] + str(i % 5) + 'x'
+        pairs.write(json.dumps({'prompt': prompt, 'chosen': good, 'rejected': bad}) + '\n')
+        labelled.write(json.dumps({'prompt': prompt, 'completion': good, 'label': i % 3 > 0}) + '\n')
+P
+sharing=(--set data.source=pairs.jsonl --set data.seq_len=100 --set data.pack=false --set data.eval_fraction=0.2 --set data.cache=none
+    --set preference.share_prompt=on --set preference.reference=copy)
+numbers() { # loss and norm of the gradient of every step of the last run, and the loss of its evaluation
+    python3 -c "
+import json
+r = json.loads(open('out').read().splitlines()[-1])
+print(*(json.loads(l)[k] for l in open('run/metrics.jsonl') for k in ('train/loss', 'train/grad_norm') if k in l), r['eval']['loss'])"
+}
+for loss in dpo kto; do
+    sets=("${sharing[@]}" --set preference.loss=$loss --set precision=fp32)
+    [ $loss = kto ] && sets+=(--set data.source=labelled.jsonl)
+    train 1 "${sets[@]}" --set preference.share_prompt=off >/dev/null
+    two=$(numbers)
+    expected=$(train 1 "${sets[@]}")
+    grep -q "of prompts not repeated" err || fail "$loss: nothing is shared: $(grep '^data' err)"
+    python3 -c "
+import sys
+a, b = ([float(x) for x in s.split()] for s in ('$two', '$(numbers)'))
+sys.exit(not (len(a) == len(b) == 9 and all(abs(x - y) < 1e-5 * max(1, abs(x)) for x, y in zip(a, b))))" || fail "$loss: shared $(numbers), repeated $two"
+done
+[ "$(train 1 "${sets[@]}" --set memory.recompute=full --set memory.offload.activations=host --set memory.offload.params=host)" = "$expected" ] ||
+    fail "shared prompts: recompute and offload change the result"
+sets=("${sharing[@]}" --set precision=bf16)
+expected=$(train 1 "${sets[@]}" --set train.accumulation=2)
+same "$expected" "${sets[@]}" --set parallel.zero=3 --set memory.recompute=selective --set preference.reference=disk
+
+# Rows that hold all examples are shorter, and so the memory of a step is smaller.
+planned=()
+for share in off on; do
+    run 0 plan --preset test-qwen3 --set train.task=preference --set data.source=pairs.jsonl --set train.micro_batch=2 --set run.device=cpu \
+        --set data.cache=none --set preference.share_prompt=$share --set memory.strategy=manual --set data.pack=false --json
+    planned+=("$(python3 -c "import json; print(json.loads(open('out').read().splitlines()[-1])['memory']['device']['planned'])")")
+done
+[ "${planned[1]}" -lt "${planned[0]}" ] || fail "planned bytes with shared prompts: ${planned[1]}, without: ${planned[0]}"
+refused "preference.share_prompt: found on with a built-in source" --set preference.share_prompt=on
+refused "preference.share_prompt: found on with a model whose layers attend to a window" "${sharing[@]}" --set model.preset=test-gemma2
 finish "preferences on 2 ranks: as on one"

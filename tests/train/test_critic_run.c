@@ -176,7 +176,7 @@ static void score_rows(const char *dir, int64_t T, int64_t n_rows, void (*see)(v
     must(dataset_open(&d, &data));
     for (int64_t i = 0; i < n_rows; i++) { /* each twice, as a batch of two */
         dataset_row_get(d, SPLIT_EVAL, (uint64_t)i,
-                        &(data_row){row.tokens, row.targets, row.doc_start, row.segments, NULL});
+                        &(data_row){row.tokens, row.targets, row.doc_start, row.segments, NULL, NULL});
         for (size_t k = 0; k < 2; k++) {
             exec_write(e, p.model.tokens, k * n_bytes, row.tokens, n_bytes);
             exec_write(e, p.model.targets, k * n_bytes, row.targets, n_bytes);

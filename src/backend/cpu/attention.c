@@ -111,6 +111,12 @@ static int64_t keys_before(const attention_job *j, int64_t place) {
 /* doc_start is checked by the loader; where it says what cannot be, the nearest that can is taken, so that a query sees itself.
  * A window is counted in places of the row, so in a ring it reaches over the ranks. */
 void attention_seen(const attention_job *j, int64_t b, int64_t query, int64_t *lo, int64_t *hi) {
+    if (j->spans) {
+        int64_t at = b * j->T + query;
+        *lo = MIN(MAX((int64_t)j->spans[at], 0), j->T);
+        *hi = MIN(MAX((int64_t)j->spans[j->B * j->T + at], *lo), j->T);
+        return;
+    }
     int64_t doc_start = j->doc_start[b * j->T + query], most = j->window ? j->window - 1 : INT64_MAX; /* before it */
     if (j->n_ranks == 1) {
         *lo = MAX(MIN(MAX(doc_start, 0), query), query - MIN(most, query));
@@ -236,6 +242,7 @@ static attention_job ring_job(const kernel_call *k) {
     j.kv = k->in[ATTENTION_RING_KV];
     j.kv_stride = 2 * (int64_t)j.G * j.D;
     j.doc_start = k->in[ATTENTION_RING_DOC_START];
+    if (a->spans) j.spans = j.doc_start;
     j.n_ranks = a->group_size;
     j.rank = a->index;
     j.key_rank = a->peer;

@@ -24,6 +24,7 @@ typedef struct attention_job {
     const int32_t *doc_start;    /* (N) */
     /* A ring: T queries of this rank and T keys of another, or its own, of rows that n_ranks share. 1: a row is whole. */
     int n_ranks, rank, key_rank;
+    const int32_t *spans; /* two steps on one rank: the first key that each query sees, behind all of them the ends; NULL: by doc_start */
     const float *before, *lse_before; /* forward: what other keys have given, y and lse of those; NULL: nothing yet */
     void *y;                          /* (N, H D): written forward, read backward */
     dtype y_type;

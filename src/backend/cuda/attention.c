@@ -103,6 +103,7 @@ static launch_attention ring_of(const backend_context *c, const kernel_call *k) 
     a.n_ranks = o->group_size;
     a.rank = o->index;
     a.key_rank = o->peer;
+    a.spans = o->spans;
     return a;
 }
 

@@ -35,6 +35,10 @@ __device__ inline int keys_before(const launch_attention &a, int place) {
 
 template <bool RING> __device__ inline key_span keys_seen(const launch_attention &a, const int32_t *doc_start, int i) {
     if (!RING) return {first_key(a, doc_start, i), i + 1};
+    if (a.spans) { /* doc_start is that of the query's row */
+        const int first = min(max(doc_start[i], 0), (int)a.T);
+        return {first, min(max(doc_start[a.B * a.T + i], first), (int)a.T)};
+    }
     const int run = (int)a.T / 2;
     const int place = i < run ? a.rank * run + i : (2 * a.n_ranks - 1 - a.rank) * run + i - run;
     const int64_t in_document = min(max((int64_t)i - doc_start[i], (int64_t)0), (int64_t)place);
