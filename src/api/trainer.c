@@ -196,6 +196,7 @@ static status open_job(ralo_trainer *t, const ralo_settings *s) {
     r->train.save_every = 0; /* the caller saves, and waits for it: nothing is staged for background writing */
     r->plan.state_copies = 0;
     r->export_dir = NULL;
+    r->version = RALO_VERSION;
     TRY(job_open(&t->job));
     TRY(job_check(&t->job));
     if (*c->run.dir) TRY(job_use_dir(&t->job, c->run.dir));

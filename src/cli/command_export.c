@@ -1,5 +1,6 @@
 /* command_export.c - ralo export: a run or a checkpoint as a Hugging Face directory, adapters as PEFT's or merged; or as one
  * GGUF file. */
+#include "cli/export_card.h"
 #include "cli/output.h"
 
 static void print_json(const char *dir, const export_report *r) {
@@ -25,7 +26,7 @@ status command_export(command_line *l) {
                         .tokenizer = l->generation.tokenizer};
     export_report r;
     char count[32], size[32];
-    TRY(export_checkpoint(l->arguments[0], &o, &r));
+    TRY(export_from_run(l->arguments[0], &o, &r));
     char step[40] = "";
     if (r.step) snprintf(step, sizeof step, " (step %lld)", (long long)r.step);
     fprintf(stderr, "exported  %s%s: %s%s parameters in %s, %s in %d file%s\nsaved     %s\n", r.from, step,

@@ -5,6 +5,7 @@
  * written whole after the run and its export: it holds the settings, and a stage that finished with other settings is refused rather
  * than taken for this one. The live page is served from here and changes from stage to stage, so its address stays. */
 #define _GNU_SOURCE 1
+#include "cli/export_card.h"
 #include "cli/output.h"
 #include "cli/stage_table.h"
 #include "live/live.h"
@@ -200,8 +201,8 @@ static status export_stage(const pipeline *p, const char *stage, bool adapters) 
     export_report r;
     const char *dir = stage_model_dir(&p->stages, stage, p->memory);
     if (access(dir, F_OK) == 0) return OK;
-    TRY(export_checkpoint(stage_run_dir(&p->stages, stage, p->memory),
-                          &(export_options){.dir = dir, .type = DTYPE_COUNT, .merge = adapters}, &r));
+    TRY(export_from_run(stage_run_dir(&p->stages, stage, p->memory),
+                        &(export_options){.dir = dir, .type = DTYPE_COUNT, .merge = adapters}, &r));
     fprintf(stderr, "exported  %s\n", dir);
     return OK;
 }

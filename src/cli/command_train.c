@@ -327,6 +327,7 @@ static status train(command_line *l, comm **mesh) {
     TRY(job_init(&j, c, l->hardware));
     train_request *r = &j.request;
     r->program = program_invocation_name;
+    r->version = RALO_VERSION;
     r->trace_path = l->trace;
     if (l->trace && ranks && comm_rank(ranks) > 0) { /* each rank its own file */
         snprintf(trace, sizeof trace, "%s.rank-%d", l->trace, comm_rank(ranks));

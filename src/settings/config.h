@@ -123,6 +123,9 @@ bool config_was_given(const config *c, const char *key);    /* set by file or co
 const char *config_alias(const config *c, const char *key); /* the other name it was given by; NULL: its own, or none */
 /* The config as YAML that reads back to the same struct; annotated: with every row's help as a comment. */
 void config_write_yaml(const config *c, FILE *out, bool annotated);
+/* Lines "train.lr: 0.001" of the settings that differ from the defaults, without those that say where a run is and is tracked. c: a
+ * config. */
+void config_write_changes(const void *c, strbuf *out);
 /* Settings, grouped, with range and default: the one of this key or alias, those of this group, with "" all. */
 void config_print_help(FILE *out, const char *topic);
 status config_unknown(const char *where, const char *key); /* the refusal of a key, with the nearest one */

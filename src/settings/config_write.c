@@ -145,3 +145,33 @@ void config_print_help(FILE *out, const char *topic) {
     }
     strbuf_fini(&facts);
 }
+
+/* A place of this machine, or an address that may hold a password. */
+static bool is_private(const char *key, const char *value) {
+    static const char *const keys[] = {"run.dir", "run.export", "run.resume", "run.name"};
+    for (size_t i = 0; i < ARRAY_LENGTH(keys); i++)
+        if (strcmp(key, keys[i]) == 0) return true;
+    return str_starts_with(key, "track.") || str_starts_with(key, "live.") || strstr(value, "://");
+}
+
+void config_write_changes(const void *c, strbuf *out) {
+    config usual;
+    strbuf ours, theirs;
+    config_init(&usual);
+    strbuf_init(&ours);
+    strbuf_init(&theirs);
+    for (size_t i = 0; config_key(i); i++) {
+        const char *key = config_key(i);
+        ours.length = theirs.length = 0;
+        strbuf_add(&ours, "");
+        strbuf_add(&theirs, "");
+        status rc = config_get(c, key, &ours, "");
+        if (rc == OK) rc = config_get(&usual, key, &theirs, "");
+        ASSERT(rc == OK);
+        if (strcmp(ours.text, theirs.text) != 0 && !is_private(key, ours.text))
+            strbuf_printf(out, "%s: %s\n", key, ours.text);
+    }
+    strbuf_fini(&ours);
+    strbuf_fini(&theirs);
+    config_fini(&usual);
+}

@@ -346,21 +346,42 @@ static status export_saved(trainer *t, const export_options *o, export_report *o
     return comm_broadcast(t->r->comm, out, sizeof *out, 0);
 }
 
-status trainer_export(trainer *t, const export_options *o, export_report *out) {
-    if (t->r->comm) return export_saved(t, o, out);
-    return export_running(t->e, t->p, t->description, &t->tokenizer, o, out);
-}
-
 status trainer_param_hash(trainer *t, uint64_t *out) {
     *out = params_hash(t->e, t->p, t->r->comm);
     return exec_check(t->e);
 }
 
-static status export_model(trainer *t) {
+/* result: NULL: the run has not ended, and its evaluations are not known. */
+static status export_with_card(trainer *t, export_options *o, const train_result *result, export_report *out) {
+    strbuf settings;
+    export_card card = {.version = t->r->version,
+                        .task = t->task->name,
+                        .data = t->r->data.source,
+                        .steps = t->state.step,
+                        .loss = t->state.last_loss,
+                        .eval_loss = result ? result->eval.loss : NAN};
+    TRY(trainer_param_hash(t, &card.param_hash));
+    strbuf_init(&settings);
+    if (t->r->write_settings) t->r->write_settings(t->r->settings, &settings);
+    card.settings = settings.text;
+    o->card = &card;
+    status rc =
+        t->r->comm ? export_saved(t, o, out) : export_running(t->e, t->p, t->description, &t->tokenizer, o, out);
+    o->card = NULL;
+    strbuf_fini(&settings);
+    return rc;
+}
+
+status trainer_export(trainer *t, const export_options *o, export_report *out) {
+    export_options own = *o;
+    return export_with_card(t, &own, NULL, out);
+}
+
+static status export_model(trainer *t, const train_result *result) {
     export_options o = {.dir = t->r->export_dir, .type = DTYPE_COUNT};
     export_report report;
     char size[32];
-    TRY(trainer_export(t, &o, &report));
+    TRY(export_with_card(t, &o, result, &report));
     train_say(t->o, "exported to %s: %s in %s", o.dir, str_format_bytes(size, report.n_bytes), dtype_name(report.type));
     return OK;
 }
@@ -449,7 +470,7 @@ static status finish(trainer *t, train_result *out) {
         if (!is_known) TRY(trainer_evaluate(t, &out->eval));
         if (t->task->examples) TRY(t->task->examples(t->self));
     }
-    return r->export_dir ? export_model(t) : OK;
+    return r->export_dir ? export_model(t, out) : OK;
 }
 
 status train_check(const train_request *r, const plan *p) {

@@ -6,6 +6,7 @@
  * dtype. A number that fp16 cannot hold is refused by name: it would be written as infinity. */
 #include "weights/adapter.h"
 #include "weights/export_job.h"
+#include "weights/params.h"
 #include "weights/pissa.h"
 
 #include <dirent.h>
@@ -279,13 +280,23 @@ status export_check_dir(const char *setting, const char *dir) {
     return rc;
 }
 
-static status fill(exporter *x, uint64_t shard_bytes) {
+/* Are all parameters of the checkpoint written? Then what was read has the run's hash. */
+static bool writes_all(const exporter *x) {
+    const model *m = x->from->m;
+    bool all = x->job->kind == EXPORT_MODEL && x->from->base.r;
+    for (size_t i = 0; i < m->n_params && all; i++) all = m->params[i].of_reference || is_written(x, &m->params[i]);
+    return all;
+}
+
+static status fill(exporter *x, const export_options *o) {
     const export_job *j = x->job;
     bool adapter = j->kind == EXPORT_ADAPTER;
+    x->from->hash_stored = writes_all(x);
     TRY(adapter ? write_adapter_config(x, j->description, &x->memory) : write_config(x, j->description, &x->memory));
     if (j->tokenizer) TRY(tokenizer_files_write(j->tokenizer, x->dir));
-    TRY(write_weights(x, adapter || j->heads == EXPORT_META ? UINT64_MAX : shard_bytes));
+    TRY(write_weights(x, adapter || j->heads == EXPORT_META ? UINT64_MAX : o->shard_bytes));
     if (j->check) TRY(j->check(j));
+    TRY(export_write_card(j, o, x->report, x->dir, x->from->hash_stored ? params_hash_finish(x->from->stored) : 0));
     TRY(dir_sync(x->dir));
     return OK;
 }
@@ -313,7 +324,7 @@ status export_write(export_job *job, const export_options *o, export_report *rep
     TRY_GOTO(rc, dir_make(parent), done);
     TRY_GOTO(rc, temporary_make(dir, true, &temporary, &lock), done);
     x->dir = temporary.text;
-    TRY_GOTO(rc, fill(x, o->shard_bytes), fail);
+    TRY_GOTO(rc, fill(x, o), fail);
     TRY_GOTO(rc, publish(x->dir, dir, parent), fail);
     goto done;
 fail:

@@ -2,8 +2,8 @@
 /* export.h - private to weights, part of its face: a directory that Hugging Face's transformers loads; of a run with
  * adapters one that PEFT loads, or, merged, the whole model.
  *
- * config.json, generation_config.json, model.safetensors (or shards and their index) and, if the run used a
- * tokenizer directory, its files, from the copy that the checkpoint keeps. Packed parameters are split, transposed
+ * config.json, generation_config.json, model.safetensors (or shards and their index), README.md (a model card) and, if the
+ * run used a tokenizer directory, its files, from the copy that the checkpoint keeps. Packed parameters are split, transposed
  * ones transposed back, tied ones stored once. fp32 masters are the source if there are any. The directory is
  * complete or does not exist. */
 #include "checkpoint/checkpoint.h"
@@ -24,6 +24,16 @@ typedef enum gguf_format {
     GGUF_Q4_K_FILE, /* what llama.cpp calls Q4_K_M */
 } gguf_format;
 
+/* What README.md of an exported directory says beside the model itself. NULL, NAN and 0: not known, and left out. */
+typedef struct export_card {
+    const char *version; /* of ralo */
+    const char *task, *data;
+    const char *settings; /* lines "train.lr: 0.001", those that differ from the defaults */
+    int64_t steps;
+    double loss, eval_loss;
+    uint64_t param_hash;
+} export_card;
+
 typedef struct export_options {
     const char *dir;       /* must not exist, or be empty; gguf: a file that does not exist, called *.gguf */
     gguf_format gguf;      /* NONE: a directory; adapters are merged, type and heads do not count */
@@ -32,6 +42,7 @@ typedef struct export_options {
     export_heads heads;    /* of a run with prediction heads */
     const char *adapter;   /* merge: PEFT's directory or a run, over the model given; NULL: that of the run given */
     uint64_t shard_bytes;  /* a file grows no larger, unless one tensor is; 0: 5 GB */
+    const export_card *card;
     const char *tokenizer; /* tokenizer directory that the user gave; "none": no tokenizer. NULL: the run's own files */
 } export_options;
 typedef struct export_report {

@@ -186,6 +186,7 @@ status param_reader_read(param_reader *s, size_t i, int64_t first, int64_t n, fl
     bool is_hashed =
         s->merge && s->hash_as != DTYPE_COUNT && !q->of_other_head && !q->beside_base; /* as params.c hashes a base */
     if (is_hashed) s->hash += params_hash_elements(q->name, first, out, n, s->hash_as);
+    if (s->hash_stored && s->base.r) s->stored += params_hash_elements(q->name, first, out, n, s->found.type);
     if (s->param_b) merge_rows(s, q, first / columns_of(q), n / columns_of(q), out);
     return OK;
 }

@@ -22,6 +22,8 @@ typedef struct param_reader {
     double scale;  /* merge */
     dtype hash_as; /* merge: the base is hashed as this while it is read; DTYPE_COUNT: not */
     uint64_t hash;
+    bool hash_stored; /* parameters of a checkpoint are hashed as they are stored, into ... */
+    uint64_t stored;  /* ... this, as params_hash does */
     void *raw;     /* one block in the source's dtype; the caller's */
     int64_t block; /* its elements: at least one row */
     struct pissa *pissa; /* adapters of m are those of an export of it (pissa.h); NULL: adapters are as they are */

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # cli_gguf.sh - GGUF files read by a reader of their own: header, keys, tokens, tensors equal to those of the Hugging Face directory,
-# quantised blocks by formula; what is refused. tools/check_gguf.py compares with llama.cpp itself. RALO names the program.
+# quantised blocks by formula; what is refused. Shards and the model card of directories. tools/check_gguf.py compares with llama.cpp itself. RALO names the program.
 . "$(dirname "$0")/../harness/check.sh"
 need python3
 
@@ -282,4 +282,23 @@ run 0 train "${common[@]}" --set model.path=shards --set train.lr=1e-30 --set ru
 run 0 export run whole --dtype bf16
 run 0 export from_shards whole2 --dtype bf16
 cmp whole/model.safetensors whole2/model.safetensors || fail "shards are another model"
+# The model card: what the run was, at the end of it and later; nothing that a user wrote is replaced.
+run 0 train "${common[@]}" --preset test-llama --set model.vocab=260 --set data.eval_fraction=0.2 --set train.eval_rows=2 --set precision=bf16 \
+    --set run.dir=card --set run.export=card-hf --set track.name=secret --json
+tail -n 1 out >result
+run 0 export card card-later
+mkdir mine && echo "my words" >mine/README.md
+check 2 "it holds files already (README.md)" -- export card mine
+[ "$(cat mine/README.md)" = "my words" ] || fail "a README was replaced"
+python3 - <<'P' || fail "the model card is not right: $(cat card-hf/README.md)"
+import json
+card, later, r = open('card-hf/README.md').read(), open('card-later/README.md').read(), json.loads(open('result').read())
+assert card.replace('card-hf', 'card-later') == later, later
+rows = dict(line.strip('| ').split(' | ') for line in card.splitlines() if line.startswith('| ') and line.count('|') == 3 and line != '| | |')
+assert rows['param_hash'] == r['param_hash'] and rows['steps'] == '1' and rows['task'] == 'sft' and rows['data'].endswith('text.txt')
+assert abs(float(rows['loss of the evaluation']) - r['eval']['loss']) < 1e-5 and float(rows['loss of the last step']) > 1
+assert '    train.lr: 0.01\n' in card and 'train.clip' not in card and 'run.dir' not in card and 'secret' not in card
+assert 'from_pretrained("card-hf")' in card and rows['ralo']
+P
+grep -q "PeftModel.from_pretrained" adapter/README.md || fail "an adapter's card does not say how it is loaded"
 finish "GGUF files are what the model is"

@@ -3,6 +3,7 @@
 #include "format/format.h"
 #include "files.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -586,6 +587,60 @@ static void safetensors_views_survive_a_rewrite(void **state) {
     unlink(path);
 }
 
+/* ---- GGUF ---------------------------------------------------------------------------------------------------- */
+
+/* From subnormal numbers to the largest that are allowed: no scale overflows, nothing is divided by zero, and zeros stay zeros. cli_gguf
+ * reads blocks by their formulas. */
+static void gguf_blocks_take_any_magnitude(void **state) {
+    static const gguf_type types[] = {GGUF_TYPE_Q8_0, GGUF_TYPE_Q5_0, GGUF_TYPE_Q4_K, GGUF_TYPE_Q6_K};
+    static const float most[] = {0,      1e-45f, 1e-40f, 1e-38f, 1e-33f, 1e-30f,
+                                 1e-20f, 1e-8f,  1e-5f,  1,      1e3f,   0.99f * GGUF_MOST};
+    enum { N = 256, SHAPES = 6 };
+    for (size_t t = 0; t < ARRAY_LENGTH(types); t++)
+        for (size_t m = 0; m < ARRAY_LENGTH(most); m++)
+            for (int shape = 0; shape < SHAPES; shape++) {
+                float x[N];
+                uint8_t out[N * 2];
+                uint16_t d;
+                size_t bytes = gguf_row_bytes(types[t], N);
+                memset(out, 0xa5, sizeof out);
+                for (int i = 0; i < N; i++) {
+                    float r = (float)rng_uniform(7, (uint64_t)i);
+                    const float shapes[SHAPES] = {2 * r - 1, r, -r, 1, -1, i == 7};
+                    x[i] = most[m] * shapes[shape];
+                }
+                gguf_quantize(types[t], x, N, out);
+                assert_int_equal(out[bytes], 0xa5);
+                memcpy(&d, out + (types[t] == GGUF_TYPE_Q6_K ? 208 : 0), sizeof d);
+                assert_true((d & 0x7c00) != 0x7c00); /* finite */
+                if (most[m] == 0) assert_int_equal(d & 0x7fff, 0);
+                if (most[m] >= 1e-3f) assert_true((d & 0x7fff) != 0);
+            }
+}
+
+static void gguf_file_can_be_read_when_it_is_whole(void **state) {
+    const char *path = path_of("w.gguf");
+    const float w[] = {1, 2, 3};
+    char head[4];
+    gguf_header h;
+    gguf_writer f;
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
+    gguf_header_init(&h);
+    gguf_add_text(&h, "general.architecture", "llama");
+    assert_int_equal(gguf_add_tensor(&h, "w", GGUF_TYPE_F32, 0, 3), 0);
+    assert_int_equal(gguf_writer_open(&f, fd, path, &h), OK);
+    assert_int_equal(gguf_writer_put(&f, 0, 0, w, sizeof w), OK);
+    assert_int_equal(pread(fd, head, sizeof head, 0), sizeof head);
+    assert_memory_equal(head, "\0\0\0\0", sizeof head);
+    assert_int_equal(gguf_writer_finish(&f), OK);
+    assert_int_equal(pread(fd, head, sizeof head, 0), sizeof head);
+    assert_memory_equal(head, "GGUF", sizeof head);
+    assert_int_equal(lseek(fd, 0, SEEK_END), gguf_file_bytes(&h));
+    gguf_header_fini(&h);
+    close(fd);
+    unlink(path);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(json_refuses_bad_files_with_their_place),
@@ -604,6 +659,8 @@ int main(void) {
         cmocka_unit_test(safetensors_written_is_read_back),
         cmocka_unit_test(safetensors_writer_leaves_nothing_half_done),
         cmocka_unit_test(safetensors_views_survive_a_rewrite),
+        cmocka_unit_test(gguf_blocks_take_any_magnitude),
+        cmocka_unit_test(gguf_file_can_be_read_when_it_is_whole),
     };
     return cmocka_run_group_tests(tests, test_dir_open, test_dir_close);
 }
