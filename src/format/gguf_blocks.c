@@ -15,10 +15,12 @@
 #include <math.h>
 #include <string.h>
 
-enum { SMALL = 32, LARGE = 256, PARTS_K = 8, PARTS_6 = 16, PART_6 = LARGE / PARTS_6, LANES = 8, TRIES = 21 };
+enum { SMALL = 32, LARGE = 256, PARTS_K = 8, PARTS_6 = 16, PART_6 = LARGE / PARTS_6, LANES = 4, TRIES = 21 };
 
-#define LEAST 1e-30f /* smaller numbers are 0: no scale of fp16 is as small */
-#define MOST_4 15.0f /* the largest code of 4 bits */
+#define LEAST 1e-30f        /* smaller numbers are 0: no scale of fp16 is as small */
+#define NEAREST 12582912.0f /* 1.5 * 2^23: added and taken away, it leaves the nearest whole number */
+#define MOST_6 31.0f        /* of 6 bits, less 32 */
+#define MOST_4 15.0f        /* the largest code of 4 bits */
 
 static float round_to_half(float x) { return f16_to_f32(f32_to_f16(x)); }
 static void store_half(uint8_t *out, float x) {
@@ -65,22 +67,36 @@ typedef struct fit { /* of a part: x is about scale q - least */
     double error;
 } fit;
 
-/* Sums over the part for one rounding; lanes, because a sum in order could not be vectorised. */
+/* Numbers side by side, in the vector registers that there are: a sum in order could not be vectorised. */
+typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
+typedef int32_t lanes_int __attribute__((vector_size(LANES * sizeof(int32_t))));
+static lanes load(const float *x) {
+    lanes v;
+    memcpy(&v, x, sizeof v);
+    return v;
+}
+static double sum(lanes v) {
+    double s = 0;
+    for (int k = 0; k < LANES; k++) s += (double)v[k];
+    return s;
+}
+
+/* Sums over the part for one rounding. */
 typedef struct fit_sums {
     double q, qq, xq;
 } fit_sums;
 static fit_sums sum_codes(const float *x, const float *weight, float inverse, float low) {
-    float q[LANES] = {0}, qq[LANES] = {0}, xq[LANES] = {0};
-    for (int i = 0; i < SMALL; i += LANES)
-        for (int k = 0; k < LANES; k++) {
-            float code = fminf((float)(int)((x[i + k] - low) * inverse + 0.5f), MOST_4), w = weight[i + k] * code;
-            q[k] += w;
-            qq[k] += w * code;
-            xq[k] += w * x[i + k];
-        }
-    fit_sums s = {0};
-    for (int k = 0; k < LANES; k++) s.q += (double)q[k], s.qq += (double)qq[k], s.xq += (double)xq[k];
-    return s;
+    lanes q = {0}, qq = {0}, xq = {0};
+    for (int i = 0; i < SMALL; i += LANES) {
+        lanes v = load(x + i);
+        lanes_int c = __builtin_convertvector((v - low) * inverse + 0.5f, lanes_int), fits = c < (int)MOST_4;
+        lanes code = __builtin_convertvector((c & fits) | ((int)MOST_4 & ~fits), lanes);
+        lanes w = load(weight + i) * code;
+        q += w;
+        qq += w * code;
+        xq += w * v;
+    }
+    return (fit_sums){sum(q), sum(qq), sum(xq)};
 }
 
 /* The best line through the codes. The format has no minimum above 0. */
@@ -166,20 +182,25 @@ static void block_q4_k(const float *x, uint8_t *out) {
 
 /* The scale of 16 numbers, with the sign that gives the largest of them the code -32. */
 static float fit_part_6(const float *x) {
+    const lanes most_6 = {MOST_6, MOST_6, MOST_6, MOST_6};
     float largest = 0, best = 0;
     double most = 0;
     for (int i = 0; i < PART_6; i++)
         if (fabsf(x[i]) > fabsf(largest)) largest = x[i];
     for (int k = 0; k < TRIES && fabsf(largest) >= LEAST; k++) {
-        float inverse = -(31 + 0.1f * (float)k) / largest;
-        double xq = 0, qq = 0;
-        for (int i = 0; i < PART_6; i++) {
-            double q = clamp((int)lrintf(fminf(fmaxf(x[i] * inverse, -33), 33)), -32, 31),
-                   w = (double)x[i] * (double)x[i];
-            xq += w * (double)x[i] * q;
-            qq += w * q * q;
+        float inverse = -(31 + 0.05f * (float)k) / largest; /* the largest: -31 to -32 */
+        lanes xq = {0}, qq = {0};
+        for (int i = 0; i < PART_6; i += LANES) {
+            lanes v = load(x + i), q = (v * inverse + NEAREST) - NEAREST;
+            lanes_int fits = q < MOST_6;
+            q = (lanes)(((lanes_int)q & fits) | ((lanes_int)most_6 & ~fits));
+            lanes w = v * v * q;
+            xq += w * v;
+            qq += w * q;
         }
-        if (qq > 0 && xq * xq > most * qq) most = xq * xq / qq, best = (float)(xq / qq);
+        double sum_xq = sum(xq), sum_qq = sum(qq);
+        if (sum_qq > 0 && sum_xq * sum_xq > most * sum_qq)
+            most = sum_xq * sum_xq / sum_qq, best = (float)(sum_xq / sum_qq);
     }
     return best;
 }
