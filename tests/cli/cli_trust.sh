@@ -118,7 +118,7 @@ check 0 -- eval --model away/run --data text
 check 0 -- export away/run moved
 for place in kept-hf moved; do
     (cd $place && find . -type f | LC_ALL=C sort) >files
-    printf './%s\n' additional_chat_templates/tool.jinja config.json generation_config.json model.safetensors tokenizer.json \
+    printf './%s\n' README.md additional_chat_templates/tool.jinja config.json generation_config.json model.safetensors tokenizer.json \
         tokenizer_config.json | cmp -s - files || fail "$place holds $(tr '\n' ' ' <files)"
     for file in tokenizer.json tokenizer_config.json additional_chat_templates/tool.jinja; do
         cmp -s $place/$file away/original/$file || fail "$place/$file is not the tokenizer's"
