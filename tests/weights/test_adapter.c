@@ -178,7 +178,7 @@ static void written_adapters_are_peft_s(void **state) {
         assert_true(report.is_adapter);
         assert_int_equal(report.type, DTYPE_F32); /* the masters' */
         assert_int_equal(report.n_parameters, lora_param_count(&m.config, &m.plan.request.lora));
-        assert_int_equal(files_in(out), 2);
+        assert_int_equal(files_in(out), 3); /* weights, config, README.md */
         json_t *own, *theirs = adapter_json(fixtures[i]);
         snprintf(path, sizeof path, "%s/adapter_config.json", out);
         must(json_read_file(path, 1 << 20, &own));
