@@ -264,7 +264,8 @@ static void on_failure(void *context, status code, const char *cause) {
     char before[48];
     snprintf(before, sizeof before, "rank %d ends: ", this_rank);
     if (atomic_load(&mesh_open)) notes_add_end(atomic_load(&mesh_open));
-    if (!atomic_flag_test_and_set(&cause_printed)) print_error(code, before, cause);
+    if (atomic_flag_test_and_set(&cause_printed)) return;
+    if (code != ERR_INPUT) print_error(code, before, cause); /* what is refused is told once, by the rank that refuses it */
 }
 
 static void on_overdue(void *context) {
