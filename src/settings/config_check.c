@@ -26,6 +26,10 @@ static void warn_if_given(const config *c, const char *key, bool has_effect, con
     if (!has_effect && config_was_given(c, key) && differs_from_default(c, key))
         log_warn("%s has no effect: %s", key, why);
 }
+static void warn_of_given(const config *c, const char *const *keys, size_t n, bool has_effect, const char *why) {
+    for (size_t i = 0; i < n; i++) warn_if_given(c, keys[i], has_effect, why);
+}
+#define WARN_IF_ANY_GIVEN(c, keys, ...) warn_of_given(c, keys, ARRAY_LENGTH(keys), __VA_ARGS__)
 
 /* Can any tensor of the step live in one of these tiers? Settings left at auto may choose any. */
 static bool may_offload(const config *c, tier from, tier to) {
@@ -84,8 +88,7 @@ static void warn_no_effect_reward(const config *c) {
     static const char *const keys[] = {"reward.list",    "reward.answer",  "reward.tolerance", "reward.pattern",
                                        "reward.length",  "reward.program", "reward.url",       "reward.workers",
                                        "reward.timeout", "reward.retries", "reward.on_error"};
-    for (size_t i = 0; i < ARRAY_LENGTH(keys); i++)
-        warn_if_given(c, keys[i], c->task == TASK_RLOO, "train.task is not rloo");
+    WARN_IF_ANY_GIVEN(c, keys, c->task == TASK_RLOO, "train.task is not rloo");
 }
 
 /* What a place for numbers asks for, where it was not chosen. */
@@ -100,73 +103,79 @@ static void warn_no_effect_track(const config *c) {
     warn_if_given(c, "track.name", mlflow || trackio, "track.to names neither mlflow nor trackio");
 }
 
-static void config_warn_no_effect(const config *c) {
+static void warn_no_effect_schedule(const config *c) {
     bool fp16 = c->choice.precision == PRECISION_FP16, dynamic = fp16 && c->train.loss_scale == 0;
-    bool builtin = str_starts_with(c->data.source, "builtin:");
+    static const char *const of_scale[] = {"train.fp16.initial_scale_power", "train.fp16.loss_scale_window",
+                                           "train.fp16.hysteresis", "train.fp16.consecutive_hysteresis",
+                                           "train.fp16.min_loss_scale"};
     warn_if_given(c, "train.fp16.loss_scale", fp16, "precision is not fp16");
-    warn_if_given(c, "train.fp16.initial_scale_power", dynamic, "there is no dynamic loss scale");
-    warn_if_given(c, "train.fp16.loss_scale_window", dynamic, "there is no dynamic loss scale");
-    warn_if_given(c, "train.fp16.hysteresis", dynamic, "there is no dynamic loss scale");
-    warn_if_given(c, "train.fp16.consecutive_hysteresis", dynamic, "there is no dynamic loss scale");
-    warn_if_given(c, "train.fp16.min_loss_scale", dynamic, "there is no dynamic loss scale");
+    WARN_IF_ANY_GIVEN(c, of_scale, dynamic, "there is no dynamic loss scale");
     warn_if_given(c, "train.decay_share", c->train.schedule == SCHEDULE_WSD, "train.schedule is not wsd");
     warn_if_given(c, "train.nonfinite", !fp16, "precision fp16 always skips such steps");
-    bool has_problems = data_source_has_problems(c->data.source);
-    bool asks = has_problems && c->task != TASK_PREFERENCE && c->task != TASK_RLOO && c->task != TASK_CRITIC;
-    bool keeps_back = data_evaluates(&c->data);
-    warn_if_given(c, "train.problems", asks || c->train.problems == 0,
-                  has_problems ? "train.task preference and rloo ask no problems" : "data.source has no problems");
-    warn_if_given(c, "train.eval_rows", keeps_back || c->train.eval_rows == 0, "data.eval_fraction is 0");
-    warn_if_given(c, "train.eval_every", (c->train.eval_rows > 0 && keeps_back) || (c->train.problems > 0 && asks),
-                  "nothing is evaluated");
-    const char *const of_samples[] = {"train.samples", "train.sample_tokens", "train.sample_prompts"};
-    for (size_t i = 0; i < ARRAY_LENGTH(of_samples); i++)
-        warn_if_given(c, of_samples[i], c->train.sample_every > 0, "train.sample_every is none");
-    warn_no_effect_memory(c);
-    bool lora = c->model.lora_rank > 0;
-    warn_no_effect_preference(c);
-    warn_no_effect_reward(c);
-    warn_no_effect_track(c);
-    warn_no_effect_policy(c);
-    for (size_t i = 0; config_key(i); i++)
-        if (str_starts_with(config_key(i), "critic."))
-            warn_if_given(c, config_key(i), c->task == TASK_CRITIC, "train.task is not critic");
-    static const char *const of_lambda[] = {"critic.error", "critic.gamma", "critic.lam"};
-    for (size_t i = 0; i < ARRAY_LENGTH(of_lambda) && c->task == TASK_CRITIC; i++)
-        warn_if_given(c, of_lambda[i], c->train.critic.loss + 1 == CRITIC_LAMBDA, "critic.loss is not lambda");
-    warn_if_given(c, "critic.dropout", c->task != TASK_CRITIC || c->train.critic.head + 1 == VALUE_HEAD_MLP,
-                  "critic.head is not mlp");
-    static const char *const of_pairs[] = {"data.task_column", "data.difficulty_column", "data.pairs_per_problem",
-                                           "data.max_pairs"};
-    for (size_t i = 0; i < ARRAY_LENGTH(of_pairs); i++)
-        warn_if_given(c, of_pairs[i], c->task == TASK_CRITIC, "train.task is not critic");
-    bool weighs = c->task == TASK_MTP || c->task == TASK_SFT;
-    warn_if_given(c, "train.weighting", weighs || c->train.weighting == WEIGHTING_BASELINE,
-                  "train.task is neither mtp nor sft");
-    const char *const of_value[] = {"verifiable.critic", "verifiable.lambda", "verifiable.beta", "verifiable.terminal"};
-    for (size_t i = 0; i < ARRAY_LENGTH(of_value); i++)
-        warn_if_given(c, of_value[i],
-                      c->train.weighting == WEIGHTING_VERIFIABLE || c->train.weighting == WEIGHTING_SHUFFLED,
-                      "train.weighting is neither verifiable nor shuffled");
-    const char *const of_rho1[] = {"rho1.k_percent", "rho1.mode", "rho1.first_head_all", "rho1.reference",
-                                   "rho1.reference_on"};
-    for (size_t i = 0; i < ARRAY_LENGTH(of_rho1); i++)
-        warn_if_given(c, of_rho1[i], c->train.weighting == WEIGHTING_RHO1, "train.weighting is not rho1");
-    warn_if_given(c, "model.lora.alpha", lora, "model.lora.rank is none");
-    warn_if_given(c, "model.lora.targets", lora, "model.lora.rank is none");
-    warn_if_given(c, "model.lora.dropout", lora || *c->model.adapter, "model.lora.rank is none");
-    warn_if_given(c, "model.lora.rslora", lora, "model.lora.rank is none");
-    warn_if_given(c, "model.lora.init", lora || *c->model.adapter, "model.lora.rank is none");
-    warn_if_given(c, "parallel.attention", c->parallel.size[AXIS_SEQUENCE] != 1, "parallel.sequence is 1");
-    warn_if_given(c, "run.keep", c->run.save_last || c->train.save_every > 0, "no checkpoint is written");
-    warn_if_given(c, "run.gpu", c->run.device != DEVICE_CPU, "run.device is cpu");
-    if (places_by_itself(c)) warn_if_given(c, "memory.place", c->run.device != DEVICE_CPU, "run.device is cpu");
-    warn_if_given(c, "run.tf32", c->run.device != DEVICE_CPU, "run.device is cpu");
     bool warms = c->train.warmup != 0 || c->train.warmup_ratio > 0 || c->train.style == STYLE_DEEPSPEED;
     warn_if_given(c, "train.warmup_kind", warms, "train.warmup is 0");
     warn_if_given(c, "train.warmup_min_lr", warms, "train.warmup is 0");
     warn_if_given(c, "train.schedule_steps", c->train.schedule != SCHEDULE_CONSTANT, "train.schedule is constant");
     warn_if_given(c, "train.min_lr_ratio", c->train.schedule != SCHEDULE_CONSTANT, "train.schedule is constant");
+}
+
+static void warn_no_effect_evaluation(const config *c) {
+    bool has_problems = data_source_has_problems(c->data.source), keeps_back = data_evaluates(&c->data);
+    bool asks = has_problems && c->task != TASK_PREFERENCE && c->task != TASK_RLOO && c->task != TASK_CRITIC;
+    warn_if_given(c, "train.problems", asks || c->train.problems == 0,
+                  has_problems ? "train.task preference and rloo ask no problems" : "data.source has no problems");
+    warn_if_given(c, "train.eval_rows", keeps_back || c->train.eval_rows == 0, "data.eval_fraction is 0");
+    warn_if_given(c, "train.eval_every", (c->train.eval_rows > 0 && keeps_back) || (c->train.problems > 0 && asks),
+                  "nothing is evaluated");
+    static const char *const of_samples[] = {"train.samples", "train.sample_tokens", "train.sample_prompts"};
+    WARN_IF_ANY_GIVEN(c, of_samples, c->train.sample_every > 0, "train.sample_every is none");
+}
+
+static void warn_no_effect_critic(const config *c) {
+    bool critic = c->task == TASK_CRITIC;
+    for (size_t i = 0; config_key(i); i++)
+        if (str_starts_with(config_key(i), "critic."))
+            warn_if_given(c, config_key(i), critic, "train.task is not critic");
+    static const char *const of_lambda[] = {"critic.error", "critic.gamma", "critic.lam"};
+    WARN_IF_ANY_GIVEN(c, of_lambda, !critic || c->train.critic.loss + 1 == CRITIC_LAMBDA, "critic.loss is not lambda");
+    warn_if_given(c, "critic.dropout", !critic || c->train.critic.head + 1 == VALUE_HEAD_MLP, "critic.head is not mlp");
+    static const char *const of_pairs[] = {"data.task_column", "data.difficulty_column", "data.pairs_per_problem",
+                                           "data.max_pairs"};
+    WARN_IF_ANY_GIVEN(c, of_pairs, critic, "train.task is not critic");
+}
+
+static void warn_no_effect_weighting(const config *c) {
+    weighting_kind w = c->train.weighting;
+    bool weighs = c->task == TASK_MTP || c->task == TASK_SFT;
+    warn_if_given(c, "train.weighting", weighs || w == WEIGHTING_BASELINE, "train.task is neither mtp nor sft");
+    static const char *const of_value[] = {"verifiable.critic", "verifiable.lambda", "verifiable.beta",
+                                           "verifiable.terminal"};
+    WARN_IF_ANY_GIVEN(c, of_value, w == WEIGHTING_VERIFIABLE || w == WEIGHTING_SHUFFLED,
+                      "train.weighting is neither verifiable nor shuffled");
+    static const char *const of_rho1[] = {"rho1.k_percent", "rho1.mode", "rho1.first_head_all", "rho1.reference",
+                                          "rho1.reference_on"};
+    WARN_IF_ANY_GIVEN(c, of_rho1, w == WEIGHTING_RHO1, "train.weighting is not rho1");
+}
+
+static void warn_no_effect_lora(const config *c) {
+    bool lora = c->model.lora_rank > 0, adapted = lora || *c->model.adapter;
+    static const char *const of_new[] = {"model.lora.alpha", "model.lora.targets", "model.lora.rslora"};
+    static const char *const of_any[] = {"model.lora.dropout", "model.lora.init"};
+    WARN_IF_ANY_GIVEN(c, of_new, lora, "model.lora.rank is none");
+    WARN_IF_ANY_GIVEN(c, of_any, adapted, "model.lora.rank is none");
+}
+
+static void warn_no_effect_run(const config *c) {
+    bool may_gpu = c->run.device != DEVICE_CPU;
+    warn_if_given(c, "parallel.attention", c->parallel.size[AXIS_SEQUENCE] != 1, "parallel.sequence is 1");
+    warn_if_given(c, "run.keep", c->run.save_last || c->train.save_every > 0, "no checkpoint is written");
+    warn_if_given(c, "run.gpu", may_gpu, "run.device is cpu");
+    if (places_by_itself(c)) warn_if_given(c, "memory.place", may_gpu, "run.device is cpu");
+    warn_if_given(c, "run.tf32", may_gpu, "run.device is cpu");
+}
+
+static void warn_no_effect_data(const config *c) {
+    bool builtin = str_starts_with(c->data.source, "builtin:");
     warn_if_given(c, "data.difficulty", data_source_has_difficulty(c->data.source),
                   "data.source is not builtin:arithmetic, builtin:preferences or builtin:solutions");
     static const char *const of_files[] = {"data.format",
@@ -187,17 +196,30 @@ static void config_warn_no_effect(const config *c) {
                                            "data.max_line",
                                            "data.token_type",
                                            "data.cache"};
-    for (size_t i = 0; i < ARRAY_LENGTH(of_files); i++)
-        warn_if_given(c, of_files[i], !builtin, "a built-in data.source reads no files");
+    WARN_IF_ANY_GIVEN(c, of_files, !builtin, "a built-in data.source reads no files");
     static const char *const of_records[] = {"data.prompt_column", "data.response_column", "data.train_on",
                                              "data.chosen_column", "data.rejected_column", "data.label_column",
                                              "data.chat",          "data.chat_kwargs",     "data.train_on_newline",
                                              "data.max_line"};
     bool has_records = builtin || data_source_has_records(&c->data);
-    for (size_t i = 0; i < ARRAY_LENGTH(of_records); i++)
-        warn_if_given(c, of_records[i], has_records, "data.source is text, without records");
+    WARN_IF_ANY_GIVEN(c, of_records, has_records, "data.source is text, without records");
     warn_if_given(c, "data.eval_fraction", !builtin, "a built-in data.source makes its own held-out rows");
     warn_if_given(c, "data.eval_fraction", builtin || !data_has_eval_source(&c->data), "data.eval_source is given");
+}
+
+static void config_warn_no_effect(const config *c) {
+    warn_no_effect_schedule(c);
+    warn_no_effect_evaluation(c);
+    warn_no_effect_memory(c);
+    warn_no_effect_preference(c);
+    warn_no_effect_reward(c);
+    warn_no_effect_track(c);
+    warn_no_effect_policy(c);
+    warn_no_effect_critic(c);
+    warn_no_effect_weighting(c);
+    warn_no_effect_lora(c);
+    warn_no_effect_run(c);
+    warn_no_effect_data(c);
 }
 
 void config_warn_no_effect_on_cpu(const config *c) {
