@@ -102,13 +102,15 @@ static status encode(const generator *g, const char *function, const char *const
 /* The texts and tokens go over; the list that held them goes. */
 static ralo_completion *take(completion *list, size_t n) {
     ralo_completion *out = mem_alloc(MAX(n, (size_t)1) * sizeof *out);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         out[i] = (ralo_completion){.text = list[i].text,
                                    .n_bytes = list[i].text_bytes,
                                    .tokens = list[i].tokens,
                                    .n_tokens = list[i].n_tokens,
                                    .log_probability = list[i].log_probability,
                                    .stop = (ralo_stop)list[i].stop};
+        free(list[i].log_probabilities);
+    }
     free(list);
     return out;
 }

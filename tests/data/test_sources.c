@@ -309,7 +309,7 @@ static void refuse_ids(const char *name, const void *bytes, size_t n, token_type
 static void ids_that_are_none_are_refused(void **state) {
     uint16_t small[64] = {0}, large[4] = {1, 2, 300, 4};
     uint32_t four[64];
-    char bytes[600];
+    char bytes[600] = {0};
     for (int i = 0; i < 64; i++) four[i] = 97;
     refuse_ids("x.bin", large, 8, 0,
                "x.bin: token 2: found the id 300, expected one below 260|data.tokenizer (byte)|uint16");
