@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -89,4 +90,9 @@ status temporary_make(const char *path, bool directory, strbuf *name, int *fd) {
         if (*fd >= 0 && is_ours(*fd, name->text)) return OK;
         if (*fd >= 0) close(*fd);
     }
+}
+
+const char *temporary_directory(void) {
+    const char *dir = getenv("TMPDIR");
+    return dir && *dir ? dir : "/tmp";
 }

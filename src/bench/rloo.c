@@ -241,8 +241,8 @@ enum { FOLDER_BYTES = 1024 };
 
 /* A folder for prompts and traces; both are gone at the end. In TMPDIR, unless its name holds what data.source reads as a list. */
 static status make_folder(char path[FOLDER_BYTES]) {
-    const char *parent = getenv("TMPDIR");
-    bool usable = parent && *parent && strlen(parent) < FOLDER_BYTES / 2 && !strpbrk(parent, ",:\\");
+    const char *parent = temporary_directory();
+    bool usable = strlen(parent) < FOLDER_BYTES / 2 && !strpbrk(parent, ",:\\");
     snprintf(path, FOLDER_BYTES, "%s/ralo-bench-XXXXXX", usable ? parent : P_tmpdir);
     return mkdtemp(path) ? OK : ERR(ERR_IO, "make a directory like %s: %s", path, strerror(errno));
 }

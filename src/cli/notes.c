@@ -16,10 +16,9 @@
 #define NOTES_VARIABLE "RALO_RANKS_NOTES"
 
 status notes_open(char *path, size_t n) {
-    const char *dir = getenv("TMPDIR");
-    snprintf(path, n, "%s/ralo-ranks-XXXXXX", dir && *dir ? dir : "/tmp");
+    snprintf(path, n, "%s/ralo-ranks-XXXXXX", temporary_directory());
     int fd = mkostemp(path, O_CLOEXEC);
-    if (fd < 0) return ERR(ERR_IO, "--restarts: make a file in %s: %s", dir && *dir ? dir : "/tmp", strerror(errno));
+    if (fd < 0) return ERR(ERR_IO, "--restarts: make a file in %s: %s", temporary_directory(), strerror(errno));
     close(fd);
     setenv(NOTES_VARIABLE, path, 1);
     return OK;

@@ -37,18 +37,13 @@ struct records {
 
 /* ---- records that are kept beside the file ----------------------------------------------------------------------- */
 
-static const char *spool_directory(void) {
-    const char *dir = getenv("TMPDIR");
-    return dir && *dir ? dir : "/tmp";
-}
-
 static status spool_open(records *r) {
     strbuf name;
     strbuf_init(&name);
-    strbuf_printf(&name, "%s/ralo-records-XXXXXX", spool_directory());
+    strbuf_printf(&name, "%s/ralo-records-XXXXXX", temporary_directory());
     r->fd = mkstemp(name.text);
     status rc = r->fd < 0 ? ERR(ERR_IO, "%s: no file for its records in %s: %s; set TMPDIR to another directory",
-                                r->path, spool_directory(), strerror(errno))
+                                r->path, temporary_directory(), strerror(errno))
                           : OK;
     if (rc == OK) {
         unlink(name.text);
@@ -65,7 +60,7 @@ static status spool_flush(records *r) {
         if (n < 0 && errno == EINTR) continue;
         if (n < 0)
             return ERR(ERR_IO, "%s: write its records to %s: %s; set TMPDIR to a directory with more room", r->path,
-                       spool_directory(), strerror(errno));
+                       temporary_directory(), strerror(errno));
         at += (size_t)n;
         r->n_spooled += (uint64_t)n;
     }

@@ -197,38 +197,51 @@ static value_id exchange_heads(builder *b, const char *name, value_id x, int64_t
     return x;
 }
 
+static value_id write_kv_part(builder *b, value_id qkv) {
+    value_id kv = builder_value(b, "attn.kv", b->o->compute, SHAPE(n_tokens(b), 2 * b->kv_heads * b->c->head_dim));
+    op *o = builder_emit(b, OP_KV_PART);
+    op_in(o, KV_PART_QKV, qkv);
+    op_out(o, KV_PART_KV, kv);
+    return kv;
+}
+
+/* One of n steps of attention, each to other keys; *y and *lse are what the steps before gave, then what this one gives. Its attributes
+ * and doc_start are the caller's. */
+static op *write_ring_step(builder *b, value_id qkv, value_id kv, int step, int n, value_id *y, value_id *lse) {
+    char name[NAME_BYTES];
+    bool last = step == n - 1;
+    value_id y_before = *y, lse_before = *lse;
+    snprintf(name, sizeof name, last ? "attn.y" : "attn.y.%d", step);
+    *y = builder_value(b, name, last ? b->o->compute : DTYPE_F32, SHAPE(n_tokens(b), b->heads * b->c->head_dim));
+    snprintf(name, sizeof name, last ? "attn.lse" : "attn.lse.%d", step);
+    *lse = builder_value(b, name, DTYPE_F32, SHAPE(b->batch, b->heads, b->seq_len));
+    op *o = emit_attention(b, OP_ATTENTION_RING);
+    o->attr.group_size = n;
+    op_in(o, ATTENTION_RING_QKV, qkv), op_in(o, ATTENTION_RING_KV, kv);
+    op_in(o, ATTENTION_RING_BEFORE, y_before), op_in(o, ATTENTION_RING_LSE_BEFORE, lse_before);
+    op_out(o, ATTENTION_RING_Y, *y), op_out(o, ATTENTION_RING_LSE, *lse);
+    return o;
+}
+
 /* Attention to the keys and values of every rank, one after the other, this rank's own first. The next ones are in flight
  * meanwhile. */
 static value_id write_ring(builder *b, value_id qkv) {
     int S = b->n_sequence, index = b->o->mesh.index[AXIS_SEQUENCE];
-    int64_t N = n_tokens(b), D = b->c->head_dim;
-    value_id kv = builder_value(b, "attn.kv", b->o->compute, SHAPE(N, 2 * b->kv_heads * D));
-    value_id y = NO_VALUE, lse = NO_VALUE;
-    op *o = builder_emit(b, OP_KV_PART);
-    op_in(o, KV_PART_QKV, qkv);
-    op_out(o, KV_PART_KV, kv);
+    value_id kv = write_kv_part(b, qkv), y = NO_VALUE, lse = NO_VALUE;
     for (int step = 0; step < S; step++) {
         char name[NAME_BYTES];
-        bool last = step == S - 1;
-        value_id next = NO_VALUE, y_before = y, lse_before = lse;
-        if (!last) {
+        value_id next = NO_VALUE;
+        if (step < S - 1) {
             snprintf(name, sizeof name, "attn.kv.%d", step + 1);
             next = builder_value(b, name, b->o->compute, program_get(b->p, kv)->shape);
-            o = builder_emit(b, OP_SHIFT);
+            op *o = builder_emit(b, OP_SHIFT);
             o->attr.axis = AXIS_SEQUENCE, o->attr.group_size = S;
             op_in(o, SHIFT_X, kv);
             op_out(o, SHIFT_Y, next);
         }
-        snprintf(name, sizeof name, last ? "attn.y" : "attn.y.%d", step);
-        y = builder_value(b, name, last ? b->o->compute : DTYPE_F32, SHAPE(N, b->heads * D));
-        snprintf(name, sizeof name, last ? "attn.lse" : "attn.lse.%d", step);
-        lse = builder_value(b, name, DTYPE_F32, SHAPE(b->batch, b->heads, b->seq_len));
-        o = emit_attention(b, OP_ATTENTION_RING);
-        o->attr.group_size = S, o->attr.index = index, o->attr.peer = (index - step + S) % S;
-        op_in(o, ATTENTION_RING_QKV, qkv), op_in(o, ATTENTION_RING_KV, kv),
-            op_in(o, ATTENTION_RING_DOC_START, b->doc_start);
-        op_in(o, ATTENTION_RING_BEFORE, y_before), op_in(o, ATTENTION_RING_LSE_BEFORE, lse_before);
-        op_out(o, ATTENTION_RING_Y, y), op_out(o, ATTENTION_RING_LSE, lse);
+        op *o = write_ring_step(b, qkv, kv, step, S, &y, &lse);
+        o->attr.index = index, o->attr.peer = (index - step + S) % S;
+        op_in(o, ATTENTION_RING_DOC_START, b->doc_start);
         kv = next;
     }
     return y;
@@ -237,23 +250,12 @@ static value_id write_ring(builder *b, value_id qkv) {
 /* Attention to the keys of a token's own document, then to those of a prompt that it shares with the document before: two steps of a
  * ring that sends nothing. */
 static value_id write_spans(builder *b, value_id qkv) {
-    int64_t N = n_tokens(b), D = b->c->head_dim;
-    value_id kv = builder_value(b, "attn.kv", b->o->compute, SHAPE(N, 2 * b->kv_heads * D));
-    value_id y = NO_VALUE, lse = NO_VALUE;
-    op *o = builder_emit(b, OP_KV_PART);
-    op_in(o, KV_PART_QKV, qkv);
-    op_out(o, KV_PART_KV, kv);
-    for (int step = 0; step < 2; step++) {
-        value_id y_before = y, lse_before = lse;
-        y = builder_value(b, step ? "attn.y" : "attn.y.0", step ? b->o->compute : DTYPE_F32, SHAPE(N, b->heads * D));
-        lse = builder_value(b, step ? "attn.lse" : "attn.lse.0", DTYPE_F32, SHAPE(b->batch, b->heads, b->seq_len));
-        o = emit_attention(b, OP_ATTENTION_RING);
-        o->attr.spans = true;
-        o->attr.group_size = 2, o->attr.peer = step;
-        op_in(o, ATTENTION_RING_QKV, qkv), op_in(o, ATTENTION_RING_KV, kv);
+    enum { STEPS = 2 };
+    value_id kv = write_kv_part(b, qkv), y = NO_VALUE, lse = NO_VALUE;
+    for (int step = 0; step < STEPS; step++) {
+        op *o = write_ring_step(b, qkv, kv, step, STEPS, &y, &lse);
+        o->attr.spans = true, o->attr.peer = step;
         op_in(o, ATTENTION_RING_DOC_START, b->m->spans[step]);
-        op_in(o, ATTENTION_RING_BEFORE, y_before), op_in(o, ATTENTION_RING_LSE_BEFORE, lse_before);
-        op_out(o, ATTENTION_RING_Y, y), op_out(o, ATTENTION_RING_LSE, lse);
     }
     return y;
 }
