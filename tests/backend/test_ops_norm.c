@@ -323,25 +323,33 @@ static void test_bias_grad_is_the_sum_of_rows(void **state) {
 
 static const int heads[][4] = {{3, 2, 1, 6}, {50, 4, 2, 64}, {9, 1, 1, 33}, {300, 3, 3, 8}}; /* N, H, G, D */
 
-/* Heads of one tensor as rows of one norm: fills `rows` with the given heads. */
-static void gather_heads(double *rows, const double *qkv, int64_t N, int64_t Q, int64_t D, int64_t first,
-                         int64_t count) {
-    for (int64_t n = 0; n < N; n++) memcpy(rows + n * count * D, qkv + n * Q + first * D, (size_t)(count * D) * 8);
+/* Heads of one tensor as rows of one norm: fills `rows` with `width` columns of every row from `first` on. */
+static void gather_heads(double *rows, const double *qkv, int64_t N, int64_t Q, int64_t first, int64_t width) {
+    for (int64_t n = 0; n < N; n++) memcpy(rows + n * width, qkv + n * Q + first, (size_t)width * 8);
 }
 
-static void test_qk_norm_and_its_backward_norm_every_head(void **state) {
+/* Every head is a row of a norm, or, wide, all heads of q and all of k. */
+static void check_qk_norm(bool wide) {
     for (size_t ti = 0; ti < ARRAY_LENGTH(check_types); ti++)
         for (size_t s = 0; s < ARRAY_LENGTH(heads); s++) {
             dtype type = check_types[ti];
-            int64_t N = heads[s][0], H = heads[s][1], G = heads[s][2], D = heads[s][3], Q = (H + 2 * G) * D;
-            op_attr attr = {
-                .batch = 1, .seq_len = N, .n_heads = (int)H, .n_kv_heads = (int)G, .head_dim = (int)D, .eps = EPS};
+            int64_t N = heads[s][0], H = heads[s][1], G = heads[s][2], head_dim = heads[s][3],
+                    Q = (H + 2 * G) * head_dim;
+            int64_t n_q = wide ? 1 : H, n_norms = wide ? 2 : H + G;
+            int64_t q_width = wide ? H * head_dim : head_dim, k_width = wide ? G * head_dim : head_dim;
+            op_attr attr = {.batch = 1,
+                            .seq_len = N,
+                            .n_heads = (int)H,
+                            .n_kv_heads = (int)G,
+                            .head_dim = (int)head_dim,
+                            .eps = EPS,
+                            .wide = wide};
             op_case *t = op_case_open(OP_QK_NORM, &attr);
             op_case_random(t, QK_NORM_QKV, type, SHAPE(N, Q), 2, 41);
-            op_case_random(t, QK_NORM_GQ, type, SHAPE(D), 1, 42);
-            op_case_random(t, QK_NORM_GK, type, SHAPE(D), 1, 43);
+            op_case_random(t, QK_NORM_GQ, type, SHAPE(q_width), 1, 42);
+            op_case_random(t, QK_NORM_GK, type, SHAPE(k_width), 1, 43);
             op_case_output(t, QK_NORM_Y, type, SHAPE(N, Q));
-            op_case_output(t, QK_NORM_RSTD, DTYPE_F32, SHAPE(N, H + G));
+            op_case_output(t, QK_NORM_RSTD, DTYPE_F32, SHAPE(N, n_norms));
             op_case_run(t, 2);
             const double *qkv = op_case_input_values(t, QK_NORM_QKV), *y = op_case_values(t, QK_NORM_Y),
                          *rstd = op_case_values(t, QK_NORM_RSTD);
@@ -349,31 +357,32 @@ static void test_qk_norm_and_its_backward_norm_every_head(void **state) {
             for (int alias = 0; alias < 2; alias++) {
                 op_case *b = op_case_open(OP_QK_NORM_BWD, &attr);
                 op_case_random(b, QK_NORM_BWD_QKV, type, SHAPE(N, Q), 2, 41);
-                op_case_random(b, QK_NORM_BWD_GQ, type, SHAPE(D), 1, 42);
-                op_case_random(b, QK_NORM_BWD_GK, type, SHAPE(D), 1, 43);
-                op_case_floats(b, QK_NORM_BWD_RSTD, DTYPE_F32, SHAPE(N, H + G), rstd);
+                op_case_random(b, QK_NORM_BWD_GQ, type, SHAPE(q_width), 1, 42);
+                op_case_random(b, QK_NORM_BWD_GK, type, SHAPE(k_width), 1, 43);
+                op_case_floats(b, QK_NORM_BWD_RSTD, DTYPE_F32, SHAPE(N, n_norms), rstd);
                 op_case_random(b, QK_NORM_BWD_DY, type, SHAPE(N, Q), 1, 44);
                 if (alias) op_case_alias(b, QK_NORM_BWD_DQKV, QK_NORM_BWD_DY);
                 else op_case_output(b, QK_NORM_BWD_DQKV, type, SHAPE(N, Q));
-                op_case_output(b, QK_NORM_BWD_DGQ, alias ? DTYPE_BF16 : DTYPE_F32, SHAPE(D));
-                op_case_output(b, QK_NORM_BWD_DGK, DTYPE_F32, SHAPE(D));
+                op_case_output(b, QK_NORM_BWD_DGQ, alias ? DTYPE_BF16 : DTYPE_F32, SHAPE(q_width));
+                op_case_output(b, QK_NORM_BWD_DGK, DTYPE_F32, SHAPE(k_width));
                 op_case_run(b, 2);
                 const double *dy = op_case_input_values(b, QK_NORM_BWD_DY), *dqkv = op_case_values(b, QK_NORM_BWD_DQKV);
 
                 for (int k = 0; k < 2; k++) { /* queries, then keys */
-                    int64_t first = k ? H : 0, count = k ? G : H, rows = N * count;
+                    int64_t D = k ? k_width : q_width, first = k ? H * head_dim : 0, count = (k ? G : H) * head_dim / D,
+                            rows = N * count;
                     reference r = reference_open(rows, D, false);
                     double *x = mem_alloc((size_t)(rows * D) * 8), *g = mem_alloc((size_t)(rows * D) * 8);
-                    gather_heads(x, qkv, N, Q, D, first, count);
-                    gather_heads(g, dy, N, Q, D, first, count);
+                    gather_heads(x, qkv, N, Q, first, count * D);
+                    gather_heads(g, dy, N, Q, first, count * D);
                     const double *gamma = op_case_input_values(t, k ? QK_NORM_GK : QK_NORM_GQ);
                     reference_forward(&r, x, gamma, NULL);
                     reference_backward(&r, x, gamma, g, NULL);
                     double *terms = mem_alloc((size_t)D * 8);
                     for (int64_t row = 0; row < rows; row++) {
-                        int64_t n = row / count, h = first + row % count;
-                        check_element(rstd[n * (H + G) + h], r.rstd[row], r.rstd[row] * stats_error(D), DTYPE_F32,
-                                      "rstd", (size_t)row);
+                        int64_t n = row / count, h = row % count;
+                        check_element(rstd[n * n_norms + (k ? n_q : 0) + h], r.rstd[row], r.rstd[row] * stats_error(D),
+                                      DTYPE_F32, "rstd", (size_t)row);
                         double largest = 0;
                         for (int64_t d = 0; d < D; d++) {
                             double xh = fabs(x[row * D + d]) * r.rstd[row];
@@ -381,7 +390,7 @@ static void test_qk_norm_and_its_backward_norm_every_head(void **state) {
                             terms[d] += fabs(g[row * D + d]) * xh;
                         }
                         for (int64_t d = 0; d < D; d++) {
-                            int64_t i = n * Q + h * D + d;
+                            int64_t i = n * Q + first + h * D + d;
                             double xh = fabs(x[row * D + d]) * r.rstd[row];
                             check_element(y[i], r.y[row * D + d], fabs(r.y[row * D + d]) * stats_error(D), type, "y",
                                           (size_t)i);
@@ -399,7 +408,7 @@ static void test_qk_norm_and_its_backward_norm_every_head(void **state) {
                     free(terms);
                 }
                 for (int64_t n = 0; n < N; n++) /* v passes through, both ways */
-                    for (int64_t c = (H + G) * D; c < Q; c++) {
+                    for (int64_t c = (H + G) * head_dim; c < Q; c++) {
                         assert_true(y[n * Q + c] == qkv[n * Q + c]);
                         assert_true(dqkv[n * Q + c] == dy[n * Q + c]);
                     }
@@ -408,6 +417,9 @@ static void test_qk_norm_and_its_backward_norm_every_head(void **state) {
             op_case_close(t);
         }
 }
+
+static void test_qk_norm_and_its_backward_norm_every_head(void **state) { check_qk_norm(false); }
+static void test_wide_qk_norm_and_its_backward_norm_all_heads_at_once(void **state) { check_qk_norm(true); }
 
 /* ---- q and k heads, normed and turned ------------------------------------------------------------------------ */
 
@@ -507,8 +519,8 @@ static void check_turned(const turned_case *s, op_case *t, op_case *b, bool key,
            *want_size = mem_alloc(n_bytes);
     double *d = mem_alloc(n_bytes), *d_size = mem_alloc(n_bytes), *terms = mem_alloc((size_t)D * 8);
     reference r = reference_open(rows, D, false);
-    gather_heads(x, qkv, N, Q, D, first, count);
-    gather_heads(g, dy, N, Q, D, first, count);
+    gather_heads(x, qkv, N, Q, first * D, count * D);
+    gather_heads(g, dy, N, Q, first * D, count * D);
     reference_forward(&r, x, gamma, NULL);
     turn_rows(want, want_size, r.y, table, s->doc_start, N, s->T, count, D, 1);
     turn_rows(d, d_size, g, table, s->doc_start, N, s->T, count, D, -1);
@@ -649,6 +661,7 @@ int main(void) {
         cmocka_unit_test(test_norm_backward_works_in_the_bytes_of_dy_and_of_dres),
         cmocka_unit_test(test_bias_grad_is_the_sum_of_rows),
         cmocka_unit_test(test_qk_norm_and_its_backward_norm_every_head),
+        cmocka_unit_test(test_wide_qk_norm_and_its_backward_norm_all_heads_at_once),
         cmocka_unit_test(test_turning_back_before_the_norm_is_the_slope_of_norm_and_turn),
         cmocka_unit_test(test_qk_norm_rope_and_its_backward_norm_and_turn_every_head),
     };
