@@ -133,12 +133,6 @@ static void add_inputs_left_out(plan *p) {
 /* The model and the passes over it. */
 static status build_program(plan *p) {
     const plan_request *r = &p->request;
-    const model_traits *t = model_family_traits(r->model.family);
-    if (t->wide_qk_norm && r->target.discrete)
-        return ERR(ERR_INPUT,
-                   "model %s: found model_type %s on %s, which has no kernel yet for a norm over all heads of q and k; "
-                   "set run.device=cpu",
-                   r->model.name, t->name, r->target.name);
     model_build_options o = {.batch = r->choice.micro_batch,
                              .seq_len = r->seq_len,
                              .compute = precision_compute(r->choice.precision),

@@ -74,6 +74,14 @@ void cuda_kernel_ATTENTION(backend_context *c, const kernel_call *k) {
     launch_attention_wgmma(&a, &m, c->stream);
 }
 
+static void place_scratch(launch_attention *a, void *work) {
+    attention_scratch s = attention_scratch_of(a->B, a->T, a->H, a->D, a->type != LAUNCH_F32, a->softcap != 0);
+    a->delta = work;
+    if (!s.sums_dq) return;
+    a->turns = (int32_t *)((char *)work + s.turns);
+    a->dq_sums = (float *)((char *)work + s.dq_sums);
+}
+
 /* dqkv = (written in full) */
 void cuda_kernel_ATTENTION_BWD(backend_context *c, const kernel_call *k) {
     launch_attention a = attention_of(c, k);
@@ -82,7 +90,7 @@ void cuda_kernel_ATTENTION_BWD(backend_context *c, const kernel_call *k) {
     a.dy = k->in[ATTENTION_BWD_DY];
     a.dq = k->out[ATTENTION_BWD_DQKV];
     a.dkv = (char *)a.dq + (size_t)(a.H * a.D) * dtype_bytes(call_out(k, ATTENTION_BWD_DQKV)->type);
-    a.delta = k->work;
+    place_scratch(&a, k->work);
     launch_attention_delta(&a, c->stream);
     attention_kernels kernels = kernels_for(c, &a);
     if (kernels == KERNELS_PLAIN) launch_attention_plain_backward(&a, c->stream);
@@ -131,7 +139,7 @@ void cuda_kernel_ATTENTION_RING_BWD(backend_context *c, const kernel_call *k) {
     a.dq = k->out[ATTENTION_RING_BWD_DQ];
     a.dkv = k->out[ATTENTION_RING_BWD_DKV];
     a.adds = a.key_rank != a.rank;
-    a.delta = k->work;
+    place_scratch(&a, k->work);
     launch_attention_delta(&a, c->stream);
     attention_kernels kernels = kernels_for(c, &a);
     if (kernels == KERNELS_PLAIN) launch_ring_plain_backward(&a, c->stream);

@@ -470,6 +470,10 @@ __global__ void __launch_bounds__(THREADS, 1) attention_delta(const __grid_const
     }
     for (int n = DELTA_LANES / 2; n > 0; n /= 2) sum += __shfl_xor_sync(0xffffffff, sum, n);
     if (t < a.T && lane == 0) a.delta[(b * a.H + head) * a.T + t] = sum;
+    if (a.turns && t < a.T && t % ATTENTION_DQ_ROWS == 0 && lane == 0) {
+        const int64_t tiles = (a.T + ATTENTION_DQ_ROWS - 1) / ATTENTION_DQ_ROWS;
+        a.turns[(b * a.H + head) * tiles + t / ATTENTION_DQ_ROWS] = 0;
+    }
 }
 
 /* ---- launchers -------------------------------------------------------------------------------------------------- */

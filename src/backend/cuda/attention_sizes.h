@@ -1,6 +1,7 @@
 #pragma once
 /* attention_sizes.h - limits of the attention kernels and the scratch of generation. No CUDA in here: a plan asks too. */
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum {
@@ -8,10 +9,31 @@ enum {
     ATTENTION_NO_WINDOW = 1 << 30,
     ATTENTION_BOX_ROWS = 64, /* of a tile, as the TMA unit fetches it */
     ATTENTION_BOX_COLUMNS = 64,
+    ATTENTION_DQ_ROWS = 64,     /* of a tile of queries whose dq is summed in memory */
     PAGED_SPLIT = 64,           /* positions that are summed before they join the rest: one tile of keys */
     PAGED_SPLIT_ROWS = 128,     /* up to so many tokens in a step the splits of one token run side by side, */
     PAGED_SPLITS_MOST = 1 << 13 /* and where every token has a slot of its own, up to so many splits */
 };
+
+/* Scratch of the backward: delta of every token and head; where tiles of keys add up dq (wgmma kernels), whose turn it is for each tile of queries, and
+ * the sums. By shape alone: a plan does not know the GPU's capability. */
+typedef struct attention_scratch {
+    size_t turns, dq_sums, bytes; /* where they begin; behind delta */
+    bool sums_dq;
+} attention_scratch;
+static inline attention_scratch attention_scratch_of(int64_t batch, int64_t seq_len, int64_t n_heads, int64_t head_dim,
+                                                     bool narrow, bool softcap) {
+    enum { ALIGNMENT = 256 };
+    int64_t n_tiles = batch * n_heads * ((seq_len + ATTENTION_DQ_ROWS - 1) / ATTENTION_DQ_ROWS);
+    attention_scratch s = {.turns = (size_t)(batch * seq_len * n_heads) * sizeof(float)};
+    s.sums_dq = narrow && !softcap && (head_dim == 64 || head_dim == 128);
+    s.bytes = s.turns;
+    if (!s.sums_dq) return s;
+    s.dq_sums = s.turns + (size_t)n_tiles * sizeof(int32_t);
+    s.dq_sums = (s.dq_sums + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    s.bytes = s.dq_sums + (size_t)(n_tiles * ATTENTION_DQ_ROWS * head_dim) * sizeof(float);
+    return s;
+}
 
 /* Splits that run side by side and meet in scratch; 1: one block walks them all. By shape alone, and in the bits there is
  * no difference: splits are the same positions and join in the same order either way. */

@@ -39,16 +39,24 @@ __device__ inline uint64_t operand(uint32_t address, uint32_t between_halves) {
     return (uint64_t)(address >> 4 & 0x3fff) | (uint64_t)(between_halves >> 4 & 0x3fff) << 16 |
            (uint64_t)(8 * ROW_BYTES >> 4) << 32 | SWIZZLE_128 << 62;
 }
+/* The operand `bytes` behind another: one addition, where making it anew takes three. No address reaches the bits above its own. */
+__device__ inline uint64_t behind(uint64_t operand, uint32_t bytes) {
+    return operand >> 32 << 32 | (uint32_t)((uint32_t)operand + (bytes >> 4));
+}
+/* The warp group of this thread. Every lane says the same, which the compiler does not see in threadIdx: with it what is computed from
+ * a group's number lies in registers of the warp, and operands need none of the threads'. */
+__device__ inline int warp_group() { return __shfl_sync(0xffffffff, (int)threadIdx.x / GROUP, 0); }
 
 /* acc (64, N) = A B^T: A the rows of a tile from a_row on, B the first N rows of another. Queued, not finished. */
 template <typename E, int D, int N>
 __device__ inline void queue_product_of_rows(float (&acc)[N / 8][4], uint32_t a_tile, int a_rows, int a_row,
                                              uint32_t b_tile) {
+    const uint64_t a = operand(a_tile + a_row * ROW_BYTES, 0), b = operand(b_tile, 0);
 #pragma unroll
     for (int step = 0; step < D / 16; step++) {
         const uint32_t half = step / 4, column = step % 4 * 32;
-        wgmma<E, N>::shared(acc, operand(a_tile + (half * a_rows + a_row) * ROW_BYTES + column, 0),
-                            operand(b_tile + half * N * ROW_BYTES + column, 0), step > 0);
+        wgmma<E, N>::shared(acc, behind(a, half * a_rows * ROW_BYTES + column),
+                            behind(b, half * N * ROW_BYTES + column), step > 0);
     }
 }
 
@@ -56,9 +64,10 @@ __device__ inline void queue_product_of_rows(float (&acc)[N / 8][4], uint32_t a_
 template <typename E, int D, int N>
 __device__ inline void queue_product_with_rows(float (&sum)[D / 8][4], const uint32_t (&w)[N / 16][4],
                                                uint32_t b_tile) {
+    const uint64_t b = operand(b_tile, N * ROW_BYTES);
 #pragma unroll
     for (int step = 0; step < N / 16; step++)
-        wgmma<E, D>::registers(sum, w[step], operand(b_tile + step * 16 * ROW_BYTES, N * ROW_BYTES), 1);
+        wgmma<E, D>::registers(sum, w[step], behind(b, step * 16 * ROW_BYTES), 1);
 }
 
 /* The tasks of a block that stays, longest first: rounds go forth and back over the blocks, which evens out their loads. */

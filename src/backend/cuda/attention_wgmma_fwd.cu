@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 #if WGMMA_HERE
     extern __shared__ __align__(1024) unsigned char shared[];
     const shared_layout<D> in(shared);
-    const int n_tiles = ((int)a.T + QUERIES - 1) / QUERIES, group = (int)threadIdx.x / GROUP;
+    const int n_tiles = ((int)a.T + QUERIES - 1) / QUERIES, group = warp_group();
     if (threadIdx.x == 0) {
         constexpr int CONSUMER_WARPS = CONSUMERS * GROUP / WARP;
         barrier_init(in.barrier(Q_FULL), 1);

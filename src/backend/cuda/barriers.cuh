@@ -47,6 +47,11 @@ BARRIER_WAIT(barrier_wait, "")
 BARRIER_WAIT(barrier_wait_cluster, ".acquire.cluster")
 #undef BARRIER_WAIT
 
+/* So many threads of the block, whole warps, come here; barriers 1 to 15 are for this. */
+__device__ inline void threads_meet(int barrier, int n_threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(n_threads) : "memory");
+}
+
 /* A ring of STAGES buffers between the producer and the consumers: which one is next, and in which round. */
 template <int STAGES> struct ring_place {
     uint32_t stage = 0, parity = 0;
@@ -65,12 +70,48 @@ __device__ inline void copy_bulk(uint32_t to, const void *from, uint32_t n_bytes
                  : "memory");
 }
 
+/* The way back, n_bytes of shared memory into memory, or added there as floats. In groups of a thread, as copy_bulk_commit says. */
+__device__ inline void store_bulk(void *to, uint32_t from, uint32_t n_bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
+                 "r"(from), "r"(n_bytes)
+                 : "memory");
+}
+__device__ inline void add_bulk(float *to, uint32_t from, uint32_t n_bytes) {
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
+                     __cvta_generic_to_global(to)),
+                 "r"(from), "r"(n_bytes)
+                 : "memory");
+}
+
 /* Copies out of shared memory go in groups of a thread. What threads stored there is seen by them after fence_bulk. */
 __device__ inline void fence_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ inline void copy_bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 /* Until at most PENDING of this thread's groups are still to be read from shared memory. */
 template <int PENDING> __device__ inline void copy_bulk_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+
+/* Until all of them are in memory. */
+__device__ inline void copy_bulk_wait_all() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+/* ---- turns of blocks --------------------------------------------------------------------------------------------- */
+
+/* One thread at a time: what bulk copies of this thread have written is there for whoever sees the turn. */
+__device__ inline void turn_pass(int32_t *turn, int32_t next) {
+    asm volatile("fence.proxy.async;\n"
+                 "st.release.gpu.global.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(turn)),
+                 "r"(next)
+                 : "memory");
+}
+__device__ inline void turn_await(const int32_t *turn, int32_t wanted) {
+    int32_t seen;
+    do
+        asm volatile("ld.acquire.gpu.global.b32 %0, [%1];"
+                     : "=r"(seen)
+                     : "l"(__cvta_generic_to_global(turn))
+                     : "memory");
+    while (seen != wanted);
+    asm volatile("fence.proxy.async;" ::: "memory");
 }
 
 /* ---- clusters --------------------------------------------------------------------------------------------------- */

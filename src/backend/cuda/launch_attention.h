@@ -30,6 +30,8 @@ typedef struct launch_attention {
     void *dq, *dkv;              /* = (written in full), with the strides of q and kv */
     int n_multiprocessors;       /* blocks of kernels that stay; changes no bit */
     float *delta;                /* (B, H, T): scratch of the backward, the sum of dy * y over a head's columns */
+    int32_t *turns; /* scratch of the backward by wgmma: for each tile of queries of a head how many tiles of keys have added to its dq; zeros, by delta */
+    float *dq_sums; /* the same: tiles of ATTENTION_DQ_ROWS rows of a head, as the kernels hold them */
     /* One step of a ring: the keys are those of another rank, or of this one. T are the tokens of a rank. dq (B T, H D) and dkv
      * (B T, 2G D) are fp32 sums. */
     int n_ranks, rank, key_rank;      /* n_ranks 0: no ring */

@@ -18,7 +18,8 @@ typedef struct launch_norm_args {
     float *amax;         /* the largest |y|, or NULL */
     const int32_t *rows; /* op.rows, in device memory, or NULL */
     int64_t n_rows, C;
-    float eps, offset; /* offset: added to every gain of RMSNorm */
+    int64_t stride, rstd_step; /* elements from row to row of a, b, s and y; of rstd */
+    float eps, offset;         /* offset: added to every gain of RMSNorm */
 } launch_norm_args;
 void launch_norm(cudaStream_t s, launch_type t, const launch_norm_args *a);
 
@@ -48,7 +49,8 @@ typedef struct launch_norm_bwd_args {
     int64_t line;
     float *amax; /* the largest |dx|, or NULL */
     int64_t n_rows, C;
-    float offset; /* added to every gain */
+    int64_t stride, rstd_step; /* elements from row to row of x, dy, dres and dx; of rstd */
+    float offset;              /* added to every gain */
 } launch_norm_bwd_args;
 void launch_norm_bwd(cudaStream_t s, launch_type t, const launch_norm_bwd_args *a);
 

@@ -12,6 +12,7 @@ static void norm_run(backend_context *c, const kernel_call *k, launch_norm_args 
     const value *x = call_in(k, RMSNORM_X);
     a.C = shape_count(&gamma->shape);
     a.n_rows = shape_count(&x->shape) / a.C;
+    a.stride = a.C, a.rstd_step = 1;
     a.rows = k->rows;
     a.eps = k->op->attr.eps;
     a.offset = k->op->attr.gain_offset;
@@ -98,6 +99,7 @@ static void backward_run(backend_context *c, const kernel_call *k, launch_norm_b
     const value *x = call_in(k, RMSNORM_BWD_X), *gamma = call_in(k, RMSNORM_BWD_GAMMA);
     a.C = shape_count(&gamma->shape);
     a.n_rows = shape_count(&x->shape) / a.C;
+    a.stride = a.C, a.rstd_step = 1;
     a.offset = k->op->attr.gain_offset;
     line_pair lines = lines_place(k, k->out[dgamma], dbeta == NO_OUTPUT ? NULL : k->out[dbeta], a.C);
     a.gamma_lines = lines.first, a.beta_lines = lines.second, a.line = lines.line;
@@ -159,17 +161,89 @@ static launch_heads_args heads_make(const kernel_call *k) {
                            .D = a->head_dim,
                            .eps = a->eps,
                            .offset = a->gain_offset};
-    ASSERT(!a->wide); /* refused where the plan is made */
     h.n_rows = shape_count(&qkv->shape) / ((int64_t)(h.n_q + h.n_k + h.n_v) * h.D);
     ASSERT(call_in(k, QK_NORM_GQ)->type == qkv->type && call_in(k, QK_NORM_GK)->type == qkv->type &&
            call_out(k, QK_NORM_Y)->type == qkv->type);
-    ASSERT((size_t)h.D * dtype_bytes(qkv->type) <= NORM_HEAD_BYTES_MAX);
+    ASSERT(a->wide || (size_t)h.D * dtype_bytes(qkv->type) <= NORM_HEAD_BYTES_MAX);
     return h;
+}
+
+/* Wide: all q heads of a row are one norm, all k heads another, as rows of their own inside the packed ones. */
+typedef struct wide_norm {
+    int64_t first, C; /* columns */
+} wide_norm;
+enum { WIDE_Q, WIDE_K, WIDE_COUNT };
+static wide_norm wide_at(const launch_heads_args *h, int which) {
+    int64_t q = (int64_t)h->n_q * h->D, k = (int64_t)h->n_k * h->D;
+    return which == WIDE_Q ? (wide_norm){0, q} : (wide_norm){q, k};
+}
+
+/* v of every row, where the result is not in its place already. */
+static void wide_copy_v(backend_context *c, const launch_heads_args *h, const void *from, size_t element) {
+    size_t pitch = (size_t)((h->n_q + h->n_k + h->n_v) * h->D) * element,
+           v = (size_t)((h->n_q + h->n_k) * h->D) * element;
+    if (from != h->y)
+        cudaMemcpy2DAsync((char *)h->y + v, pitch, (const char *)from + v, pitch, (size_t)(h->n_v * h->D) * element,
+                          (size_t)h->n_rows, cudaMemcpyDeviceToDevice, c->stream);
+}
+
+static void wide_run(backend_context *c, const launch_heads_args *h, dtype type) {
+    size_t element = dtype_bytes(type);
+    for (int i = 0; i < WIDE_COUNT; i++) {
+        wide_norm w = wide_at(h, i);
+        ASSERT((size_t)w.C * element <= NORM_ROW_BYTES_MAX);
+        launch_norm_args a = {.a = (const char *)h->qkv + (size_t)w.first * element,
+                              .gamma = i == WIDE_Q ? h->gq : h->gk,
+                              .y = (char *)h->y + (size_t)w.first * element,
+                              .rstd = h->rstd + i,
+                              .rows = h->rows,
+                              .n_rows = h->n_rows,
+                              .C = w.C,
+                              .stride = (int64_t)(h->n_q + h->n_k + h->n_v) * h->D,
+                              .rstd_step = WIDE_COUNT,
+                              .eps = h->eps,
+                              .offset = h->offset};
+        launch_norm(c->stream, launch_type_of(type), &a);
+    }
+    wide_copy_v(c, h, h->qkv, element);
+}
+
+static void wide_bwd_run(backend_context *c, const kernel_call *k, const launch_heads_args *h, dtype type) {
+    const int outputs[WIDE_COUNT] = {QK_NORM_BWD_DGQ, QK_NORM_BWD_DGK};
+    size_t element = dtype_bytes(type);
+    int64_t line = 0, first[WIDE_COUNT];
+    for (int i = 0; i < WIDE_COUNT; i++) {
+        first[i] = line;
+        if (k->out[outputs[i]]) line += wide_at(h, i).C;
+    }
+    for (int i = 0; i < WIDE_COUNT; i++) {
+        wide_norm w = wide_at(h, i);
+        size_t at = (size_t)w.first * element;
+        launch_norm_bwd_args a = {.x = (const char *)h->qkv + at,
+                                  .gamma = i == WIDE_Q ? h->gq : h->gk,
+                                  .dy = (const char *)h->dy + at,
+                                  .rstd = h->rstd + i,
+                                  .dx = (char *)h->y + at,
+                                  .gamma_lines = k->out[outputs[i]] ? (float *)k->work + first[i] : NULL,
+                                  .line = line,
+                                  .n_rows = h->n_rows,
+                                  .C = w.C,
+                                  .stride = (int64_t)(h->n_q + h->n_k + h->n_v) * h->D,
+                                  .rstd_step = WIDE_COUNT,
+                                  .offset = h->offset};
+        launch_norm_bwd(c->stream, launch_type_of(type), &a);
+        add_lines(c, k, outputs[i], a.gamma_lines, sum_block_count(a.n_rows), line);
+    }
+    wide_copy_v(c, h, h->dy, element);
 }
 
 void cuda_kernel_QK_NORM(backend_context *c, const kernel_call *k) {
     launch_heads_args h = heads_make(k);
     h.rstd = k->out[QK_NORM_RSTD];
+    if (k->op->attr.wide) {
+        wide_run(c, &h, call_in(k, QK_NORM_QKV)->type);
+        return;
+    }
     launch_qk_norm(c->stream, launch_type_of(call_in(k, QK_NORM_QKV)->type), &h);
 }
 
@@ -190,6 +264,10 @@ void cuda_kernel_QK_NORM_BWD(backend_context *c, const kernel_call *k) {
     launch_heads_args h = heads_make(k);
     h.rstd = k->in[QK_NORM_BWD_RSTD];
     h.dy = k->in[QK_NORM_BWD_DY];
+    if (k->op->attr.wide) {
+        wide_bwd_run(c, k, &h, call_in(k, QK_NORM_BWD_QKV)->type);
+        return;
+    }
     heads_lines(k, &h);
     launch_qk_norm_bwd(c->stream, launch_type_of(call_in(k, QK_NORM_BWD_QKV)->type), &h);
     heads_sums(c, k, &h);

@@ -21,7 +21,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(launch_norm_ar
     enum { N = pack<T>::N };
     __shared__ float sums[2][WARP];
     __shared__ uint32_t mosts[WARP];
-    int64_t row = blockIdx.x, start = row * n.C;
+    int64_t row = blockIdx.x, start = row * n.stride;
     chain_enter();
     if (row >= rows_held(n.rows, n.n_rows)) return;
 
@@ -95,7 +95,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(launch_norm_ar
     }
     if (threadIdx.x == 0) {
         if (n.mean) n.mean[row] = mean;
-        n.rstd[row] = rstd;
+        n.rstd[row * n.rstd_step] = rstd;
     }
     if (AMAX) absmax_give(n.amax, most, mosts);
 }
@@ -113,7 +113,7 @@ void launch_norm(cudaStream_t s, launch_type t, const launch_norm_args *a) {
     by_type(t, [&](auto zero) {
         using T = decltype(zero);
         const void *operands[] = {a->a, a->b, a->gamma, a->beta, a->s, a->y};
-        bool whole = a->C % pack<T>::N == 0;
+        bool whole = a->C % pack<T>::N == 0 && a->stride % pack<T>::N == 0;
         for (const void *p : operands) whole = whole && aligned(p, 16);
         int64_t packs = divide_up(a->C, pack<T>::N);
         by_row_packs(packs, [&](auto per_thread) {

@@ -69,9 +69,9 @@ DEVICE void packs_ask(uint4 *stage, row_operand o, const T *row, int64_t C) {
 
 template <typename T, bool VECTOR, int PACKS>
 DEVICE void row_ask(const launch_norm_bwd_args &n, uint4 *stage, int64_t row) {
-    packs_ask<VECTOR, PACKS>(stage, OF_X, (const T *)n.x + row * n.C, n.C);
-    packs_ask<VECTOR, PACKS>(stage, OF_DY, (const T *)n.dy + row * n.C, n.C);
-    if (n.dres) packs_ask<VECTOR, PACKS>(stage, OF_DRES, (const T *)n.dres + row * n.C, n.C);
+    packs_ask<VECTOR, PACKS>(stage, OF_X, (const T *)n.x + row * n.stride, n.C);
+    packs_ask<VECTOR, PACKS>(stage, OF_DY, (const T *)n.dy + row * n.stride, n.C);
+    if (n.dres) packs_ask<VECTOR, PACKS>(stage, OF_DRES, (const T *)n.dres + row * n.stride, n.C);
 }
 
 template <bool VECTOR, typename CUT, typename T>
@@ -106,15 +106,15 @@ static __global__ void __launch_bounds__(CUT::THREADS_MAX) norm_bwd_kernel(launc
 #pragma unroll
     for (int k = 0; k < PACKS; k++)
         gamma[k] = raw_load<VECTOR>((const T *)n.gamma + pack_column<T>(k), n.C - pack_column<T>(k));
-    float next_mean = CENTERED ? n.mean[first] : 0, next_rstd = n.rstd[first];
+    float next_mean = CENTERED ? n.mean[first] : 0, next_rstd = n.rstd[first * n.rstd_step];
     uint4 *stage = ring;
     for (int64_t row = first; row < end; row++) {
         float mean = next_mean, rstd = next_rstd;
         if (row + 1 < end) {
             if (CENTERED) next_mean = n.mean[row + 1];
-            next_rstd = n.rstd[row + 1];
+            next_rstd = n.rstd[(row + 1) * n.rstd_step];
         }
-        const T *x_row = (const T *)n.x + row * n.C, *dy_row = (const T *)n.dy + row * n.C;
+        const T *x_row = (const T *)n.x + row * n.stride, *dy_row = (const T *)n.dy + row * n.stride;
         if constexpr (STAGES > 0) copy_async_wait<STAGES - 1>();
         row_sums sum = {0, 0};
 #pragma unroll
@@ -145,12 +145,12 @@ static __global__ void __launch_bounds__(CUT::THREADS_MAX) norm_bwd_kernel(launc
                 dx.v[e] = rstd * fmaf(xh, -mean_axh, dy.v[e] * (g.v[e] + n.offset) - mean_a);
             }
             if (n.dres) {
-                pack<T> dres = row_pack<VECTOR, CUT>(stage, OF_DRES, k, (const T *)n.dres + row * n.C, n.C);
+                pack<T> dres = row_pack<VECTOR, CUT>(stage, OF_DRES, k, (const T *)n.dres + row * n.stride, n.C);
 #pragma unroll
                 for (int e = 0; e < N; e++) dx.v[e] += dres.v[e];
             }
             uint4 rounded = pack_narrow<T>(dx);
-            raw_store<VECTOR>((T *)n.dx + row * n.C + pack_column<T>(k), rounded, left);
+            raw_store<VECTOR>((T *)n.dx + row * n.stride + pack_column<T>(k), rounded, left);
             if (AMAX) most = absmax_pack<T>(most, rounded, left);
         }
         if constexpr (STAGES > 0) { /* this row's places are free: what was read of them is already written */
@@ -174,7 +174,7 @@ void launch_norm_bwd(cudaStream_t s, launch_type t, const launch_norm_bwd_args *
     by_type(t, [&](auto zero) {
         using T = decltype(zero);
         const void *operands[] = {a->x, a->gamma, a->dy, a->dres, a->dx, a->gamma_lines, a->beta_lines};
-        bool whole = a->C % pack<T>::N == 0;
+        bool whole = a->C % pack<T>::N == 0 && a->stride % pack<T>::N == 0;
         for (const void *p : operands) whole = whole && aligned(p, 16);
         int64_t packs = divide_up(a->C, pack<T>::N);
         by_row_cut(packs, [&](auto cut) {

@@ -34,6 +34,14 @@ __device__ inline void store_box(const CUtensorMap *map, int column, int row, in
                  : "memory");
 }
 
+/* Four 8 x 8 matrices of 16-bit elements, as load_matrices has them, each transposed: lanes 8 i to 8 i + 7 give where the columns of
+ * matrix i go. */
+__device__ inline void store_matrices_transposed(uint32_t column, const uint32_t (&m)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(column), "r"(m[0]),
+                 "r"(m[1]), "r"(m[2]), "r"(m[3])
+                 : "memory");
+}
+
 /* ---- products --------------------------------------------------------------------------------------------------- */
 
 /* Registers given to wgmma are ready (before the first of a batch). */
@@ -74,8 +82,8 @@ template <int N> __device__ inline void registers_give() {
 #define WGMMA_64 WGMMA_32, WGMMA_QUAD(8), WGMMA_QUAD(9), WGMMA_QUAD(10), WGMMA_QUAD(11), WGMMA_QUAD(12), WGMMA_QUAD(13), WGMMA_QUAD(14), WGMMA_QUAD(15)
 // clang-format on
 
-/* c (64, N) = or += a (64, 16) b (16, N): both from shared memory, a row of either being 16 neighbours; or a from registers
- * and b with a row of N neighbours. */
+/* c (64, N) = or += a (64, 16) b (16, N). shared: both from shared memory, a row of a and a column of b being 16 neighbours; columns: the
+ * same with a row of b being N neighbours; turned: and a column of a 64; registers: as columns, with a from registers. */
 template <typename E, int N> struct wgmma;
 
 #define WGMMA_FUNCTIONS(E, type, N, L, A0, A1, A2, A3, A4, A5)                                                       \
@@ -86,6 +94,26 @@ template <typename E, int N> struct wgmma;
                          "setp.ne.b32 p, %" A2 ", 0;\n"                                                              \
                          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " " WGMMA_LIST_##L          \
                          ", %" A0 ", %" A1 ", p, 1, 1, 0, 0;\n"                                                      \
+                         "}\n"                                                                                       \
+                         : WGMMA_##L                                                                                 \
+                         : "l"(a), "l"(b), "r"(add));                                                                \
+        }                                                                                                            \
+        static __device__ inline void columns(float (&c)[N / 8][4], uint64_t a, uint64_t b, int add) {               \
+            asm volatile("{\n"                                                                                       \
+                         ".reg .pred p;\n"                                                                           \
+                         "setp.ne.b32 p, %" A2 ", 0;\n"                                                              \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " " WGMMA_LIST_##L          \
+                         ", %" A0 ", %" A1 ", p, 1, 1, 0, 1;\n"                                                      \
+                         "}\n"                                                                                       \
+                         : WGMMA_##L                                                                                 \
+                         : "l"(a), "l"(b), "r"(add));                                                                \
+        }                                                                                                            \
+        static __device__ inline void turned(float (&c)[N / 8][4], uint64_t a, uint64_t b, int add) {               \
+            asm volatile("{\n"                                                                                       \
+                         ".reg .pred p;\n"                                                                           \
+                         "setp.ne.b32 p, %" A2 ", 0;\n"                                                              \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " " WGMMA_LIST_##L          \
+                         ", %" A0 ", %" A1 ", p, 1, 1, 1, 1;\n"                                                      \
                          "}\n"                                                                                       \
                          : WGMMA_##L                                                                                 \
                          : "l"(a), "l"(b), "r"(add));                                                                \

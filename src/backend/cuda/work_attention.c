@@ -1,11 +1,14 @@
-/* work_attention.c - scratch of the attention kernels: backward one number per token and head, generation the parts of
- * tokens whose positions are split. Never anything of size T x T. */
+/* work_attention.c - scratch of the attention kernels: backward one number per token and head, and sums of dq, generation the parts of tokens
+ * whose positions are split. Never anything of size T x T. */
 #include "backend/cuda/attention_sizes.h"
 #include "backend/cuda/work.h"
 
+SAME_PLACE(ATTENTION_BWD_QKV, ATTENTION_RING_BWD_QKV);
+
 static size_t backward_bytes(const program *p, const op *o) {
     const op_attr *a = &o->attr;
-    return (size_t)(a->batch * a->seq_len * a->n_heads) * sizeof(float);
+    bool narrow = program_get(p, o->in[ATTENTION_BWD_QKV])->type != DTYPE_F32;
+    return attention_scratch_of(a->batch, a->seq_len, a->n_heads, a->head_dim, narrow, a->softcap != 0).bytes;
 }
 
 static size_t paged_bytes(const program *p, const op *o) {
