@@ -26,11 +26,12 @@ void layout_lifetimes(const program *p, lifetime *out) {
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];
         if (o->section == SECTION_TURN) continue; /* repeats others, where their values lie */
-        value_id used[OP_MAX_IN + OP_MAX_OUT + 1];
+        value_id used[OP_MAX_IN + OP_MAX_OUT + 2];
         int n = 0;
         for (int k = 0; k < op_input_count(o->kind); k++) used[n++] = o->in[k];
         for (int k = 0; k < op_output_count(o->kind); k++) used[n++] = o->out[k];
         used[n++] = o->work;
+        used[n++] = o->rows;
         for (int k = 0; k < n; k++) {
             if (used[k] == NO_VALUE) continue;
             lifetime *l = &out[program_root(p, used[k], NULL)];

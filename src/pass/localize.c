@@ -227,6 +227,7 @@ static void localize_section(localizer *l, section s, op *ops, size_t n_ops, int
         }
         for (int k = 0; k < op_input_count(o->kind); k++)
             if (o->in[k]) o->in[k] = local_input(l, i, o->in[k]);
+        if (o->rows) o->rows = local_input(l, i, o->rows);
         for (int k = 0; k < op_output_count(o->kind); k++)
             if (o->out[k]) o->out[k] = local_output(l, i, o->out[k], o->at, op_reads_output(o, k));
     }

@@ -70,7 +70,7 @@ typedef struct waiter {
     lane lanes[STREAM_COUNT];
 } waiter;
 
-enum { OPERANDS_MOST = OP_MAX_IN + OP_MAX_OUT + 1 };
+enum { OPERANDS_MOST = OP_MAX_IN + OP_MAX_OUT + 2 };
 typedef struct operand {
     value_id value;
     bool written;
@@ -83,6 +83,7 @@ static int list_operands(const op *o, operand out[OPERANDS_MOST]) {
     for (int k = 0; k < op_output_count(o->kind); k++)
         if (o->out[k]) out[n++] = (operand){o->out[k], true};
     if (o->work) out[n++] = (operand){o->work, true};
+    if (o->rows) out[n++] = (operand){o->rows, false};
     return n;
 }
 
