@@ -36,6 +36,15 @@ done <<'EOF'
 4 parallel.zero=3 memory.offload.states=host precision=fp16
 EOF
 
+# Sections with messages are CUDA graphs; with their ops queued one by one they have the same bits.
+for settings in "2 --set parallel.zero=3" "4 --set parallel.tensor=2 --set parallel.pipeline=2 --set train.accumulation=2"; do
+    train $settings --set comm.transport=nccl
+    as_graphs=$(result)
+    RALO_NCCL_GRAPHS=off train $settings --set comm.transport=nccl
+    [ "$(result)" = "$as_graphs" ] || fail "$settings: op by op $(result), as graphs $as_graphs"
+done
+RALO_NCCL_GRAPHS=maybe check 2 'RALO_NCCL_GRAPHS: found maybe, expected on or off' -- train --ranks 2 "${common[@]}" --set run.dir=maybe --set comm.transport=nccl
+
 # A ring of keys and values has the sums of one rank in another order.
 train 1 --set train.accumulation=2
 alone=$(get "r['loss']['last']")
