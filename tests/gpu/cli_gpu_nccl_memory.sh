@@ -51,4 +51,10 @@ ends 3 10 "a GPU without room for all ranks"
 release
 grep -q 'rank [0-3].*the plan needs 2.9 GiB of GPU memory and .* of .* are free.*nvidia-smi.*memory.device' log ||
     fail "no room: nobody says which rank, what it asked for and what is free: $(tail -n 5 log)"
+# Not even for the driver's contexts: whoever comes too late says so.
+hold 1200
+start_full
+ends 3 10 "a GPU without room for contexts"
+release
+grep -q 'GPU 0, .* has none of its .* free for one more process.*nvidia-smi' log || fail "no contexts: $(tail -n 5 log)"
 finish "auto shares rows of 16K tokens and offloads; a full GPU ends all ranks with its cause"
