@@ -88,10 +88,12 @@ typedef struct backend_links {
     /* On the selected queue: one message op, or several SENDs and RECVs of one axis that begin together, which ranks
      * need that send to each other at the same time. */
     void (*run)(backend_context *c, const kernel_call *const *calls, int n_calls);
+    /* May a recorded section hold messages? Each must have been run once before: connections are made then. NULL: never. */
+    status (*recordable)(bool *out);
     status (*check)(backend_context *c); /* has one failed? From any thread */
-    /* Whatever waits for another rank ends, and nothing is sent any more. From any thread. */
+    /* Whatever waits for another rank ends soon, and nothing is sent any more. From any thread; does not wait for the device. */
     void (*abort)(backend_context *c);
-    void (*close)(backend_context *c); /* all groups; when nothing is queued */
+    void (*close)(backend_context *c); /* all groups; when nothing is queued. No section can be started any more */
 } backend_links;
 
 typedef struct backend {

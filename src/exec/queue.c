@@ -12,9 +12,10 @@
  * thousands of copies go at the host's pace, kernels that stand after them in the list but need only the first of them
  * would not be queued before the last ones are in progress. So what needs less comes first.
  *
- * Nor is a section recorded whose messages the device runs: the library that sends them may do things while it is called
- * that a recording does not hold, and a recording cannot be ended in the middle. Every such message is counted for the host,
- * so that comm sees how far they are.
+ * A section whose messages the device runs is recorded where the library that sends them allows it, by all ranks or by none:
+ * libraries prepare a recorded message in another way than one that is queued, and both ends must do the same. What is prepared at a
+ * message's first use, connections above all, a recording does not hold; so each message is sent once before. Every message is
+ * counted for the host, recorded or not, so that comm sees how far they are, and can end them.
  *
  * Who wants the time of every op, for a trace or a breakdown, does not get it from a recorded section: the ops are queued one
  * by one then, with a stamp before and after each. */
@@ -151,6 +152,37 @@ static bool has_link(const exec *e, section s) {
     return false;
 }
 
+/* The messages of a section, once, with whatever their operands hold: they are not yet in use. */
+static status run_messages(exec *e, section s) {
+    const backend_queues *q = e->backend->queues;
+    uint32_t n = 0;
+    atomic_store(&e->done[STREAM_COMM], 0);
+    comm_links_begin(e->comm, s, &e->done[STREAM_COMM]);
+    q->select(e->context, STREAM_COMM);
+    for (size_t i = e->first_op[s]; i < e->end_op[s]; i++) {
+        const kernel_call *call = &e->calls[i];
+        if (!op_is_comm(e->program->ops[i].kind)) continue;
+        e->backend->links->run(e->context, &call, 1);
+        q->mark(e->context, ++n, true);
+    }
+    status rc = e->backend->synchronize(e->context), ended = comm_links_end(e->comm);
+    return ended != OK ? ended : rc;
+}
+
+/* Sections that hold messages are recorded if every rank can. */
+static status agree_on_messages(exec *e) {
+    bool recordable = false, hindered;
+    if (e->backend->links->recordable) TRY(e->backend->links->recordable(&recordable));
+    for (section s = 0; s < SECTION_COUNT; s++) {
+        bool messages = has_link(e, s);
+        TRY(comm_any(e->comm, messages && !(recordable && e->recorded[s]), &hindered));
+        if (!messages) continue;
+        e->recorded[s] = !hindered;
+        if (e->recorded[s]) TRY(run_messages(e, s));
+    }
+    return OK;
+}
+
 static bool any_queued(const exec *e, section s) {
     for (size_t i = e->first_op[s]; i < e->end_op[s]; i++)
         if (exec_is_queued(e, e->program->ops[i].stream)) return true;
@@ -170,8 +202,10 @@ status exec_queues_open(exec *e) {
     for (size_t i = 0; i < p->n_ops; i++)
         if (e->backend->prepare && p->ops[i].stream == STREAM_COMPUTE)
             TRY(e->backend->prepare(e->context, &e->calls[i]));
+    for (section s = 0; s < SECTION_COUNT; s++)
+        e->recorded[s] = any_queued(e, s) && !waits_for_host(e, s) && !e->stamped;
+    if (e->links) TRY(agree_on_messages(e));
     for (section s = 0; s < SECTION_COUNT; s++) {
-        e->recorded[s] = any_queued(e, s) && !waits_for_host(e, s) && !has_link(e, s) && !e->stamped;
         if (!e->recorded[s]) {
             order_by_depth(e, s);
             continue;

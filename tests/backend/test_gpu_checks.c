@@ -49,6 +49,8 @@ static void memory(void **state) {
     (void)state;
     MUST_SAY(gpu_error_memory((uint64_t)20 << 30, (uint64_t)3 << 30, (uint64_t)24 << 30), ERR_FIT, "needs 20", "3.0",
              "24", "nvidia-smi", "memory.device");
+    MUST_SAY(gpu_error_context(1, "NVIDIA H200", (uint64_t)140 << 30), ERR_FIT, "GPU 1, NVIDIA H200", "140", "500 MiB",
+             "nvidia-smi", "fewer ranks");
 }
 
 int main(void) {

@@ -1,17 +1,11 @@
 #!/bin/bash
 # cli_gpu_nccl.sh - 2 and 4 ranks that send to each other by NCCL. On a machine with fewer GPUs than ranks they share one, and NCCL
 # connects them over sockets. N ranks have the bits of one rank that takes N micro-batches, in every stage of ZeRO; tensor, sequence
-# and pipeline ranks and their mixtures have the bits that the same ranks have by MPI. A rank that is killed, one that is stopped,
-# and one that runs out of memory end all ranks and are named. Label gpu. RALO names the program.
+# and pipeline ranks and their mixtures have the bits that the same ranks have by MPI. A rank that is killed and
+# one that is stopped end all ranks and are named. Label gpu. RALO names the program.
 . "$(dirname "$0")/../harness/check.sh"
 . "$(dirname "$0")/../harness/gpu_ranks.sh"
-planned() { holds "all(x[t]['planned'] == x[t]['peak'] for x in r['ranks'] for t in ('device', 'host', 'nvme'))"; }
-
-"$RALO" train --ranks 2 "${common[@]}" --set run.dir=first --set comm.transport=nccl >out 2>err </dev/null
-if grep -q 'libnccl.so.2.*does not load' err; then
-    echo "NCCL not found: $(tail -n 1 err)"
-    exit 77
-fi
+need_nccl
 
 for n in 2 4; do
     train 1 --set train.accumulation=$n
@@ -42,6 +36,15 @@ done <<'EOF'
 4 parallel.zero=3 memory.offload.states=host precision=fp16
 EOF
 
+# Sections with messages are CUDA graphs; with their ops queued one by one they have the same bits.
+for settings in "2 --set parallel.zero=3" "4 --set parallel.tensor=2 --set parallel.pipeline=2 --set train.accumulation=2"; do
+    train $settings --set comm.transport=nccl
+    as_graphs=$(result)
+    RALO_NCCL_GRAPHS=off train $settings --set comm.transport=nccl
+    [ "$(result)" = "$as_graphs" ] || fail "$settings: op by op $(result), as graphs $as_graphs"
+done
+RALO_NCCL_GRAPHS=maybe check 2 'RALO_NCCL_GRAPHS: found maybe, expected on or off' -- train --ranks 2 "${common[@]}" --set run.dir=maybe --set comm.transport=nccl
+
 # A ring of keys and values has the sums of one rank in another order.
 train 1 --set train.accumulation=2
 alone=$(get "r['loss']['last']")
@@ -59,15 +62,6 @@ start_run() { # SETTINGS: in the background as $pid, stderr in log; returns when
     await_step log "a run of 4 ranks"
 }
 ranks_of_run() { pgrep -P "$(pgrep -P $pid -x mpirun)" | sort -n; }
-ends() { # CODE SECONDS WHAT
-    local start=$SECONDS rc
-    while kill -0 $pid 2>/dev/null && [ $((SECONDS - start)) -le "$2" ]; do sleep 0.05; done
-    kill -0 $pid 2>/dev/null && die "$3: still there after $2 s: $(tail -n 5 log)"
-    { wait $pid; } 2>/dev/null
-    rc=$?
-    pid=
-    [ $rc = "$1" ] || fail "$3: exit code $rc, expected $1: $(tail -n 5 log)"
-}
 start_run
 victims=($(ranks_of_run))
 kill -9 "${victims[2]}"

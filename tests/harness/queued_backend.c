@@ -48,12 +48,12 @@ struct backend_context {
     recording sections[SECTION_COUNT], current;
 };
 
-static _Atomic uint64_t n_recordings, n_messages;
+static _Atomic uint64_t n_recordings, n_messages, n_recorded_messages;
 static _Atomic uint64_t n_copies_behind_embed; /* by the thread that feeds; tests read it when that has ended */
 
 static struct {
     comm *comm;
-    bool links;
+    bool links, recordable;
     uint64_t stall_at;
     _Atomic bool aborted;
 } ranks_here;
@@ -154,6 +154,11 @@ static status queued_record_end(backend_context *c, section s) {
     for (size_t i = 0; i < c->current.n; i++) /* a recording must not meet the host: see exec/queue.c */
         ASSERT(c->current.items[i].e.kind != ENTRY_WAIT || is_queue(c->current.items[i].e.s));
     c->recording = false;
+    for (size_t i = 0; i < c->current.n; i++)
+        if (c->current.items[i].e.kind == ENTRY_MESSAGE) {
+            atomic_fetch_add(&n_recorded_messages, 1);
+            atomic_store(&n_messages, 0); /* what was sent before only prepared this */
+        }
     c->sections[s] = c->current;
     c->current = (recording){0};
     atomic_fetch_add(&n_recordings, 1);
@@ -199,21 +204,28 @@ static status links_open(backend_context *c, axis a, const uint8_t id[LINK_ID_BY
     return right ? OK : ERR(ERR_BUG, "links of the %s axis: another group's id, size or index", axis_name(a));
 }
 static void links_run(backend_context *c, const kernel_call *const *calls, int n_calls) {
-    ASSERT(c->selected == STREAM_COMM && !c->recording);
+    ASSERT(c->selected == STREAM_COMM);
     for (int i = 0; i < n_calls; i++) put(c, (entry){.kind = ENTRY_MESSAGE, .call = calls[i]});
+}
+static status links_recordable(bool *out) {
+    *out = ranks_here.recordable;
+    return OK;
 }
 static status links_check(backend_context *c) { return OK; }
 static void links_abort(backend_context *c) { atomic_store(&ranks_here.aborted, true); }
 static void links_close(backend_context *c) {}
 
-void backend_queued_ranks(comm *c, bool links, uint64_t stall_at) {
+void backend_queued_ranks(comm *c, bool links, bool recordable, uint64_t stall_at) {
     ranks_here.comm = c;
     ranks_here.links = links;
+    ranks_here.recordable = recordable;
     ranks_here.stall_at = stall_at;
     atomic_store(&ranks_here.aborted, false);
     atomic_store(&n_messages, 0);
+    atomic_store(&n_recorded_messages, 0);
 }
 uint64_t backend_queued_messages(void) { return atomic_load(&n_messages); }
+uint64_t backend_queued_recorded_messages(void) { return atomic_load(&n_recorded_messages); }
 
 /* ---- opening ------------------------------------------------------------------------------------------------------- */
 
@@ -280,6 +292,7 @@ const backend *backend_queued(void) {
                                         .make_id = links_make_id,
                                         .open = links_open,
                                         .run = links_run,
+                                        .recordable = links_recordable,
                                         .check = links_check,
                                         .abort = links_abort,
                                         .close = links_close};

@@ -3,8 +3,8 @@
  * The device is queued_backend.c: kernels of the CPU behind queues. Ranks that share one send through host memory (copies to
  * and from it are queues of the device, messages a thread beside them); ranks with one each send from queue to queue. Both
  * ways, in every stage of ZeRO, parameters end with the bits of one rank that takes all micro-batches itself, and every
- * rank uses exactly the bytes that were planned for it. With the argument `stall` a message of the devices never ends; with
- * `die` rank 1 dies while all are in that message. */
+ * rank uses exactly the bytes that were planned for it, with messages as parts of recorded sections and without. With the argument
+ * `stall` a recorded message of the devices never ends; with `die` rank 1 dies while all are in that message. */
 #include "queued_backend.h"
 #include "rank_runs.h"
 
@@ -17,6 +17,7 @@ static training training_of(const char *preset, precision q, int accumulation) {
     return (training){.preset = preset, .precision = q, .accumulation = accumulation, .steps = STEPS, .threads = 1};
 }
 
+/* overlap: of the update with the next forward; then messages are not recorded, so that both are tried. */
 static void check_same(const char *preset, precision q, int zero, bool links, bool overlap, const char *const *extra,
                        const train_result *alone) {
     char name[160], setting[32];
@@ -31,13 +32,15 @@ static void check_same(const char *preset, precision q, int zero, bool links, bo
     t.backend = backend_queued();
     t.more = more;
     train_result r;
-    backend_queued_ranks(ranks, links, 0);
+    backend_queued_ranks(ranks, links, !overlap, 0);
     must(training_run(&t, &r));
     if (r.param_hash != alone->param_hash)
         FAIL("%s: param_hash %016llx, alone %016llx", name, (unsigned long long)r.param_hash,
              (unsigned long long)alone->param_hash);
     check_as_planned(&r, name);
     if ((backend_queued_messages() > 0) != links) FAIL("%s: messages went the other way", name);
+    if ((backend_queued_recorded_messages() > 0) != (links && !overlap))
+        FAIL("%s: %llu messages were recorded", name, (unsigned long long)backend_queued_recorded_messages());
 }
 
 /* On top of a stage; the first is nothing. */
@@ -76,7 +79,7 @@ static int check_axis(const char *setting) {
     must(training_run(&t, &on_cpu));
     for (int links = 0; links < 2; links++) {
         t.backend = backend_queued();
-        backend_queued_ranks(ranks, links, 0);
+        backend_queued_ranks(ranks, links, true, 0);
         must(training_run(&t, &r));
         if (r.param_hash != on_cpu.param_hash) FAIL("%s: %sother bits than the CPU's", setting, links ? "links: " : "");
     }
@@ -92,7 +95,7 @@ static int check_stall(bool die) {
     t.comm = ranks;
     t.backend = backend_queued();
     t.more = SETTINGS("parallel.zero=3");
-    backend_queued_ranks(ranks, true, STALL_AT);
+    backend_queued_ranks(ranks, true, true, STALL_AT);
     if (die && comm_rank(ranks) == 1) alarm(1); /* which nobody catches */
     uint64_t start = clock_ns();
     status rc = training_run(&t, &r);

@@ -51,9 +51,14 @@ static status cuda_describe(int device, device_info *out) {
     out->memory = p.totalGlobalMem;
     memcpy(out->id, &p.uuid, sizeof out->id);
     snprintf(out->name, sizeof out->name, "%.63s", p.name);
-    CUDA_TRY(cudaSetDevice(device));
+    cudaError_t opened = cudaSetDevice(device); /* makes the context */
+    if (opened == cudaSuccess) opened = cudaMemGetInfo(&free_bytes, &total_bytes);
+    if (opened == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        return gpu_error_context(device, out->name, out->memory);
+    }
+    CUDA_TRY(opened);
     TRY(gpu_check_kernels(device, out->name, out->capability, launch_supported()));
-    CUDA_TRY(cudaMemGetInfo(&free_bytes, &total_bytes));
     out->free_memory = free_bytes;
     return OK;
 }

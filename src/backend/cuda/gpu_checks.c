@@ -33,6 +33,15 @@ status gpu_check_kernels(int device, const char *name, int capability, bool comp
                device, name, capability / 10, capability % 10, capability);
 }
 
+status gpu_error_context(int device, const char *name, uint64_t total) {
+    char all[32];
+    return ERR(
+        ERR_FIT,
+        "GPU %d, %s, has none of its %s free for one more process, which takes about 500 MiB before any plan; other "
+        "processes hold them (nvidia-smi names them): end one, use fewer ranks on this GPU, or set run.device to cpu",
+        device, name, str_format_bytes(all, total));
+}
+
 status gpu_error_memory(uint64_t needed, uint64_t free_bytes, uint64_t total) {
     char need[32], have[32], all[32];
     return ERR(ERR_FIT,

@@ -9,11 +9,16 @@
  *
  * A message to a rank that is gone never ends by itself. Whoever watches the ranks (comm) calls abort, which may come while
  * the thread that feeds the queue is inside NCCL: it gets ABORT_PATIENCE_MS to come out, because a communicator that is
- * aborted is gone; if it does not come out, NCCL is what holds it, and only aborting helps. */
+ * aborted is gone; if it does not come out, NCCL is what holds it, and only aborting helps.
+ *
+ * NCCL first tells its kernels to end, then waits for the device and for every graph that holds messages of the communicator to be
+ * destroyed. So each communicator is aborted by a thread of its own: the kernels of one may stand behind those of another,
+ * and the graphs are destroyed by links_close, after the device has run dry. */
 #include "backend/cuda/links.h"
 #include "backend/cuda/check.h"
 #include "backend/cuda/launch_rank_sum.h"
 #include "backend/cuda/nccl_abi.h"
+#include "backend/cuda/queues.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -23,6 +28,8 @@
 
 #define LIBRARY "libnccl.so.2"
 enum { ABORT_PATIENCE_MS = 1000 };
+/* The first NCCL whose communicators outlive the graphs that hold their messages, aborted ones too. */
+enum { RECORDABLE_VERSION = 21400 };
 _Static_assert(sizeof(nccl_id) == LINK_ID_BYTES, "an id is handed round as it is");
 
 /* ---- the library --------------------------------------------------------------------------------------------------- */
@@ -80,6 +87,16 @@ static void links_share_devices(const char *name, bool one_host) {
     if (one_host) setenv("NCCL_SOCKET_IFNAME", "lo", 0);
 }
 
+static status links_recordable(bool *out) {
+    int version = 0;
+    const char *wish = getenv("RALO_NCCL_GRAPHS");
+    TRY(links_present());
+    if (wish && strcmp(wish, "on") != 0 && strcmp(wish, "off") != 0)
+        return ERR(ERR_INPUT, "RALO_NCCL_GRAPHS: found %s, expected on or off", wish);
+    *out = nccl.GetVersion(&version) == NCCL_OK && version >= RECORDABLE_VERSION && !(wish && strcmp(wish, "off") == 0);
+    return OK;
+}
+
 static status nccl_error(int result, const char *what) {
     int version = 0;
     nccl.GetVersion(&version);
@@ -92,6 +109,9 @@ static status nccl_error(int result, const char *what) {
 typedef struct link_group {
     _Atomic(nccl_group) nccl; /* NULL: not opened, or aborted */
     int n, index;
+    int device;
+    nccl_group ending; /* handed to the thread that aborts it; NULL: there is none */
+    pthread_t aborter;
 } link_group;
 
 struct links {
@@ -122,6 +142,7 @@ static status links_open(backend_context *c, axis a, const uint8_t id[LINK_ID_BY
     if (result != NCCL_OK) return nccl_error(result, "ncclCommInitRank");
     c->links->groups[a].n = n_ranks;
     c->links->groups[a].index = index;
+    c->links->groups[a].device = c->device;
     atomic_store(&c->links->groups[a].nccl, group);
     return OK;
 }
@@ -129,12 +150,21 @@ static status links_open(backend_context *c, axis a, const uint8_t id[LINK_ID_BY
 void links_close(backend_context *c) {
     struct links *l = c->links;
     if (!l) return;
+    queues_forget_sections(c); /* NCCL waits until they are gone */
     for (axis a = 0; a < AXIS_COUNT; a++) {
         nccl_group group = atomic_exchange(&l->groups[a].nccl, NULL);
+        if (l->groups[a].ending) pthread_join(l->groups[a].aborter, NULL);
         if (group) nccl.CommDestroy(group);
     }
     free(l);
     c->links = NULL;
+}
+
+static void *abort_group(void *argument) {
+    link_group *g = argument;
+    cudaSetDevice(g->device); /* this thread never chose one */
+    nccl.CommAbort(g->ending);
+    return NULL;
 }
 
 static void links_abort(backend_context *c) {
@@ -142,10 +172,11 @@ static void links_abort(backend_context *c) {
     if (!l || atomic_exchange(&l->aborted, true)) return;
     for (int ms = 0; ms < ABORT_PATIENCE_MS && atomic_load(&l->inside); ms++)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    cudaSetDevice(c->device); /* this thread may never have chosen one */
     for (axis a = 0; a < AXIS_COUNT; a++) {
-        nccl_group group = atomic_exchange(&l->groups[a].nccl, NULL);
-        if (group) nccl.CommAbort(group);
+        link_group *g = &l->groups[a];
+        g->ending = atomic_exchange(&g->nccl, NULL);
+        /* Without a thread it is left to hang: the process is about to end, which ends it too. */
+        if (g->ending && pthread_create(&g->aborter, NULL, abort_group, g) != 0) g->ending = NULL;
     }
 }
 
@@ -335,6 +366,7 @@ const backend_links *links_table(void) {
                                     .make_id = links_make_id,
                                     .open = links_open,
                                     .run = links_run,
+                                    .recordable = links_recordable,
                                     .check = links_check,
                                     .abort = links_abort,
                                     .close = links_close};

@@ -75,11 +75,18 @@ static void events_close(event_list *l) {
     free(l->items);
 }
 
+void queues_forget_sections(backend_context *c) {
+    struct queues *q = c->queues;
+    for (section s = 0; s < SECTION_COUNT; s++) {
+        if (q->sections[s]) cudaGraphExecDestroy(q->sections[s]);
+        q->sections[s] = NULL;
+    }
+}
+
 void queues_close(backend_context *c) {
     struct queues *q = c->queues;
     if (!q) return;
-    for (section s = 0; s < SECTION_COUNT; s++)
-        if (q->sections[s]) cudaGraphExecDestroy(q->sections[s]);
+    queues_forget_sections(c);
     for (stream s = 0; s < STREAM_COUNT; s++) {
         events_close(&q->marks[s]);
         if (q->join[s]) cudaEventDestroy(q->join[s]);
