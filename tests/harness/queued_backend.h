@@ -7,6 +7,7 @@ const backend *backend_queued(void);
 /* For ranks: with links each has a device of its own, whose queue of messages sends by comm's transport; without them all
  * share one device. stall_at > 0: on every rank the message of this number, from 1, never ends by itself. */
 void backend_queued_ranks(comm *c, bool links, uint64_t stall_at);
-uint64_t backend_queued_messages(void);   /* that queues have sent so far */
+uint64_t backend_queued_messages(void);            /* that queues have sent so far */
 uint64_t backend_queued_copies_behind_embed(void); /* to the host, queued behind EMBED in sections that have it */
-uint64_t backend_queued_recordings(void); /* sections recorded so far */
+uint64_t backend_queued_joined(void);              /* ops of one kind that were queued together so far */
+uint64_t backend_queued_recordings(void);          /* sections recorded so far */
