@@ -49,6 +49,9 @@ static inline const value *call_in(const kernel_call *k, int i) { return &k->pro
 static inline const value *call_out(const kernel_call *k, int i) { return &k->program->values[k->op->out[i]]; }
 
 typedef void (*kernel_fn)(backend_context *c, const kernel_call *k);
+/* Several ops of one kind at once, none of which touches what another one writes. */
+enum { CALLS_MOST = 64 };
+typedef void (*kernels_fn)(backend_context *c, const kernel_call *const *calls, int n_calls);
 
 /* A device that works on its own: a kernel returns when its work is queued. The program's streams become queues that
  * wait for each other by counts of finished ops, as op.wait says. A section is queued once while it is recorded, and
@@ -78,7 +81,7 @@ typedef struct backend_queues {
  * queue. There is one group of ranks per axis. What is summed is summed as comm.h promises. */
 enum { LINK_ID_BYTES = 128 };
 typedef struct backend_links {
-    status (*present)(void);                      /* is there a library that can? ERR_INPUT says what was looked for */
+    status (*present)(void); /* is there a library that can? ERR_INPUT says what was looked for */
     /* Before the first group, by every rank where some share a device: each then counts as a host of its own, called `name`.
      * one_host: they are all on this one. */
     void (*share_devices)(const char *name, bool one_host);
@@ -125,8 +128,11 @@ typedef struct backend {
     size_t (*work_bytes)(const program *p, const op *o, int n_threads);
     const char *(*kernel_name)(dtype t); /* of the matrix product that serves this dtype here; for people */
     const kernel_fn *kernels;            /* OP_COUNT of them; NULL = this backend lacks the op */
-    size_t alignment;                    /* of every value */
-    bool discrete;                       /* has memory of its own: the host's is another tier for real */
+    /* OP_COUNT, of a device with queues: kernels that take up to CALLS_MOST ops in one launch, for tensors so small that a launch
+     * takes longer than its work. NULL where an op has none, or all of them. */
+    const kernels_fn *kernels_of_many;
+    size_t alignment; /* of every value */
+    bool discrete;    /* has memory of its own: the host's is another tier for real */
     /* What the device has and is, where `discrete`; callable without open. ERR_INPUT names what is missing. */
     status (*describe)(int device, device_info *out);
     int (*count)(void);                               /* of such devices */

@@ -10,6 +10,9 @@
  * This is the only memory technique that changes bits, so it is used only where nothing else fits. The chunks depend on the
  * tokens alone, so runs with the same chunks have the same bits whatever else is recomputed or offloaded.
  *
+ * With adapters the rows of a chunk pass through those too: what one adds to gate|up, the small side (n, r) of the one behind the
+ * function, and on the way back the gradients of both small sides, which wide gradients are made of.
+ *
  * Other ops stand between the ops of a run: those that need its results (sums over micro-batches, messages) move after it,
  * those that it needs (a recomputed norm) before it. */
 #include "pass/pass.h"
@@ -26,8 +29,9 @@ typedef struct chunker {
     const pass_options *options;
     op *ops;
     size_t n_ops;
-    size_t n_values;     /* before this pass */
-    bool *is_wide;       /* per value: goes into or comes out of an activation function */
+    size_t n_values; /* before this pass */
+    bool
+        *is_wide; /* per value: goes into or comes out of an activation function, or lies between such and an adapter */
     unsigned *n_uses;    /* per root: by all ops */
     unsigned *n_in_run;  /* ... by the ops of the current run */
     bool *is_made;       /* per root: by the current run ... */
@@ -50,11 +54,17 @@ SAME_PLACE(TOKENS_IN, SWIGLU_GU);
 SAME_PLACE(TOKENS_IN, GELU_X);
 SAME_PLACE(TOKENS_IN, SWIGLU_BWD_GU);
 SAME_PLACE(TOKENS_IN, GELU_BWD_X);
+SAME_PLACE(TOKENS_IN, LORA_UP_BASE);
+SAME_PLACE(TOKENS_IN, LORA_BWD_DY);
+SAME_PLACE(TOKENS_IN, DROPOUT_X);
 SAME_PLACE(TOKENS_OUT, LINEAR_DX_DX);
 SAME_PLACE(TOKENS_OUT, SWIGLU_Y);
 SAME_PLACE(TOKENS_OUT, GELU_Y);
 SAME_PLACE(TOKENS_OUT, SWIGLU_BWD_DGU);
 SAME_PLACE(TOKENS_OUT, GELU_BWD_DX);
+SAME_PLACE(TOKENS_OUT, LORA_UP_Y);
+SAME_PLACE(TOKENS_OUT, LORA_BWD_DXA);
+SAME_PLACE(TOKENS_OUT, DROPOUT_Y);
 enum { ROW_SUM = LINEAR_DW_DW }; /* the output of a sum over rows */
 SAME_PLACE(ROW_SUM, BIAS_GRAD_DB);
 SAME_PLACE(ROW_SUM, LINEAR_DW_ADD_DW);
@@ -63,10 +73,16 @@ SAME_PLACE(LINEAR_DW_X, LINEAR_DW_ADD_X);
 
 /* An input with a row per token: not the weight of a product. */
 static bool has_tokens(const op *o, int k) {
-    return k == TOKENS_IN || is_function(o->kind) || (o->kind == OP_LINEAR_DX && k == LINEAR_DX_ADD);
+    SAME_PLACE(LORA_UP_XA, LORA_BWD_XA);
+    bool is_adapter = o->kind == OP_LORA_UP || o->kind == OP_LORA_BWD;
+    return k == TOKENS_IN || is_function(o->kind) || (o->kind == OP_LINEAR_DX && k == LINEAR_DX_ADD) ||
+           (is_adapter && k == LORA_UP_XA);
 }
 
-static bool is_row_sum(op_kind k) { return k == OP_LINEAR_DW || k == OP_BIAS_GRAD; }
+static bool is_row_sum(op_kind k) { return k == OP_LINEAR_DW || k == OP_BIAS_GRAD || k == OP_LORA_BWD; }
+
+/* The gradient that a sum over rows makes. */
+static value_id row_sum_of(const op *o) { return o->out[o->kind == OP_LORA_BWD ? LORA_BWD_DB : ROW_SUM]; }
 
 static int64_t rows_of(const chunker *w, value_id v) { return w->p->values[v].shape.dim[0]; }
 
@@ -74,6 +90,36 @@ static int64_t rows_of(const chunker *w, value_id v) { return w->p->values[v].sh
 
 /* Not generation: op.rows limits its steps, which are short. */
 static bool is_cut(const op *o) { return (o->section == SECTION_MICRO || o->section == SECTION_EVAL) && !o->rows; }
+
+/* b is of the run because a is; true where that is new. */
+static bool spread(chunker *w, value_id a, value_id b) {
+    if (!a || !b || !w->is_wide[a] || w->is_wide[b]) return false;
+    return w->is_wide[b] = true;
+}
+
+/* What lies between a wide value and an adapter: only with it inside is the run whole, and the wide value its own. */
+static bool spread_wide(chunker *w) {
+    bool any = false;
+    for (size_t i = 0; i < w->n_ops; i++) {
+        const op *o = &w->ops[i];
+        if (!is_cut(o)) continue;
+        if (o->kind == OP_LORA_UP) any |= spread(w, o->out[LORA_UP_Y], o->in[LORA_UP_BASE]);
+        if (o->kind == OP_LINEAR && o->attr.adapter) any |= spread(w, o->in[LINEAR_X], o->out[LINEAR_Y]);
+        if (o->kind == OP_LORA_BWD) {
+            any |= spread(w, o->in[LORA_BWD_DY], o->out[LORA_BWD_DXA]);
+            any |= spread(w, o->in[LORA_BWD_XA], o->out[LORA_BWD_DXA]);
+        }
+        if (o->kind == OP_LINEAR_DX) {
+            any |= spread(w, o->in[LINEAR_DX_DY], o->in[LINEAR_DX_ADD]);
+            any |= spread(w, o->out[LINEAR_DX_DX], o->in[LINEAR_DX_ADD]);
+        }
+        if (o->kind == OP_DROPOUT) {
+            any |= spread(w, o->in[DROPOUT_X], o->out[DROPOUT_Y]);
+            any |= spread(w, o->out[DROPOUT_Y], o->in[DROPOUT_X]);
+        }
+    }
+    return any;
+}
 
 static void find_wide(chunker *w) {
     for (size_t i = 0; i < w->n_ops; i++) {
@@ -85,6 +131,7 @@ static void find_wide(chunker *w) {
         for (int k = 0; k < op_input_count(o->kind); k++) w->is_wide[o->in[k]] = true;
         w->is_wide[o->out[TOKENS_OUT]] = true;
     }
+    while (spread_wide(w)) {}
 }
 
 static bool is_inside(const chunker *w, const op *o) {
@@ -93,6 +140,9 @@ static bool is_inside(const chunker *w, const op *o) {
     case OP_LINEAR_DX: return is_cut(o) && (w->is_wide[o->in[TOKENS_IN]] || w->is_wide[o->out[TOKENS_OUT]]);
     case OP_LINEAR_DW: return is_cut(o) && (w->is_wide[o->in[LINEAR_DW_DY]] || w->is_wide[o->in[LINEAR_DW_X]]);
     case OP_BIAS_GRAD: return is_cut(o) && w->is_wide[o->in[BIAS_GRAD_DY]];
+    case OP_LORA_UP: return is_cut(o) && w->is_wide[o->out[LORA_UP_Y]];
+    case OP_LORA_BWD: return is_cut(o) && (w->is_wide[o->in[LORA_BWD_DY]] || w->is_wide[o->in[LORA_BWD_XA]]);
+    case OP_DROPOUT: return is_cut(o) && w->is_wide[o->in[DROPOUT_X]];
     default: return is_function(o->kind) && is_cut(o) && w->is_wide[o->in[TOKENS_IN]];
     }
 }
@@ -169,7 +219,7 @@ static value_id in_rows(chunker *w, value_id v, rows r) {
 /* Where the chunks of a gradient are summed: in the gradient itself where it is fp32 and nothing moves it after each
  * micro-batch. */
 static value_id sum_of(chunker *w, const op *o, int64_t n_chunks) {
-    value_id dw = o->out[ROW_SUM];
+    value_id dw = row_sum_of(o);
     const value a = w->p->values[dw];
     char name[256];
     bool stays = !a.persistent ||
@@ -182,10 +232,37 @@ static value_id sum_of(chunker *w, const op *o, int64_t n_chunks) {
     return w->sums[dw];
 }
 
+static value_id sum_like(chunker *w, const char *what, value_id of, value_id db) {
+    const value a = w->p->values[of];
+    char name[256];
+    value_id v = program_value(w->p, chunk_name(w, name, what, db), a.type, a.shape, a.role, a.section);
+    w->p->values[v].layer = a.layer;
+    return v;
+}
+
+/* The gradient of an adapter's matrix is small: each chunk makes its own, and they are added one after the other. */
+static void append_adapter_sum(chunker *w, op part, int64_t chunk, int64_t n_chunks) {
+    value_id db = part.out[LORA_BWD_DB], before = sum_of(w, &part, n_chunks);
+    value_id own = chunk > 0 ? sum_like(w, "part", before, db) : before;
+    part.out[LORA_BWD_DB] = own;
+    program_append(w->p, &part);
+    if (chunk == 0) return;
+    op add = {.kind = OP_ADD, .section = part.section, .layer = part.layer, .at = part.at};
+    add.in[ADD_A] = before, add.in[ADD_B] = own;
+    add.out[ADD_Y] = w->sums[db] = sum_like(w, "sum", before, db);
+    program_append(w->p, &add);
+}
+
 static void append_row_sum(chunker *w, const op *o, rows r, int64_t chunk, int64_t n_chunks) {
     op part = *o;
     char name[256];
     part.in[TOKENS_IN] = in_rows(w, o->in[TOKENS_IN], r);
+    if (o->kind == OP_LORA_BWD) {
+        part.in[LORA_BWD_XA] = in_rows(w, o->in[LORA_BWD_XA], r);
+        part.out[LORA_BWD_DXA] = in_rows(w, o->out[LORA_BWD_DXA], r);
+        append_adapter_sum(w, part, chunk, n_chunks);
+        return;
+    }
     value_id sum = sum_of(w, o, n_chunks);
     if (o->kind == OP_LINEAR_DW) {
         part.in[LINEAR_DW_X] = in_rows(w, o->in[LINEAR_DW_X], r);
@@ -212,6 +289,7 @@ static void append_chunk(chunker *w, size_t first, size_t end, rows r, int64_t c
         for (int k = 0; k < op_input_count(o->kind); k++)
             if (o->in[k] && has_tokens(o, k)) part.in[k] = in_rows(w, o->in[k], r);
         part.out[TOKENS_OUT] = in_rows(w, o->out[TOKENS_OUT], r);
+        if (o->kind == OP_DROPOUT) part.attr.first_element += r.first * w->p->values[o->in[DROPOUT_X]].shape.dim[1];
         program_append(w->p, &part);
     }
     for (size_t i = first; i < end; i++) {
@@ -222,7 +300,7 @@ static void append_chunk(chunker *w, size_t first, size_t end, rows r, int64_t c
 
 /* The finished sums, in the type of the gradient. */
 static void append_finish(chunker *w, const op *o) {
-    value_id dw = o->out[ROW_SUM], sum = w->sums[dw];
+    value_id dw = row_sum_of(o), sum = w->sums[dw];
     w->sums[dw] = NO_VALUE;
     if (sum == dw) return;
     op finish = {.section = o->section, .layer = o->layer, .at = o->at, .attr = o->attr};
@@ -291,12 +369,6 @@ status pass_chunk(program *p, const pass_options *options, step_interface *step)
                    "set memory.chunk_tokens=0 or precision=%s",
                    (long long)c->chunk_tokens, precision_name(c->precision),
                    precision_master(c->precision) ? "bf16" : "bf16_sr");
-    for (size_t i = 0; i < options->model->n_params; i++)
-        if (options->model->params[i].adapter != ADAPTER_NONE)
-            return ERR(ERR_INPUT,
-                       "memory.chunk_tokens: found %lld with model.lora.rank, expected 0: adapters are not computed in "
-                       "chunks; set memory.chunk_tokens=0",
-                       (long long)c->chunk_tokens);
     TRY(check_count(p, c->chunk_tokens));
     chunker w = {.p = p, .options = options, .n_values = p->n_values};
     w.ops = program_take_ops(p, &w.n_ops);

@@ -175,7 +175,7 @@ uint32_t op_dropout_limit(const op *o) { return (uint32_t)((double)o->attr.rate 
 bool op_dropout_in_rows(const op *o) { return o->attr.all_columns > 0 || o->attr.group_size > 1; }
 int64_t op_dropout_place(const op *o, int64_t row, int64_t columns) {
     const op_attr *a = &o->attr;
-    int64_t token = row, T = a->seq_len * a->group_size;
+    int64_t T = a->seq_len * a->group_size, token = row += a->first_element / columns;
     if (a->group_size > 1) token = row / a->seq_len * T + sequence_token(row % a->seq_len, a->index, a->group_size, T);
     return token * (a->all_columns ? a->all_columns : columns) + a->first_column;
 }

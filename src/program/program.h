@@ -187,7 +187,8 @@ typedef struct op_attr {
      * i r .. (i + 1) r of xa, and the next part_columns[i] rows of b. scale multiplies the products. */
     int64_t part_first[3], part_columns[3];
     float rate; /* dropout: the probability of 0 */
-    /* dropout: x is a part of a wider tensor, whose columns first_column to first_column + C these are; 0: it is the whole.
+    /* dropout: x begins at first_element of its tensor, which is a whole row. It is a part of a wider tensor, whose columns
+     * first_column to first_column + C these are; 0: it is the whole.
      * Sequence ranks (index of group_size, seq_len tokens each) draw for their tokens of the whole rows. */
     int64_t all_columns, first_column;
     float clip;                /* clip: largest global norm, 0 = never */

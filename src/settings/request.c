@@ -424,7 +424,7 @@ static void strategy_from_config(const config *c, plan_request *p) {
                                .activations = is_auto(asked->offload.activations),
                                .keep_layers = is_auto(asked->keep_layers),
                                .keep_states = is_auto(asked->keep_states) && is_auto(asked->offload.states),
-                               .chunk = is_auto(asked->chunk_tokens) && !p->lora.rank,
+                               .chunk = is_auto(asked->chunk_tokens),
                                .prefetch = !config_was_given(c, "memory.prefetch"),
                                .precision = p->open.precision,
                                .micro_batch = p->open.micro_batch,

@@ -69,7 +69,6 @@ check 2 "model.lora.targets: found 'w'" "all-linear or some of" self_attn.q_proj
 check 2 "model.lora.targets: found 'gate'" mlp.c_fc -- plan --preset test-gpt2 --set model.lora.rank=4 --set model.lora.targets=gate
 check 2 model.lora.targets "'[q, {v: 1}]'" -- plan --set model.lora.rank=4 --set 'model.lora.targets=[q, {v: 1}]'
 check 0 "on q_proj, v_proj" -- plan --preset test-llama --set model.lora.rank=4 --set 'model.lora.targets=[q, v]'
-check 2 memory.chunk_tokens "found 64 with model.lora.rank" -- plan "${tiny[@]}" --set model.lora.rank=4 --set memory.chunk_tokens=64
 # Sizes that overflow together, also before a DeepSpeed file is translated.
 large=(--set parallel.tensor=65536 --set parallel.sequence=65536)
 file ds.json '{"train_batch_size": 64}'

@@ -172,6 +172,26 @@ static void ops_of_a_breakdown_are_timed(void **state) {
     training_dir_remove(dir);
 }
 
+/* Small tensors are normed and updated many at a time, in any order. A copy that waits for one of them ends the row, and so do 64. */
+static void ops_of_small_tensors_are_queued_together(void **state) {
+    static const char *const lora[] = {"model.lora.rank=4", "model.layers=12", NULL}, *const host[] = {
+                                                                                          "model.lora.rank=4",
+                                                                                          "model.layers=12",
+                                                                                          "memory.offload.states=host",
+                                                                                          NULL};
+    char *dir = training_dir();
+    train_result plain = run(NULL, PRECISION_BF16, lora, dir);
+    uint64_t before = backend_queued_joined();
+    train_result r = run(backend_queued(), PRECISION_BF16, lora, dir);
+    uint64_t n = backend_queued_joined() - before; /* of the recordings: once for all steps */
+    print_message("%llu ops were queued together\n", (unsigned long long)n);
+    assert_int_equal(n, 2 * 2 * 4 * 12); /* norm and AdamW of A and B, for q|k|v, o, gate|up and down */
+    assert_int_equal(r.param_hash, plain.param_hash);
+    r = run(backend_queued(), PRECISION_BF16, host, dir);
+    assert_int_equal(r.param_hash, plain.param_hash);
+    training_dir_remove(dir);
+}
+
 /* First values are carried to a device while the next are drawn, and come back for the hash while those before are hashed:
  * parameters of several chunks, with tails, and of less than one, in memory that the host reaches, does not, and mixed. */
 static void parameters_of_many_chunks_come_and_go_whole(void **state) {
@@ -200,6 +220,7 @@ int main(void) {
         cmocka_unit_test(parameters_of_many_chunks_come_and_go_whole),
         cmocka_unit_test(the_forward_of_a_turn_is_queued_before_the_update_is_done),
         cmocka_unit_test(ops_of_a_breakdown_are_timed),
+        cmocka_unit_test(ops_of_small_tensors_are_queued_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

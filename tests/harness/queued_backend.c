@@ -48,7 +48,7 @@ struct backend_context {
     recording sections[SECTION_COUNT], current;
 };
 
-static _Atomic uint64_t n_recordings, n_messages, n_recorded_messages;
+static _Atomic uint64_t n_recordings, n_messages, n_recorded_messages, n_joined;
 static _Atomic uint64_t n_copies_behind_embed; /* by the thread that feeds; tests read it when that has ended */
 
 static struct {
@@ -133,6 +133,12 @@ static void queued_select(backend_context *c, stream s) {
 static void queued_kernel(backend_context *c, const kernel_call *k) {
     c->embedded |= k->op->kind == OP_EMBED;
     put(c, (entry){.kind = ENTRY_KERNEL, .call = k});
+}
+/* The last one first: what needs another of them has other bits. */
+static void queued_kernels(backend_context *c, const kernel_call *const *calls, int n_calls) {
+    ASSERT(n_calls > 1 && n_calls <= CALLS_MOST);
+    atomic_fetch_add(&n_joined, (uint64_t)n_calls);
+    for (int i = n_calls - 1; i >= 0; i--) queued_kernel(c, calls[i]);
 }
 static void queued_copy(backend_context *c, void *dst, const void *src, size_t n_bytes) {
     if (c->embedded && c->selected == STREAM_D2H) atomic_fetch_add(&n_copies_behind_embed, 1);
@@ -282,6 +288,7 @@ static status queued_clear(backend_context *c, void *dst, size_t n_bytes) {
 }
 
 uint64_t backend_queued_copies_behind_embed(void) { return atomic_load(&n_copies_behind_embed); }
+uint64_t backend_queued_joined(void) { return atomic_load(&n_joined); }
 uint64_t backend_queued_recordings(void) { return atomic_load(&n_recordings); }
 
 const backend *backend_queued(void) {
@@ -297,6 +304,7 @@ const backend *backend_queued(void) {
                                         .abort = links_abort,
                                         .close = links_close};
     static kernel_fn kernels[OP_COUNT];
+    static const kernels_fn kernels_of_many[OP_COUNT] = {[OP_GRAD_SUMSQ] = queued_kernels, [OP_ADAMW] = queued_kernels};
     static backend b;
     for (op_kind k = 0; k < OP_COUNT; k++)
         if (backend_cpu()->kernels[k]) kernels[k] = queued_kernel;
@@ -313,6 +321,7 @@ const backend *backend_queued(void) {
                   .links = &links,
                   .work_bytes = backend_cpu()->work_bytes,
                   .kernels = kernels,
+                  .kernels_of_many = kernels_of_many,
                   .alignment = backend_cpu()->alignment,
                   .discrete = true,
                   .describe = queued_describe,

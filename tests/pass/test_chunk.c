@@ -60,8 +60,12 @@ static void run(training t, const char *chunk, const variant *v, train_result *r
     snprintf(grads, sizeof grads, "memory.offload.grads=%s", v->offload);
     snprintf(activations, sizeof activations, "memory.offload.activations=%s", v->offload);
     t.seq_len = TOKENS / 2;
-    t.more = SETTINGS("model.layers=4", "memory.strategy=manual", "train.eval_rows=2", chunk, recompute, params, grads,
-                      activations, v->keep, path);
+    const char *more[SETTINGS_MOST];
+    settings_join(more,
+                  SETTINGS("model.layers=4", "memory.strategy=manual", "train.eval_rows=2", chunk, recompute, params,
+                           grads, activations, v->keep, path),
+                  t.more);
+    t.more = more;
     training_must(training_run(&t, r));
     training_dir_remove(dir);
     char name[160];
@@ -98,6 +102,35 @@ static void chunks_are_equal_among_themselves(void **state) {
             if (kinds[k] == PRECISION_FP32 && fabs(first.last_loss / plain.last_loss - 1) > NEAR)
                 fail_msg("%s: loss %.9g in chunks, %.9g at once", presets[m], first.last_loss, plain.last_loss);
         }
+}
+
+/* The same with adapters, on all linear layers or some, with dropout, over a base of codes, under recompute and offload. */
+static void chunks_of_adapters_are_equal_among_themselves(void **state) {
+    (void)state;
+    static const struct {
+        const char *preset, *more[4];
+        precision precision;
+    } models[] = {{"test-llama", {"model.lora.rank=4"}, PRECISION_FP32},
+                  {"test-gpt2", {"model.lora.rank=4", "model.lora.dropout=0.2"}, PRECISION_FP32},
+                  {"test-qwen3", {"model.lora.rank=3", "model.lora.dropout=0.1", "model.base=nf4"}, PRECISION_BF16},
+                  {"test-llama", {"model.lora.rank=4", "model.lora.targets=up,q"}, PRECISION_BF16_SR}};
+    for (size_t m = 0; m < ARRAY_LENGTH(models); m++) {
+        train_result plain, first, r;
+        training t = {.preset = models[m].preset, .precision = models[m].precision, .accumulation = 1 + (int64_t)m % 2};
+        t.more = models[m].more;
+        run(t, "memory.chunk_tokens=0", &variants[0], &plain);
+        for (size_t i = 0; i < ARRAY_LENGTH(variants); i++) {
+            if (i % 2 != m % 2 && i > 0) continue;
+            run(t, "memory.chunk_tokens=96", &variants[i], &r);
+            if (i == 0) first = r;
+            if (r.param_hash != first.param_hash || r.last_loss != first.last_loss || r.eval.loss != first.eval.loss)
+                fail_msg("%s %s: recompute %s offload %s %s ends with other bits", models[m].preset, models[m].more[1],
+                         variants[i].recompute, variants[i].offload, variants[i].keep);
+        }
+        if (models[m].precision != PRECISION_FP32) continue;
+        if (fabs(first.last_loss / plain.last_loss - 1) > NEAR || first.param_hash == plain.param_hash)
+            fail_msg("%s: loss %.9g in chunks, %.9g at once", models[m].preset, first.last_loss, plain.last_loss);
+    }
 }
 
 /* 3 chunks of which the last is short, against one. The sums of fp32 differ in their last bits, and in no more. */
@@ -152,6 +185,25 @@ static void wide_values_exist_for_one_chunk_alone(void **state) {
         assert_true(fabs(flops / k.p.flops_per_step - 1) < 0.01 && fabs(again / k.p.flops_again - 1) < 1e-9);
         compiled_close(&k);
     }
+}
+
+static void wide_values_beside_adapters_exist_for_one_chunk_alone(void **state) {
+    (void)state;
+    static const char *const ways[] = {"model.lora.dropout=0", "model.lora.dropout=0.1", "model.lora.targets=up",
+                                       "model.lora.targets=down"};
+    for (size_t m = 0; m < ARRAY_LENGTH(training_presets); m++)
+        for (size_t i = 0; i < ARRAY_LENGTH(ways); i++) {
+            compiled k;
+            training t = {.preset = training_presets[m], .seq_len = 128, .micro_batch = 3};
+            compile(&k, t,
+                    SETTINGS("memory.strategy=manual", "memory.recompute=full", "memory.chunk_tokens=64",
+                             "train.eval_rows=2", "model.ffn=4096", "model.lora.rank=4", ways[i]));
+            if (widest_rows(&k.p.program, 4096, SECTION_MICRO) != 64 ||
+                widest_rows(&k.p.program, 4096, SECTION_EVAL) != 64)
+                fail_msg("%s %s: wide values of %lld tokens", t.preset, ways[i],
+                         (long long)widest_rows(&k.p.program, 4096, SECTION_MICRO));
+            compiled_close(&k);
+        }
 }
 
 static void as_many_tokens_as_there_are_is_no_chunk(void **state) {
@@ -285,8 +337,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_are_added_to_what_is_there),
         cmocka_unit_test(chunks_are_equal_among_themselves),
+        cmocka_unit_test(chunks_of_adapters_are_equal_among_themselves),
         cmocka_unit_test(an_uneven_last_chunk_counts_once),
         cmocka_unit_test(wide_values_exist_for_one_chunk_alone),
+        cmocka_unit_test(wide_values_beside_adapters_exist_for_one_chunk_alone),
         cmocka_unit_test(as_many_tokens_as_there_are_is_no_chunk),
         cmocka_unit_test(one_scale_for_all_tokens_refuses_chunks),
         cmocka_unit_test(more_chunks_than_a_program_holds_are_refused),

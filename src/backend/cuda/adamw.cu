@@ -91,8 +91,7 @@ DEVICE float lanes_max(float x) {
 /* ---- the op ------------------------------------------------------------------------------------------------------ */
 
 /* A step that is left out: p becomes the copy of its master, for where p lives elsewhere it is not here yet. */
-template <typename P, bool VECTOR> DEVICE void adamw_skipped(const launch_adamw_args &a) {
-    chunk_place chunk = chunk_open(a.noise);
+template <typename P, bool VECTOR> DEVICE void adamw_skipped(const launch_adamw_args &a, chunk_place chunk) {
     for (int turn = 0; turn < CHUNK_TURNS; turn++) {
         tile_place at = tile_at(chunk, turn);
         if (at.begin < 0 || at.begin >= a.n) continue;
@@ -110,17 +109,17 @@ template <typename P, bool VECTOR> DEVICE void adamw_skipped(const launch_adamw_
 
 /* S: float, bf16 or uint8_t. MASTER: x is the master and p its rounded copy. */
 template <typename P, typename G, typename S, bool MASTER, bool VECTOR>
-static __global__ void __launch_bounds__(CHUNK_THREADS, 3) adamw_kernel(launch_adamw_args a) {
+DEVICE void adamw_chunk(const launch_adamw_args &a, unsigned index) {
     constexpr bool STOCHASTIC = !MASTER && std::is_same_v<P, bf16>, CODES = std::is_same_v<S, uint8_t>;
     constexpr bool NOISY_STATES = !std::is_same_v<S, float>;
     using X = std::conditional_t<MASTER, float, P>;
     __shared__ adamw_constants constants;
     __shared__ noise_key param_key, states_key;
+    chunk_place chunk = chunk_open(a.noise, index);
     if (a.clip[LAUNCH_CLIP_SKIP] != 0) {
-        if constexpr (MASTER) adamw_skipped<P, VECTOR>(a);
+        if constexpr (MASTER) adamw_skipped<P, VECTOR>(a, chunk);
         return;
     }
-    chunk_place chunk = chunk_open(a.noise);
     if (threadIdx.x == 0) constants = adamw_prepare(a);
     if (STOCHASTIC && threadIdx.x == WARP) param_key = noise_open(a.noise, *a.scalars, NOISE_PARAM, chunk.noise_block);
     if (NOISY_STATES && threadIdx.x == 2 * WARP)
@@ -201,22 +200,129 @@ static __global__ void __launch_bounds__(CHUNK_THREADS, 3) adamw_kernel(launch_a
     }
 }
 
-template <typename P, typename G, bool MASTER> static void adamw_by_states(cudaStream_t s, const launch_adamw_args *a) {
-    const void *operands[] = {a->p, a->master, a->g, a->m, a->v};
-    bool whole = true;
-    for (const void *p : operands) whole = whole && aligned(p, 16);
-    dim3 grid(chunk_count(a->noise, a->n)), block(CHUNK_THREADS);
-    by_flag(whole, [&](auto vector) {
-        constexpr bool VECTOR = decltype(vector)::value;
-        if (a->states == LAUNCH_STATES_F32) launch(adamw_kernel<P, G, float, MASTER, VECTOR>, grid, block, s, *a);
-        else if (a->states == LAUNCH_STATES_BF16) launch(adamw_kernel<P, G, bf16, MASTER, VECTOR>, grid, block, s, *a);
-        else launch(adamw_kernel<P, G, uint8_t, MASTER, VECTOR>, grid, block, s, *a);
-    });
+template <typename P, typename G, typename S, bool MASTER, bool VECTOR>
+static __global__ void __launch_bounds__(CHUNK_THREADS, 3) adamw_kernel(launch_adamw_args a) {
+    adamw_chunk<P, G, S, MASTER, VECTOR>(a, blockIdx.x);
 }
 
-void launch_adamw(cudaStream_t s, const launch_adamw_args *a) {
-    if (!a->master && a->p_type == LAUNCH_F32) adamw_by_states<float, float, false>(s, a);
-    else if (!a->master) adamw_by_states<bf16, bf16, false>(s, a);
-    else if (a->p_type == LAUNCH_BF16) adamw_by_states<bf16, float, true>(s, a);
-    else adamw_by_states<f16, float, true>(s, a);
+/* ---- many small tensors at once ---------------------------------------------------------------------------------- */
+
+/* Larger ones have enough work for a launch of their own, with the registers that finding a tensor takes here. */
+enum { SMALL_TENSOR = 1 << 20 };
+
+/* What one launch takes: as many tensors as 4 KiB of arguments hold. */
+enum { ADAMW_TENSORS = 32 };
+struct adamw_tensors {
+    struct {
+        void *p, *m, *v;
+        float *master, *m_scale, *v_scale;
+        const void *g;
+        uint64_t noise_key;
+        int64_t first_element, n;
+        float weight_decay, lr_scale;
+        unsigned end; /* the block of threads behind the last one of this tensor */
+    } of[ADAMW_TENSORS];
+    const float *clip;
+    const launch_scalars *scalars;
+    int64_t noise_block;
+    float beta1, beta2, eps;
+};
+
+/* The tensor of this block of threads, and which of its chunks. */
+DEVICE launch_adamw_args adamw_own(const adamw_tensors &all, unsigned *chunk) {
+    int i = 0;
+    while (blockIdx.x >= all.of[i].end) i++;
+    const auto &t = all.of[i];
+    *chunk = blockIdx.x - (i ? all.of[i - 1].end : 0);
+    launch_adamw_args a;
+    a.p = t.p, a.m = t.m, a.v = t.v, a.master = t.master, a.m_scale = t.m_scale, a.v_scale = t.v_scale, a.g = t.g;
+    a.clip = all.clip, a.scalars = all.scalars;
+    a.noise = {t.noise_key, t.first_element, all.noise_block};
+    a.n = t.n;
+    a.beta1 = all.beta1, a.beta2 = all.beta2, a.eps = all.eps, a.weight_decay = t.weight_decay, a.lr_scale = t.lr_scale;
+    return a;
+}
+
+template <typename P, typename G, typename S, bool MASTER>
+static __global__ void __launch_bounds__(CHUNK_THREADS, 3)
+    adamw_small_kernel(const __grid_constant__ adamw_tensors all) {
+    unsigned index;
+    const launch_adamw_args a = adamw_own(all, &index);
+    adamw_chunk<P, G, S, MASTER, true>(a, index);
+}
+
+static bool adamw_in_vectors(const launch_adamw_args *a) {
+    const void *operands[] = {a->p, a->master, a->g, a->m, a->v};
+    for (const void *p : operands)
+        if (!aligned(p, 16)) return false;
+    return true;
+}
+static bool adamw_small(const launch_adamw_args *a) { return a->n <= SMALL_TENSOR && adamw_in_vectors(a); }
+
+static bool adamw_alike(const launch_adamw_args *a, const launch_adamw_args *b) {
+    return a->p_type == b->p_type && a->states == b->states && !a->master == !b->master && a->clip == b->clip &&
+           a->scalars == b->scalars && a->noise.block == b->noise.block && a->beta1 == b->beta1 &&
+           a->beta2 == b->beta2 && a->eps == b->eps;
+}
+
+/* Small tensors from a on that are like it; *n_chunks: of all of them. */
+static int adamw_collect(adamw_tensors *all, const launch_adamw_args *a, int n_args, unsigned *n_chunks) {
+    unsigned end = 0;
+    int n = 0;
+    all->clip = a->clip, all->scalars = a->scalars, all->noise_block = a->noise.block;
+    all->beta1 = a->beta1, all->beta2 = a->beta2, all->eps = a->eps;
+    for (; n < n_args && n < ADAMW_TENSORS && adamw_small(&a[n]) && adamw_alike(a, &a[n]); n++) {
+        const launch_adamw_args &t = a[n];
+        end += chunk_count(t.noise, t.n);
+        all->of[n] = {t.p,
+                      t.m,
+                      t.v,
+                      t.master,
+                      t.m_scale,
+                      t.v_scale,
+                      t.g,
+                      t.noise.key,
+                      t.noise.first_element,
+                      t.n,
+                      t.weight_decay,
+                      t.lr_scale,
+                      end};
+    }
+    *n_chunks = end;
+    return n;
+}
+
+template <typename P, typename G, typename S, bool MASTER>
+static int adamw_launch(cudaStream_t s, const launch_adamw_args *a, int n_args) {
+    adamw_tensors all;
+    unsigned n_chunks;
+    int n = adamw_collect(&all, a, n_args, &n_chunks);
+    if (n > 1) {
+        launch(adamw_small_kernel<P, G, S, MASTER>, dim3(n_chunks), dim3(CHUNK_THREADS), s, all);
+        return n;
+    }
+    by_flag(adamw_in_vectors(a), [&](auto vector) {
+        launch(adamw_kernel<P, G, S, MASTER, decltype(vector)::value>, dim3(chunk_count(a->noise, a->n)),
+               dim3(CHUNK_THREADS), s, *a);
+    });
+    return 1;
+}
+
+template <typename P, typename G, bool MASTER>
+static int adamw_by_states(cudaStream_t s, const launch_adamw_args *a, int n_args) {
+    if (a->states == LAUNCH_STATES_F32) return adamw_launch<P, G, float, MASTER>(s, a, n_args);
+    if (a->states == LAUNCH_STATES_BF16) return adamw_launch<P, G, bf16, MASTER>(s, a, n_args);
+    return adamw_launch<P, G, uint8_t, MASTER>(s, a, n_args);
+}
+
+/* Those from a on that one launch can take; returns how many. */
+static int adamw_by_types(cudaStream_t s, const launch_adamw_args *a, int n_args) {
+    if (!a->master && a->p_type == LAUNCH_F32) return adamw_by_states<float, float, false>(s, a, n_args);
+    if (!a->master) return adamw_by_states<bf16, bf16, false>(s, a, n_args);
+    if (a->p_type == LAUNCH_BF16) return adamw_by_states<bf16, float, true>(s, a, n_args);
+    return adamw_by_states<f16, float, true>(s, a, n_args);
+}
+
+void launch_adamw(cudaStream_t s, const launch_adamw_args *a, int n_args) {
+    for (int at = 0; at < n_args;) at += adamw_by_types(s, a + at, n_args - at);
 }

@@ -33,4 +33,8 @@ struct backend_context {
 
 extern const kernel_fn cuda_kernels[OP_COUNT];
 
+/* Ops of many small tensors in few launches. */
+void cuda_kernels_GRAD_SUMSQ(backend_context *c, const kernel_call *const *calls, int n_calls);
+void cuda_kernels_ADAMW(backend_context *c, const kernel_call *const *calls, int n_calls);
+
 launch_type launch_type_of(dtype t);

@@ -35,11 +35,11 @@ static __global__ void __launch_bounds__(CHUNK_THREADS) dropout_kernel(launch_dr
 /* One row of a part per block of threads. A thread opens a block of noise where its elements enter one: once, or twice. */
 template <typename T>
 static __global__ void __launch_bounds__(CHUNK_THREADS) dropout_rows_kernel(launch_dropout_args a) {
-    int64_t row = blockIdx.x, token = row;
+    int64_t row = blockIdx.x, token = row + a.noise.first_element / a.columns;
     if (a.n_ranks > 1) {
-        int64_t half = a.seq_len / 2, i = row % a.seq_len;
+        int64_t half = a.seq_len / 2, i = token % a.seq_len;
         int64_t first = i < half ? a.rank * half : (2 * a.n_ranks - 2 - a.rank) * half;
-        token = (row - i) * a.n_ranks + first + i;
+        token = (token - i) * a.n_ranks + first + i;
     }
     int64_t at = token * a.all_columns + a.first_column, opened = -1;
     noise_key key = {0, 0};

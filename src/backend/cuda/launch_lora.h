@@ -71,7 +71,8 @@ void launch_lora_bwd(cudaStream_t s, launch_type t, launch_type db_type, const l
 
 /* y = x * factor, or 0 where the element's word of noise is below limit. columns > 0: rows of so many elements of a tensor with
  * rows of all_columns, which begin at first_column; n_ranks > 1: of each seq_len rows in turn, those that this rank has of
- * n_ranks seq_len, two runs as sequence_token says. Else n elements in one run from noise.first_element on. */
+ * n_ranks seq_len, two runs as sequence_token says; noise.first_element / columns rows of this rank come before. Else n elements in
+ * one run from noise.first_element on. */
 typedef struct launch_dropout_args {
     const void *x;
     void *y;

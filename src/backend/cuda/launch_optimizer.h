@@ -32,8 +32,14 @@ void launch_accumulate(cudaStream_t s, launch_type acc_type, launch_type x_type,
 
 /* partials[b] = sum of squares of elements b * block .. (b + 1) * block, in fp64 and the shape of the host. Elements from
  * n_counted on add nothing. */
-void launch_grad_sumsq(cudaStream_t s, launch_type t, double *partials, const void *g, int64_t n, int64_t n_counted,
-                       int64_t block);
+typedef struct launch_sumsq_args {
+    double *partials;
+    const void *g;
+    int64_t n, n_counted;
+    launch_type type;
+} launch_sumsq_args;
+/* n_args tensors, in as few launches as their types allow: a launch takes longer than the work of a small one. */
+void launch_grad_sumsq(cudaStream_t s, const launch_sumsq_args *a, int n_args, int64_t block);
 /* *sum = all partials, in order. */
 void launch_norm_sum(cudaStream_t s, double *sum, const double *partials, int64_t n);
 /* y = x, but for its last n_end elements: those are the sums of n_parts rows of parts (.., n_end), in order, in fp32. */
@@ -79,7 +85,8 @@ typedef struct launch_adamw_args {
     launch_type p_type;
     launch_states states;
 } launch_adamw_args;
-void launch_adamw(cudaStream_t s, const launch_adamw_args *a);
+/* n_args tensors of one step, which have clip, scalars, betas and eps in common, in as few launches as their types allow. */
+void launch_adamw(cudaStream_t s, const launch_adamw_args *a, int n_args);
 
 #ifdef __cplusplus
 }

@@ -62,10 +62,11 @@ struct chunk_place {
     int64_t noise_block; /* that it lies in, */
     uint32_t r;          /* and where it begins in there */
 };
-DEVICE chunk_place chunk_open(const launch_noise &n) {
-    int64_t in_whole = (n.first_element / CHUNK + blockIdx.x) * CHUNK;
+DEVICE chunk_place chunk_open(const launch_noise &n, unsigned index) {
+    int64_t in_whole = (n.first_element / CHUNK + index) * CHUNK;
     return {in_whole - n.first_element, in_whole / n.block, (uint32_t)(in_whole % n.block)};
 }
+DEVICE chunk_place chunk_open(const launch_noise &n) { return chunk_open(n, blockIdx.x); }
 
 /* Turn after turn, the tile of this warp and the first quad of this lane. */
 enum { CHUNK_TURNS = CHUNK / (CHUNK_WARPS * TILE) };

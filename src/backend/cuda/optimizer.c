@@ -44,15 +44,26 @@ void cuda_kernel_ACCUMULATE(backend_context *c, const kernel_call *k) {
                       k->in[ACCUMULATE_X], k->in[ACCUMULATE_SCALARS], noise_of(k->op), shape_count(&acc->shape));
 }
 
-void cuda_kernel_GRAD_SUMSQ(backend_context *c, const kernel_call *k) {
+static launch_sumsq_args sumsq_of(const kernel_call *k) {
     const value *g = call_in(k, GRAD_SUMSQ_G);
     int64_t n = shape_count(&g->shape);
     const op_attr *a = &k->op->attr;
-    int64_t counted = a->counts_part ? MIN(MAX(a->counted - a->first_element, 0), n) : n;
     ASSERT(shape_count(&call_out(k, GRAD_SUMSQ_PARTIALS)->shape) == divide_up(n, NORM_BLOCK));
-    launch_grad_sumsq(c->stream, launch_type_of(g->type), k->out[GRAD_SUMSQ_PARTIALS], k->in[GRAD_SUMSQ_G], n, counted,
-                      NORM_BLOCK);
+    return (launch_sumsq_args){.partials = k->out[GRAD_SUMSQ_PARTIALS],
+                               .g = k->in[GRAD_SUMSQ_G],
+                               .n = n,
+                               .n_counted = a->counts_part ? MIN(MAX(a->counted - a->first_element, 0), n) : n,
+                               .type = launch_type_of(g->type)};
 }
+
+void cuda_kernels_GRAD_SUMSQ(backend_context *c, const kernel_call *const *calls, int n_calls) {
+    launch_sumsq_args a[CALLS_MOST];
+    ASSERT(n_calls <= CALLS_MOST);
+    for (int i = 0; i < n_calls; i++) a[i] = sumsq_of(calls[i]);
+    launch_grad_sumsq(c->stream, a, n_calls, NORM_BLOCK);
+}
+
+void cuda_kernel_GRAD_SUMSQ(backend_context *c, const kernel_call *k) { cuda_kernels_GRAD_SUMSQ(c, &k, 1); }
 
 void cuda_kernel_NORM_SUM(backend_context *c, const kernel_call *k) {
     launch_norm_sum(c->stream, k->out[NORM_SUM_SUM], k->in[NORM_SUM_PARTIALS],
@@ -89,7 +100,7 @@ void cuda_kernel_LOSS_REDUCE(backend_context *c, const kernel_call *k) {
                        k->in[LOSS_REDUCE_SCALARS], shape_count(&call_in(k, LOSS_REDUCE_LOSSES)->shape));
 }
 
-void cuda_kernel_ADAMW(backend_context *c, const kernel_call *k) {
+static launch_adamw_args adamw_of(const kernel_call *k) {
     const op_attr *o = &k->op->attr;
     const value *g = call_in(k, ADAMW_G), *p = call_out(k, ADAMW_P);
     dtype states = call_out(k, ADAMW_M)->type;
@@ -115,5 +126,14 @@ void cuda_kernel_ADAMW(backend_context *c, const kernel_call *k) {
                                                             : LAUNCH_STATES_8};
     ASSERT(a.master ? p->type != DTYPE_F32 && g->type == DTYPE_F32 : p->type != DTYPE_F16 && g->type == p->type);
     ASSERT(states == DTYPE_F32 || states == DTYPE_BF16 || (states == DTYPE_I8 && a.m_scale && a.v_scale));
-    launch_adamw(c->stream, &a);
+    return a;
 }
+
+void cuda_kernels_ADAMW(backend_context *c, const kernel_call *const *calls, int n_calls) {
+    launch_adamw_args a[CALLS_MOST];
+    ASSERT(n_calls <= CALLS_MOST);
+    for (int i = 0; i < n_calls; i++) a[i] = adamw_of(calls[i]);
+    launch_adamw(c->stream, a, n_calls);
+}
+
+void cuda_kernel_ADAMW(backend_context *c, const kernel_call *k) { cuda_kernels_ADAMW(c, &k, 1); }

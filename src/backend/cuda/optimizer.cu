@@ -86,13 +86,28 @@ template <typename T> DEVICE float2 pair_widen(uint32_t raw, T) {
     return make_float2(widen(T{(uint16_t)raw}), widen(T{(uint16_t)(raw >> 16)}));
 }
 
+/* What one launch takes: as many tensors as 4 KiB of arguments hold. */
+enum { SUMSQ_TENSORS = 64 };
+struct sumsq_tensors {
+    struct {
+        double *partials;
+        const void *g;
+        int64_t n_counted, n_blocks;
+        unsigned end; /* the block of threads behind the last one of this tensor */
+    } of[SUMSQ_TENSORS];
+    int64_t block;
+};
+
 template <typename T, bool VECTOR>
-static __global__ void __launch_bounds__(SUMSQ_THREADS)
-    sumsq_kernel(double *partials, const T *g, int64_t n_counted, int64_t block, int64_t n_blocks) {
-    int64_t b = ((int64_t)blockIdx.x * SUMSQ_THREADS + threadIdx.x) / 8;
+static __global__ void __launch_bounds__(SUMSQ_THREADS) sumsq_kernel(const __grid_constant__ sumsq_tensors a) {
+    int i_tensor = 0;
+    while (blockIdx.x >= a.of[i_tensor].end) i_tensor++;
+    unsigned first = i_tensor ? a.of[i_tensor - 1].end : 0;
+    const T *g = (const T *)a.of[i_tensor].g;
+    int64_t b = ((int64_t)(blockIdx.x - first) * SUMSQ_THREADS + threadIdx.x) / 8;
     int part = threadIdx.x % 8;
-    int64_t begin = b * block,
-            end = min(begin + block, n_counted); /* a thread without a block has nothing, and stays */
+    int64_t begin = b * a.block, /* a thread without a block has nothing, and stays */
+        end = min(begin + a.block, a.of[i_tensor].n_counted);
     double lane[2] = {};
     for (int64_t i = begin + 2 * part; i < end; i += 16 * SUMSQ_AHEAD) {
         decltype(pair_load<VECTOR>(g, 0)) in[SUMSQ_AHEAD];
@@ -110,19 +125,34 @@ static __global__ void __launch_bounds__(SUMSQ_THREADS)
     for (int step = 4; step > 0; step /= 2)
 #pragma unroll
         for (int e = 0; e < 2; e++) lane[e] += __shfl_down_sync(0xffffffffu, lane[e], step, 8);
-    if (part == 0 && b < n_blocks) partials[b] = lane[0] + lane[1];
+    if (part == 0 && b < a.of[i_tensor].n_blocks) a.of[i_tensor].partials[b] = lane[0] + lane[1];
 }
 
-void launch_grad_sumsq(cudaStream_t s, launch_type t, double *partials, const void *g, int64_t n, int64_t n_counted,
-                       int64_t block) {
-    int64_t n_blocks = divide_up(n, block);
-    by_type(t, [&](auto zero) {
-        using T = decltype(zero);
-        by_flag(aligned(g, 2 * sizeof(T)), [&](auto vector) {
-            launch(sumsq_kernel<T, decltype(vector)::value>, dim3((unsigned)divide_up(n_blocks * 8, SUMSQ_THREADS)),
-                   dim3(SUMSQ_THREADS), s, partials, (const T *)g, n_counted, block, n_blocks);
+static bool sumsq_in_pairs(const launch_sumsq_args *a) { return aligned(a->g, a->type == LAUNCH_F32 ? 8 : 4); }
+
+/* Those from a on that one launch can take; returns how many. */
+static int sumsq_launch(cudaStream_t s, const launch_sumsq_args *a, int n_args, int64_t block) {
+    sumsq_tensors t;
+    unsigned end = 0;
+    int n = 0;
+    bool pairs = sumsq_in_pairs(a);
+    t.block = block;
+    for (; n < n_args && n < SUMSQ_TENSORS; n++) {
+        if (a[n].type != a->type || sumsq_in_pairs(&a[n]) != pairs) break;
+        int64_t n_blocks = divide_up(a[n].n, block);
+        end += (unsigned)divide_up(n_blocks * 8, SUMSQ_THREADS);
+        t.of[n] = {a[n].partials, a[n].g, a[n].n_counted, n_blocks, end};
+    }
+    by_type(a->type, [&](auto zero) {
+        by_flag(pairs, [&](auto vector) {
+            launch(sumsq_kernel<decltype(zero), decltype(vector)::value>, dim3(end), dim3(SUMSQ_THREADS), s, t);
         });
     });
+    return n;
+}
+
+void launch_grad_sumsq(cudaStream_t s, const launch_sumsq_args *a, int n_args, int64_t block) {
+    for (int at = 0; at < n_args;) at += sumsq_launch(s, a + at, n_args - at, block);
 }
 
 /* All threads fetch, one adds: the order is the host's, and fetching is what would take the time. */
