@@ -198,6 +198,22 @@ status gguf_check_path(const char *path) {
                S_ISDIR(there.st_mode) ? "it is a directory, and GGUF is one file" : "the file exists");
 }
 
+status export_check_gguf(const char *setting, const char *path, const model_config *c, const char *tokenizer) {
+    gguf_header header;
+    error_record why;
+    model_source s = {.config = model_main_config(c), .tokenizer = tokenizer && *tokenizer ? tokenizer : "byte"};
+    snprintf(s.dir, sizeof s.dir, "%s", path);
+    gguf_header_init(&header);
+    status rc = gguf_check_path(path);
+    if (rc == OK) rc = export_check_place(path);
+    if (rc == OK) rc = gguf_check_model(&s.config);
+    if (rc == OK) rc = gguf_describe_tokenizer(&header, &s, false);
+    gguf_header_fini(&header);
+    if (rc == OK) return OK;
+    error_take(&why);
+    return ERR(rc, "%s: %s", setting, why.message);
+}
+
 /* A name that appeared meanwhile is not replaced. */
 static status publish(const char *from, const char *to, const char *parent) {
     if (link(from, to) == 0) unlink(from);
