@@ -96,7 +96,7 @@ includes: configure ## check the order of rooms and that headers compile alone
 deps: ## install missing packages (Debian, Ubuntu)
 	@tools/install-packages
 
-install: configure ## install program, library, header, man page, completions into PREFIX (/usr/local), under DESTDIR if set
+install: configure ## install program, library, header, man page, completions, Python module into PREFIX (/usr/local), under DESTDIR if set
 	@cmake --build "$(BUILD)" --parallel $(JOBS) --target public
 	@DESTDIR="$(DESTDIR)" cmake --install "$(BUILD)" --prefix $(PREFIX_PATH)
 

@@ -1,4 +1,4 @@
-# public.cmake - what is installed: the program, the library in both forms, its header, man page, completions, ralo.pc.
+# public.cmake - what is installed: the program, the library in both forms, its header, man page, completions, ralo.pc, the Python module.
 #
 # The rooms are compiled once, position independent and hidden, and serve the program, the tests and both public forms:
 #   libralo.so   src/api and what it reaches; a version script shows ralo_* only, as RALO_0
@@ -97,8 +97,10 @@ install(FILES ${PUBLIC}/ralo.pc DESTINATION lib/pkgconfig)
 install(FILES ${PUBLIC}/ralo.1 DESTINATION share/man/man1)
 install(FILES ${PUBLIC}/ralo.bash DESTINATION share/bash-completion/completions RENAME ralo)
 install(FILES ${PUBLIC}/_ralo DESTINATION share/zsh/site-functions)
+# Not where one Python looks by itself: it is for any of them, virtual environments too. ralo.pc names the directory.
+install(FILES bindings/python/ralo/__init__.py bindings/python/ralo/_library.py DESTINATION share/ralo/python/ralo)
 # For `make uninstall`; cli_install holds it against what is really installed.
 string(JOIN "\n" files bin/ralo include/ralo.h lib/libralo.a lib/libralo.so lib/libralo.so.${RALO_ABI}
     lib/libralo.so.${RALO_VERSION} lib/pkgconfig/ralo.pc share/man/man1/ralo.1 share/bash-completion/completions/ralo
-    share/zsh/site-functions/_ralo lib/libralo-cuda.so)
+    share/zsh/site-functions/_ralo share/ralo/python/ralo/__init__.py share/ralo/python/ralo/_library.py lib/libralo-cuda.so)
 file(WRITE ${CMAKE_BINARY_DIR}/installed.txt "${files}\n")

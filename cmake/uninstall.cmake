@@ -1,10 +1,16 @@
 # uninstall.cmake - remove what `make install` put under PREFIX: cmake -DLIST=BUILD/installed.txt -DPREFIX=DIR -P this.
-# Files of the list only; directories stay, because others may have made them. DESTDIR is taken from the environment.
+# Files of the list only, and what Python compiled of them; directories stay, because others may have made them. DESTDIR is taken from the environment.
 file(STRINGS "${LIST}" files)
 foreach(file ${files})
     set(path "$ENV{DESTDIR}${PREFIX}/${file}")
     if(EXISTS "${path}" OR IS_SYMLINK "${path}")
         message(STATUS "Removing ${path}")
         file(REMOVE "${path}")
+    endif()
+    if(path MATCHES "^(.*)/([^/]*)\\.py$")
+        file(GLOB compiled "${CMAKE_MATCH_1}/__pycache__/${CMAKE_MATCH_2}.*.pyc")
+        if(compiled)
+            file(REMOVE ${compiled})
+        endif()
     endif()
 endforeach()

@@ -199,7 +199,8 @@ RALO_API ralo_status ralo_trainer_metric(const ralo_trainer *t, const char *key,
 RALO_API ralo_status ralo_trainer_save(ralo_trainer *t);
 /* The parameters as they are, as a Hugging Face directory; with adapters these alone, as a directory of PEFT, which model.adapter and
  * ralo_generator_options.adapter take. dir must be new or empty, and appears whole or not at all. dtype: "fp32", "bf16", "fp16", or NULL
- * for the one that was trained. */
+ * for the one that was trained. A name that ends in .gguf is one file for llama.cpp, of the whole model, in the numbers of run.gguf: it is made
+ * from a checkpoint that is saved in run.dir, and dtype is NULL. */
 RALO_API ralo_status ralo_trainer_export(ralo_trainer *t, const char *dir, const char *dtype);
 /* Equal exactly when every bit of every parameter is (up to a chance of one in 2^64). */
 RALO_API ralo_status ralo_trainer_param_hash(ralo_trainer *t, uint64_t *out);
@@ -215,7 +216,8 @@ typedef struct ralo_export_options {
     uint64_t reserved[8];
 } ralo_export_options;
 /* `ralo export`: a run directory (its newest checkpoint) or a checkpoint directory, with merge also a Hugging Face directory, as a
- * directory that transformers or PEFT loads. options NULL: all zero. */
+ * directory that transformers or PEFT loads; a name that ends in .gguf is one file for llama.cpp, in f16, with adapters merged. options
+ * NULL: all zero. */
 RALO_API ralo_status ralo_export(const char *from, const char *dir, const ralo_export_options *options);
 
 /* ---- tokenizer ---------------------------------------------------------------------------------------------------- */

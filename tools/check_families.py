@@ -47,6 +47,16 @@ def greedy(model, ids, n):
     return ids[0, -n:].tolist()
 
 
+def lengths(config, n):
+    """Prompts, context and new tokens: transformers changes the factors of longrope while a text grows beyond the original
+    positions, ralo has those of its context from the beginning. So texts are longer from the start, or never get so long."""
+    rope = config.rope_parameters
+    original = rope["original_max_position_embeddings"] if rope.get("rope_type") == "longrope" else 0
+    if original > len(PROMPTS[0]):
+        return PROMPTS, ["--context", str(original)], min(n, original - len(PROMPTS[0]))
+    return [p for p in PROMPTS if len(p) > original] if original else PROMPTS, [], n
+
+
 def check(args, name, folder):
     kind, make, differs = CONFIGS[name]
     torch.manual_seed(7)
@@ -55,11 +65,12 @@ def check(args, name, folder):
     randomize(model)
     model.save_pretrained(folder / "in")
     model = load(folder / "in")
-    out = ralo(args, "generate", "--model", str(folder / "in"), "--max-new", str(args.tokens), "--ignore-eos", "--json",
-               *(x for p in PROMPTS for x in ("--prompt", p)))
+    prompts, context, n = lengths(config, args.tokens)
+    out = ralo(args, "generate", "--model", str(folder / "in"), "--max-new", str(n), "--ignore-eos", "--json", *context,
+               *(x for p in prompts for x in ("--prompt", p)))
     right = True
     for ours in json.loads(out.splitlines()[-1])["completions"]:
-        theirs = greedy(model, ours["prompt_tokens"], args.tokens)
+        theirs = greedy(model, ours["prompt_tokens"], n)
         right &= ours["tokens"] == theirs
     ralo(args, "train", "--set", f"model.path={folder}/in", "--set", "data.source=builtin:grammar", "--set",
          "data.seq_len=32", "--set", "train.steps=1", "--set", "train.lr=1e-20", "--set", "train.micro_batch=2",

@@ -49,6 +49,10 @@ NARROW = {**WIDE, "hidden_size": 96, "intermediate_size": 160, "num_hidden_layer
 LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=48)
 YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=24)
+LONG = dict(rope_type="longrope", rope_theta=10000.0, short_factor=[1.0, 1.1, 1.2, 1.3, 1.4], long_factor=[1.1, 1.9, 3.3, 7.1, 9.9])
+PARTLY = dict(rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.75)
+PHI4_MINI = dict({**ODD, "hidden_size": 32}, pad_token_id=None, tie_word_embeddings=True, max_position_embeddings=300,
+                 rope_parameters={**PARTLY, "short_factor": [1.1, 1.7, 1.9], "long_factor": [1.3, 9.0, 11.5]})
 LINEAR = dict(rope_type="linear", rope_theta=50000.0, factor=2.0)
 GPT2_ODD = dict(vocab_size=97, n_embd=36, n_layer=3, n_head=3, n_inner=100, n_positions=64)
 GPT2_WIDE = dict(vocab_size=97, n_embd=256, n_layer=3, n_head=4, n_inner=512, n_positions=64)
@@ -72,6 +76,10 @@ MODELS = {
     "gpt2_narrow": (GPT2Config, {**GPT2_WIDE, "n_embd": 96, "n_inner": 160}, ALL),
     "phi3": (Phi3Config, {**ODD, "sliding_window": None, "pad_token_id": None}, PLAIN),
     "phi3_wide": (Phi3Config, {**WIDE, "sliding_window": None, "pad_token_id": None}, ALL),
+    "phi3_long": (Phi3Config, {**ODD, "pad_token_id": None, "original_max_position_embeddings": 40, "rope_parameters": LONG}, PLAIN),
+    "phi4_mini": (Phi3Config, {**PHI4_MINI, "original_max_position_embeddings": 280}, PLAIN),
+    "phi4_mini_wide": (Phi3Config, {**PHI4_MINI, **WIDE, "original_max_position_embeddings": 48, "max_position_embeddings": 300,
+                                    "rope_parameters": {**PARTLY, "short_factor": [1.1] * 24, "long_factor": [1.5, 3.5] * 12}}, ALL),
     "olmo2": (Olmo2Config, ODD, PLAIN),
     "olmo2_tied": (Olmo2Config, {**ODD, "tie_word_embeddings": True}, PLAIN),
     "olmo2_wide": (Olmo2Config, WIDE, ALL),
@@ -145,6 +153,8 @@ def expected(model):
         dim = config.head_dim
         plain = 1.0 / rope["rope_theta"] ** (torch.arange(0, dim, 2, dtype=torch.float64) / dim)
         tensors["rope_freqs.weight"] = (None, (plain / model.model.rotary_emb.inv_freq.double()).float())
+    for kind in ("long", "short") if rope.get("rope_type") == "longrope" else ():
+        tensors[f"rope_factors_{kind}.weight"] = (None, torch.tensor(rope[f"{kind}_factor"], dtype=torch.float32))
     return tensors
 
 

@@ -88,6 +88,16 @@ CONFIGS = {
                                                          tie_word_embeddings=True)),
     "llama_yarn": (LlamaConfig, LlamaForCausalLM, dict(tie_word_embeddings=True, num_hidden_layers=2, rope_parameters=dict(
         rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=32, beta_fast=4.0))),
+    # Rows of 24 are longer than the original positions: the long factors. Then shorter ones, and 4 of 6 dimensions turn.
+    "phi3_long": (Phi3Config, Phi3ForCausalLM, dict(num_hidden_layers=2, original_max_position_embeddings=16, rope_parameters=dict(
+        rope_type="longrope", rope_theta=10000.0, short_factor=[1.0, 1.25, 1.5], long_factor=[1.1, 2.3, 5.7]))),
+    "phi4_mini": (Phi3Config, Phi3ForCausalLM, dict(
+        num_hidden_layers=2, tie_word_embeddings=True, original_max_position_embeddings=64, rope_parameters=dict(
+            rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.75, short_factor=[1.1, 1.7],
+            long_factor=[1.3, 9.0]))),
+    "llama_longrope": (LlamaConfig, LlamaForCausalLM, dict(tie_word_embeddings=True, num_hidden_layers=2, rope_parameters=dict(
+        rope_type="longrope", rope_theta=10000.0, factor=2.5, original_max_position_embeddings=17,
+        short_factor=[1.0, 1.25, 1.5], long_factor=[1.1, 2.3, 5.7]))),
 }
 ROW_SEED = {name: 1000 + i for i, name in enumerate(MODELS)} | {name: 1100 + i for i, name in enumerate(CONFIGS)}
 
@@ -174,10 +184,16 @@ def forward(model, tokens, doc):
 
 
 def check_packing(model, tokens, doc, logits):
-    """The packed logits are those of every document alone: the mask and the positions really did what they should."""
+    """The packed logits are those of every document alone: the mask and the positions really did what they should. Alone, a
+    document of up to the original positions has the short factors of longrope, where longer rows have the long ones."""
+    rope = getattr(model.config, "rope_parameters", None) or {}
+    original = rope.get("original_max_position_embeddings", T) if rope.get("rope_type") == "longrope" else T
     for row, lengths in enumerate(DOCUMENTS):
         start = 0
         for n in lengths:
+            if original < T and n <= original:
+                start += n
+                continue
             alone = model(input_ids=tokens[row:row + 1, start:start + n], use_cache=False).logits[0]
             assert torch.allclose(alone, logits[row, start:start + n], rtol=1e-4, atol=1e-4)
             start += n

@@ -13,11 +13,9 @@ static void print_json(const char *dir, const export_report *r) {
 
 status command_export(command_line *l) {
     static const dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16}; /* the row of --dtype */
-    bool is_file = export_is_gguf_name(l->arguments[1]);
     export_options o = {.dir = l->arguments[1],
-                        .gguf = l->gguf >= 0 ? (gguf_format)(GGUF_F16_FILE + l->gguf) /* the row of --gguf */
-                                : is_file    ? GGUF_F16_FILE
-                                             : GGUF_NONE,
+                        .gguf =
+                            l->gguf < 0 ? GGUF_NONE : (gguf_format)(GGUF_F16_FILE + l->gguf), /* the row of --gguf */
                         .shard_bytes = l->shard_bytes,
                         .type = l->dtype < 0 ? DTYPE_COUNT : types[l->dtype],
                         .merge = l->merge,

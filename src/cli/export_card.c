@@ -46,7 +46,7 @@ status export_from_run(const char *from, export_options *o, export_report *out) 
     run r = {0};
     strbuf settings;
     strbuf_init(&settings);
-    bool is_run = !o->gguf && find_run(trained, dir, sizeof dir);
+    bool is_run = !export_is_gguf_name(o->dir) && find_run(trained, dir, sizeof dir);
     if (is_run && run_open(&r, dir, RUN_METRICS) == OK) {
         card.steps = step_of(trained);
         card.task = r.task, card.data = r.data;

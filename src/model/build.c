@@ -495,7 +495,7 @@ static void build_generation(builder *b, const outer_params *w) {
 /* ---- the whole ------------------------------------------------------------------------------------------------- */
 
 static value_id add_rope_table(builder *b, const char *name, int64_t n_positions, const rope_options *rope) {
-    value_id table = program_persistent(b->p, name, DTYPE_F32, SHAPE(n_positions, b->c->head_dim), ROLE_INPUT);
+    value_id table = program_persistent(b->p, name, DTYPE_F32, SHAPE(n_positions, model_rotary_dim(b->c)), ROLE_INPUT);
     op *t = builder_emit(b, OP_ROPE_TABLE);
     t->attr.seq_len = n_positions;
     t->attr.rope = *rope;
@@ -503,10 +503,23 @@ static value_id add_rope_table(builder *b, const char *name, int64_t n_positions
     return table;
 }
 
-static void add_rope_tables(builder *b, int64_t n_positions) {
+/* Longrope has one list for rows of up to the original positions and one for longer ones. Which it is, the rows of the run decide
+ * once, all of the same length; keys of a cache were turned by one list and cannot be turned by another later. */
+static const double *long_rope_factors(builder *b, int64_t length) {
+    const long_rope *all = &b->c->long_rope;
+    double *factors = arena_array(&b->p->memory, double, all->n);
+    bool is_long = length > b->c->rope.original_max_positions;
+    memcpy(factors, is_long ? all->long_factors : all->short_factors, (size_t)all->n * sizeof *factors);
+    return factors;
+}
+
+static void add_rope_tables(builder *b, int64_t row_length, int64_t context) {
     const rope_options local = {.theta = b->c->local_theta};
+    rope_options rope = b->c->rope;
+    int64_t n_positions = MAX(row_length, context);
     if (b->t->learned_positions) return;
-    b->rope_table = add_rope_table(b, "rope.table", n_positions, &b->c->rope);
+    if (rope.type == ROPE_LONG) rope.pair_factors = long_rope_factors(b, row_length ? row_length : context);
+    b->rope_table = add_rope_table(b, "rope.table", n_positions, &rope);
     if (b->c->window && local.theta > 0)
         b->local_rope_table = add_rope_table(b, "rope.local_table", n_positions, &local);
 }
@@ -565,7 +578,7 @@ status model_build(model *m, program *p, const model_config *c, const model_buil
         b.of_reference = false;
     }
     builder_sort_params(&b);
-    add_rope_tables(&b, MAX(generates ? o->generation.context : 0, trains ? o->seq_len : 0));
+    add_rope_tables(&b, trains ? o->seq_len : 0, generates ? o->generation.context : 0);
     if (trains) build_training(&b, &w, reference);
     if (generates) build_generation(&b, &w);
     if (reference == &copy) free(copy.blocks);

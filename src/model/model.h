@@ -54,6 +54,13 @@ typedef enum model_family {
 typedef enum value_head { VALUE_HEAD_NONE, VALUE_HEAD_MLP, VALUE_HEAD_LINEAR, VALUE_HEAD_SIGMOID, VALUE_HEAD_COUNT } value_head;
 const char *value_head_name(value_head h); /* "mlp" */
 
+/* Longrope: what the inverse frequencies of the rotated pairs are divided by; rope_options points to the list that a run needs. */
+enum { LONG_ROPE_PAIRS_MAX = 128 };
+typedef struct long_rope {
+    int64_t n; /* pairs: half of model_rotary_dim */
+    double short_factors[LONG_ROPE_PAIRS_MAX], long_factors[LONG_ROPE_PAIRS_MAX];
+} long_rope;
+
 typedef struct model_config {
     const char *name;
     model_family family;
@@ -61,6 +68,8 @@ typedef struct model_config {
     double norm_eps;
     bool tied;
     rope_options rope; /* unused by learned positions */
+    double rotary_share; /* of a head, its first dimensions, which rope turns; 0: all of them */
+    long_rope long_rope;
     /* Layers whose queries see so many keys, themselves the last: those from window_from on, but every full_every-th layer of
      * the model sees all. 0: no layer has a window; every one of those has. */
     int64_t window, window_from, full_every;
@@ -76,6 +85,10 @@ typedef struct model_config {
     value_head value_head; /* a critic: values of tokens instead of the unembedding */
 } model_config;
 enum { MTP_HEADS_MAX = 8 };
+/* Dimensions of a head that rope turns. */
+static inline int64_t model_rotary_dim(const model_config *c) {
+    return c->rotary_share > 0 ? (int64_t)((double)c->head_dim * c->rotary_share) : c->head_dim;
+}
 /* Losses of a training step: one for each head. */
 static inline int model_loss_count(const model_config *c) { return c->mtp_heads > 1 ? (int)c->mtp_heads : 1; }
 /* The first layer that is a head: so many layers has the trunk. n_layers of an ordinary model. */
@@ -134,7 +147,9 @@ typedef struct model_traits {
     int64_t usual_window;                                /* where sliding_window is absent; 0: none */
     int64_t usual_full_every;
     bool tied;                                           /* where tie_word_embeddings is absent */
-    bool plain_rope;                                     /* positions are not stretched in this family */
+    bool long_rope_alone;                                /* no other way of stretching positions */
+    bool partial_rope;                                   /* partial_rotary_factor */
+    int64_t usual_original_positions;                    /* of original_max_position_embeddings; 0: as config.json has them */
     bool two_ropes;                                      /* rotary parameters of each type of layer */
     const char *activation_key;                          /* "hidden_act" unless given */
     bool query_scalar_key;                               /* query_pre_attn_scalar, usually 256 */

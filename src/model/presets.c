@@ -226,6 +226,12 @@ status model_config_check(const model_config *c) {
     if (!model_family_traits(c->family)->learned_positions && c->head_dim % 2)
         return ERR(ERR_INPUT, "model %s: head_dim is %lld, rotary positions need an even one", c->name,
                    (long long)c->head_dim);
+    if (!model_family_traits(c->family)->learned_positions && (model_rotary_dim(c) < 2 || model_rotary_dim(c) % 2))
+        return ERR(ERR_INPUT, "model %s: %lld dimensions of a head of %lld are rotated, expected an even number",
+                   c->name, (long long)model_rotary_dim(c), (long long)c->head_dim);
+    if (c->rope.type == ROPE_LONG && c->long_rope.n != model_rotary_dim(c) / 2)
+        return ERR(ERR_INPUT, "model %s: longrope has %lld factors, expected %lld, one for each pair that is rotated",
+                   c->name, (long long)c->long_rope.n, (long long)(model_rotary_dim(c) / 2));
     if (c->mtp_heads < 0 || c->mtp_heads > MTP_HEADS_MAX)
         return ERR(ERR_INPUT, "model.mtp.heads: found %lld, expected 1 to %d", (long long)c->mtp_heads, MTP_HEADS_MAX);
     if (c->mtp_heads > 1 && c->mtp_heads >= c->n_layers)

@@ -65,11 +65,16 @@ SAME_PLACE(QK_NORM_BWD_DQKV, QK_NORM_ROPE_BWD_DQKV);
 SAME_PLACE(QK_NORM_BWD_DGQ, QK_NORM_ROPE_BWD_DGQ);
 SAME_PLACE(QK_NORM_BWD_DGK, QK_NORM_ROPE_BWD_DGK);
 
+static bool turns_whole_heads(const program *p, const op *rope) {
+    return program_get(p, rope->in[ROPE_TABLE])->shape.dim[1] == rope->attr.head_dim;
+}
+
 /* qk_norm, rope -> qk_norm_rope. The backward of the norm reads its input, so nothing else needs the value between them. */
-static bool fuse_rotation(const op *a, const op *b, const unsigned *readers, op *out) {
+static bool fuse_rotation(const program *p, const op *a, const op *b, const unsigned *readers, op *out) {
     if (a->kind != OP_QK_NORM || a->attr.wide || b->kind != OP_ROPE || b->attr.inverse) return false;
     if (b->in[ROPE_QKV] != a->out[QK_NORM_Y] || readers[a->out[QK_NORM_Y]] != 1 || a->section != b->section)
         return false;
+    if (!turns_whole_heads(p, b)) return false;
     *out = *a;
     out->kind = OP_QK_NORM_ROPE;
     out->in[QK_NORM_ROPE_TABLE] = b->in[ROPE_TABLE], out->in[QK_NORM_ROPE_DOC_START] = b->in[ROPE_DOC_START];
@@ -78,11 +83,11 @@ static bool fuse_rotation(const op *a, const op *b, const unsigned *readers, op 
 }
 
 /* rope back, qk_norm_bwd -> qk_norm_rope_bwd. */
-static bool fuse_rotation_back(const op *a, const op *b, const unsigned *readers, op *out) {
+static bool fuse_rotation_back(const program *p, const op *a, const op *b, const unsigned *readers, op *out) {
     if (a->kind != OP_ROPE || !a->attr.inverse || b->kind != OP_QK_NORM_BWD || b->attr.wide ||
         b->in[QK_NORM_BWD_DY] != a->out[ROPE_Y])
         return false;
-    if (readers[a->out[ROPE_Y]] != 1 || a->section != b->section) return false;
+    if (readers[a->out[ROPE_Y]] != 1 || a->section != b->section || !turns_whole_heads(p, a)) return false;
     *out = *b;
     out->kind = OP_QK_NORM_ROPE_BWD;
     out->in[QK_NORM_ROPE_BWD_TABLE] = a->in[ROPE_TABLE], out->in[QK_NORM_ROPE_BWD_DOC_START] = a->in[ROPE_DOC_START];
@@ -90,9 +95,9 @@ static bool fuse_rotation_back(const op *a, const op *b, const unsigned *readers
     return true;
 }
 
-static bool fuse_pair(const op *a, const op *b, const unsigned *readers, op *out) {
-    return fuse_bias(a, b, readers, out) || fuse_norm(a, b, out) || fuse_rotation(a, b, readers, out) ||
-           fuse_rotation_back(a, b, readers, out);
+static bool fuse_pair(const program *p, const op *a, const op *b, const unsigned *readers, op *out) {
+    return fuse_bias(a, b, readers, out) || fuse_norm(a, b, out) || fuse_rotation(p, a, b, readers, out) ||
+           fuse_rotation_back(p, a, b, readers, out);
 }
 
 status pass_fuse(program *p, const pass_options *options, step_interface *step) {
@@ -102,7 +107,7 @@ status pass_fuse(program *p, const pass_options *options, step_interface *step) 
     count_readers(p, ops, n_ops, readers);
     for (size_t i = 0; i < n_ops; i++) {
         const op *next = i + 1 < n_ops ? &ops[i + 1] : NULL;
-        if (next && fuse_pair(&ops[i], next, readers, &joined)) {
+        if (next && fuse_pair(p, &ops[i], next, readers, &joined)) {
             program_append(p, &joined);
             i++;
         } else {

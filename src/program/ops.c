@@ -204,6 +204,7 @@ double rope_inverse_frequency(const rope_options *r, int head_dim, int64_t n_pos
     }
     double freq = 1.0 / pow(theta, 2.0 * i / head_dim);
     if (r->type == ROPE_LINEAR) return freq / r->factor;
+    if (r->type == ROPE_LONG) return freq / r->pair_factors[i];
     if (r->type == ROPE_YARN) return yarn_frequency(r, freq, head_dim, i);
     if (r->type != ROPE_LLAMA3) return freq;
     /* Llama 3.1: stretches long wavelengths by `factor`, keeps short ones, and blends between them. */

@@ -135,18 +135,28 @@ enum {
 };
 
 /* How positions become angles; llama3 stretches low frequencies as Llama 3.1 does, yarn those that turn less than beta_fast times
- * in the original positions, dynamic the base where a row is longer than the original positions. */
-typedef enum rope_type { ROPE_DEFAULT, ROPE_LLAMA3, ROPE_LINEAR, ROPE_YARN, ROPE_DYNAMIC, ROPE_TYPE_COUNT } rope_type;
+ * in the original positions, dynamic the base where a row is longer than the original positions, longrope every pair by a factor of
+ * its own. */
+typedef enum rope_type {
+    ROPE_DEFAULT,
+    ROPE_LLAMA3,
+    ROPE_LINEAR,
+    ROPE_YARN,
+    ROPE_DYNAMIC,
+    ROPE_LONG,
+    ROPE_TYPE_COUNT
+} rope_type;
 typedef struct rope_options {
     rope_type type;
     double theta;
     double factor, low_freq_factor, high_freq_factor; /* llama3; the other types use factor */
     int64_t original_max_positions;
     double beta_fast, beta_slow; /* yarn */
-    double attention_factor;     /* yarn: of cosines and sines; 0: 1 */
+    double attention_factor;     /* yarn, longrope: of cosines and sines; 0: 1 */
+    const double *pair_factors;  /* longrope: of each pair; memory of the program */
     bool untruncated;            /* yarn: the bounds between kept and stretched are no whole numbers */
 } rope_options;
-/* The inverse frequency of pair i of head_dim / 2, in double, in a table of n_positions rows. */
+/* The inverse frequency of pair i of head_dim / 2, in double, in a table of n_positions rows; head_dim: dimensions that are turned. */
 double rope_inverse_frequency(const rope_options *r, int head_dim, int64_t n_positions, int i);
 static inline double rope_amplitude(const rope_options *r) { return r->attention_factor > 0 ? r->attention_factor : 1; }
 

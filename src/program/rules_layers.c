@@ -382,20 +382,24 @@ static status check_qk_norm(const checker *c, value_id qkv, value_id gq, value_i
 status verify_ROPE_TABLE(const checker *c) {
     const op *o = c->o;
     value_id table = OUT(ROPE_TABLE_TABLE);
-    REQUIRE(has_type(c, table, DTYPE_F32) && is_shape2(c, table, o->attr.seq_len, o->attr.head_dim),
-            "expected fp32 (T, D)", table);
+    REQUIRE(has_type(c, table, DTYPE_F32) && sh(c, table)->rank == 2 && sh(c, table)->dim[0] == o->attr.seq_len,
+            "expected fp32 (T, R)", table);
+    int64_t R = sh(c, table)->dim[1];
+    REQUIRE(R > 0 && R % 2 == 0 && R <= o->attr.head_dim, "R is not an even part of D", table);
+    REQUIRE(o->attr.rope.type != ROPE_LONG || o->attr.rope.pair_factors, "longrope without factors", table);
     return OK;
 }
 const op_cost cost_ROPE_TABLE = {PER_OUTPUT(20, ROPE_TABLE_TABLE)};
 
-/* The rotation of the heads of qkv. The table is longer than a row where rows are single tokens of a long sequence, as in
- * generation. */
-static status check_rotation(const checker *c, value_id qkv, value_id table, value_id doc_start) {
+/* The rotation of the heads of qkv, of their first dimensions alone where `partly`. The table is longer than a row where rows are
+ * single tokens of a long sequence, as in generation. */
+static status check_rotation(const checker *c, value_id qkv, value_id table, value_id doc_start, bool partly) {
     const op_attr *a = &c->o->attr;
-    REQUIRE(has_type(c, table, DTYPE_F32) && sh(c, table)->rank == 2 && sh(c, table)->dim[0] >= a->seq_len &&
-                sh(c, table)->dim[1] == a->head_dim,
-            "table is not (T, D) or longer", table);
-    REQUIRE(a->head_dim % 2 == 0, "rope needs an even head_dim", qkv);
+    REQUIRE(has_type(c, table, DTYPE_F32) && sh(c, table)->rank == 2 && sh(c, table)->dim[0] >= a->seq_len,
+            "table is not (T, R) or longer", table);
+    int64_t R = sh(c, table)->dim[1];
+    REQUIRE(R > 0 && (R == a->head_dim || (partly && R < a->head_dim)), "R is not D, or of rope a part of D", table);
+    REQUIRE(R % 2 == 0, "rope turns an even number of dimensions", qkv);
     return verify_tokens(c, doc_start, sh(c, qkv)->dim[0]);
 }
 
@@ -407,7 +411,7 @@ const op_cost cost_QK_NORM = {PER_INPUT(4, QK_NORM_QKV)};
 status verify_ROPE(const checker *c) {
     value_id qkv = IN(ROPE_QKV);
     TRY(check_heads(c, qkv));
-    TRY(check_rotation(c, qkv, IN(ROPE_TABLE), IN(ROPE_DOC_START)));
+    TRY(check_rotation(c, qkv, IN(ROPE_TABLE), IN(ROPE_DOC_START), true));
     return verify_like(c, qkv, OUT(ROPE_Y));
 }
 const op_cost cost_ROPE = {PER_INPUT(3, ROPE_QKV)}; /* two products and a sum; v passes */
@@ -415,7 +419,7 @@ const op_cost cost_ROPE = {PER_INPUT(3, ROPE_QKV)}; /* two products and a sum; v
 status verify_QK_NORM_ROPE(const checker *c) {
     value_id qkv = IN(QK_NORM_ROPE_QKV);
     TRY(check_qk_norm(c, qkv, IN(QK_NORM_ROPE_GQ), IN(QK_NORM_ROPE_GK), OUT(QK_NORM_ROPE_Y), OUT(QK_NORM_ROPE_RSTD)));
-    return check_rotation(c, qkv, IN(QK_NORM_ROPE_TABLE), IN(QK_NORM_ROPE_DOC_START));
+    return check_rotation(c, qkv, IN(QK_NORM_ROPE_TABLE), IN(QK_NORM_ROPE_DOC_START), false);
 }
 const op_cost cost_QK_NORM_ROPE = {PER_INPUT(7, QK_NORM_ROPE_QKV)};
 
@@ -431,7 +435,7 @@ const op_cost cost_QK_NORM_BWD = {PER_INPUT(9, QK_NORM_BWD_QKV)};
 status verify_QK_NORM_ROPE_BWD(const checker *c) {
     value_id qkv = IN(QK_NORM_ROPE_BWD_QKV), gq = IN(QK_NORM_ROPE_BWD_GQ), gk = IN(QK_NORM_ROPE_BWD_GK);
     TRY(check_qk_norm(c, qkv, gq, gk, IN(QK_NORM_ROPE_BWD_DY), IN(QK_NORM_ROPE_BWD_RSTD)));
-    TRY(check_rotation(c, qkv, IN(QK_NORM_ROPE_BWD_TABLE), IN(QK_NORM_ROPE_BWD_DOC_START)));
+    TRY(check_rotation(c, qkv, IN(QK_NORM_ROPE_BWD_TABLE), IN(QK_NORM_ROPE_BWD_DOC_START), false));
     TRY(verify_like(c, qkv, OUT(QK_NORM_ROPE_BWD_DQKV)));
     TRY(verify_weight_grad(c, gq, OUT(QK_NORM_ROPE_BWD_DGQ)));
     return verify_weight_grad(c, gk, OUT(QK_NORM_ROPE_BWD_DGK));
@@ -516,9 +520,10 @@ static status check_ring_step(const checker *c, value_id qkv, value_id kv, value
     TRY(check_attention(c, qkv));
     TRY(check_kv(c, kv, type_of(c, qkv)));
     TRY(verify_tokens(c, doc_start, sh(c, qkv)->dim[0] * (a->spans ? 2 : 1)));
-    REQUIRE(!a->spans || (a->group_size == 2 && a->index == 0 && !a->window), "keys by spans are two steps without a window", qkv);
-    REQUIRE(a->group_size > 1 && (a->spans || a->seq_len % 2 == 0) && a->index >= 0 && a->index < a->group_size && a->peer >= 0 &&
-                a->peer < a->group_size,
+    REQUIRE(!a->spans || (a->group_size == 2 && a->index == 0 && !a->window),
+            "keys by spans are two steps without a window", qkv);
+    REQUIRE(a->group_size > 1 && (a->spans || a->seq_len % 2 == 0) && a->index >= 0 && a->index < a->group_size &&
+                a->peer >= 0 && a->peer < a->group_size,
             "expected a rank of a group, with two runs of tokens", qkv);
     return OK;
 }

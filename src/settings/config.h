@@ -75,6 +75,7 @@ typedef struct config {
         int64_t keep;       /* 0: all */
         bool save_last;
         const char *export_dir; /* "": none */
+        int gguf;               /* place in its row: of gguf_format without NONE */
         int threads;            /* 0: one per core */
         device_kind device;
         int gpu; /* which; -1: auto */

@@ -169,6 +169,7 @@ static void warn_no_effect_run(const config *c) {
     bool may_gpu = c->run.device != DEVICE_CPU;
     warn_if_given(c, "parallel.attention", c->parallel.size[AXIS_SEQUENCE] != 1, "parallel.sequence is 1");
     warn_if_given(c, "run.keep", c->run.save_last || c->train.save_every > 0, "no checkpoint is written");
+    warn_if_given(c, "run.gguf", export_is_gguf_name(c->run.export_dir), "run.export does not end in .gguf");
     warn_if_given(c, "run.gpu", may_gpu, "run.device is cpu");
     if (places_by_itself(c)) warn_if_given(c, "memory.place", may_gpu, "run.device is cpu");
     warn_if_given(c, "run.tf32", may_gpu, "run.device is cpu");

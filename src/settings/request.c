@@ -474,6 +474,7 @@ status request_from_config(const config *c, train_request *out) {
     out->pretrained = out->model_dir && c->model.init != INIT_RANDOM;
     if (*c->model.adapter) out->adapter = c->model.adapter;
     if (*c->run.export_dir) out->export_dir = c->run.export_dir;
+    out->export_gguf = (gguf_format)(GGUF_F16_FILE + c->run.gguf); /* the row of run.gguf */
     out->settings = c;
     out->write_settings = config_write_changes;
     plan_request *p = &out->plan;

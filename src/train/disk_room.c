@@ -20,8 +20,21 @@ int64_t disk_room_at_once(int64_t n_saves, int64_t keep, int64_t n_present) {
     return keep == 0 ? n_saves : MIN(n_saves, MAX(keep + 1 - n_present, (int64_t)1));
 }
 
+/* Of all parameters, in the most bits that whole blocks of the format have for one. */
+static uint64_t gguf_bytes(const train_request *r, const plan *p) {
+    static const double bits[] = {[GGUF_F16_FILE] = 16,
+                                  [GGUF_BF16_FILE] = 16,
+                                  [GGUF_F32_FILE] = 32,
+                                  [GGUF_Q8_0_FILE] = 8.5,
+                                  [GGUF_Q4_K_FILE] = 6.5625};
+    model_config c = model_main_config(&p->request.model);
+    return (uint64_t)((double)model_param_count(&c) * bits[r->export_gguf] / 8) +
+           tokenizer_files_bytes(r->data.tokenizer);
+}
+
 static uint64_t export_bytes(const train_request *r, const plan *p) {
     if (!r->export_dir) return 0;
+    if (export_is_gguf_name(r->export_dir)) return gguf_bytes(r, p);
     bool masters = p->request.lora.rank && precision_master(p->request.choice.precision);
     dtype type = masters ? DTYPE_F32 : precision_compute(p->request.choice.precision);
     plan_request exported = p->request;

@@ -337,10 +337,14 @@ status trainer_save(trainer *t) {
 
 status trainer_wait(trainer *t) { return t->checkpoints ? checkpointer_wait(t->checkpoints) : OK; }
 
-/* Each rank holds only a part: the first rank exports from the checkpoint that all saved. */
+/* From the checkpoint, as `ralo export`. Of several ranks each holds only a part; and of a GGUF file, which has the whole model, one
+ * program may hold the base as codes: its files have the numbers. */
 static status export_saved(trainer *t, const export_options *o, export_report *out) {
-    if (!t->r->run_dir) return ERR(ERR_INPUT, "export with several ranks needs a checkpoint: set run.dir");
+    if (!t->r->run_dir)
+        return ERR(ERR_INPUT, "export %s needs a checkpoint: set run.dir",
+                   export_is_gguf_name(o->dir) ? "to a GGUF file" : "with several ranks");
     TRY(trainer_wait(t));
+    if (!t->r->comm) return export_checkpoint(t->r->run_dir, o, out);
     if (comm_rank(t->r->comm) == 0) TRY(export_checkpoint(t->r->run_dir, o, out));
     TRY(comm_barrier(t->r->comm));
     return comm_broadcast(t->r->comm, out, sizeof *out, 0);
@@ -365,8 +369,9 @@ static status export_with_card(trainer *t, export_options *o, const train_result
     if (t->r->write_settings) t->r->write_settings(t->r->settings, &settings);
     card.settings = settings.text;
     o->card = &card;
+    bool from_checkpoint = t->r->comm || export_is_gguf_name(o->dir);
     status rc =
-        t->r->comm ? export_saved(t, o, out) : export_running(t->e, t->p, t->description, &t->tokenizer, o, out);
+        from_checkpoint ? export_saved(t, o, out) : export_running(t->e, t->p, t->description, &t->tokenizer, o, out);
     o->card = NULL;
     strbuf_fini(&settings);
     return rc;
@@ -374,15 +379,20 @@ static status export_with_card(trainer *t, export_options *o, const train_result
 
 status trainer_export(trainer *t, const export_options *o, export_report *out) {
     export_options own = *o;
+    if (export_is_gguf_name(o->dir)) {
+        own.gguf = t->r->export_gguf;
+        TRY(trainer_save(t));
+    }
     return export_with_card(t, &own, NULL, out);
 }
 
 static status export_model(trainer *t, const train_result *result) {
     export_options o = {.dir = t->r->export_dir, .type = DTYPE_COUNT};
+    if (export_is_gguf_name(o.dir)) o.gguf = t->r->export_gguf;
     export_report report;
     char size[32];
     TRY(export_with_card(t, &o, result, &report));
-    train_say(t->o, "exported to %s: %s in %s", o.dir, str_format_bytes(size, report.n_bytes), dtype_name(report.type));
+    train_say(t->o, "exported to %s: %s in %s", o.dir, str_format_bytes(size, report.n_bytes), report.format);
     return OK;
 }
 
@@ -473,8 +483,20 @@ static status finish(trainer *t, train_result *out) {
     return r->export_dir ? export_model(t, out) : OK;
 }
 
+/* Now, not after hours of training. */
+static status check_export(const train_request *r, const plan *p) {
+    static const char setting[] = "run.export";
+    if (!export_is_gguf_name(r->export_dir)) return export_check_dir(setting, r->export_dir);
+    if (r->no_last_checkpoint)
+        return ERR(ERR_INPUT,
+                   "%s: found %s with run.save_last=false, but a GGUF file is made from the last checkpoint; set "
+                   "run.save_last=true, or leave %s out",
+                   setting, r->export_dir, setting);
+    return export_check_gguf(setting, r->export_dir, &p->request.model, r->data.tokenizer);
+}
+
 status train_check(const train_request *r, const plan *p) {
-    if (r->export_dir) TRY(export_check_dir("run.export", r->export_dir)); /* now, not after hours of training */
+    if (r->export_dir) TRY(check_export(r, p));
     if (r->export_dir && r->comm) TRY(comm_barrier(r->comm)); /* before one rank writes what another still reads */
     weights_origin from = origin_of(r);
     TRY(weights_start_check(p, &from, r->resume != NULL));

@@ -275,7 +275,8 @@ struct train_request {
     uint64_t data_rows;      /* rows of the data, each counted once; 0: endless, or not known yet */
     const char *adapter;     /* PEFT directory whose adapters are trained further; NULL: new ones, where there are adapters */
     const char *version;     /* of ralo, for the model card; NULL: not said */
-    const char *export_dir;  /* where the trained model goes at the end; NULL: nowhere */
+    const char *export_dir;  /* where the trained model goes at the end, as export_options.dir; NULL: nowhere */
+    gguf_format export_gguf; /* ... called *.gguf */
     const void *settings;    /* those of the run, for its model card ... */
     void (*write_settings)(const void *settings, strbuf *out); /* ... as lines; NULL: none */
     int64_t keep;

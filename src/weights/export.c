@@ -236,7 +236,7 @@ static status write_config(const exporter *x, const json_t *description, arena *
 
 /* Can `dir`, which does not exist, be made? Only making one tells: root passes every permission check, and some file
  * systems refuse anyway. A test directory is made in the nearest existing directory above and removed at once. */
-static status check_place(const char *dir) {
+status export_check_place(const char *dir) {
     status rc;
     int fd = -1;
     strbuf place, probe;
@@ -260,13 +260,8 @@ static status check_place(const char *dir) {
 
 status export_check_dir(const char *setting, const char *dir) {
     if (!*dir) return ERR(ERR_INPUT, "export: the directory's name is empty");
-    if (export_is_gguf_name(dir))
-        return ERR(ERR_INPUT,
-                   "%s: found %s, a name of a GGUF file, expected a directory; a GGUF file is made from the run: "
-                   "ralo export RUN %s",
-                   setting ? setting : "export", dir, dir);
     DIR *d = opendir(dir);
-    if (!d && errno == ENOENT) return check_place(dir);
+    if (!d && errno == ENOENT) return export_check_place(dir);
     if (!d) return ERR(ERR_IO, "export to %s: %s", dir, strerror(errno));
     status rc = OK;
     for (struct dirent *entry; rc == OK && (entry = readdir(d));)

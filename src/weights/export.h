@@ -35,8 +35,8 @@ typedef struct export_card {
 } export_card;
 
 typedef struct export_options {
-    const char *dir;       /* must not exist, or be empty; gguf: a file that does not exist, called *.gguf */
-    gguf_format gguf;      /* NONE: a directory; adapters are merged, type and heads do not count */
+    const char *dir;       /* must not exist, or be empty; called *.gguf: a file that does not exist */
+    gguf_format gguf;      /* of such a file; NONE: f16. Adapters are merged, type and heads do not count */
     dtype type;            /* fp32, bf16, fp16; DTYPE_COUNT: as the parameters were trained; merged: as the base is */
     bool merge;            /* W + scale B A instead of the adapters alone */
     export_heads heads;    /* of a run with prediction heads */
@@ -57,6 +57,8 @@ typedef struct export_report {
 /* A directory that is not empty is refused, by the name of the setting; NULL: it was an argument. */
 status export_check_dir(const char *setting, const char *dir);
 bool export_is_gguf_name(const char *path); /* does it end in .gguf? */
+/* Can this model, with this tokenizer, be written as such a file? The setting names it in messages. */
+status export_check_gguf(const char *setting, const char *path, const model_config *c, const char *tokenizer);
 /* from: a run directory (its newest checkpoint) or a checkpoint directory; merge and gguf: also a Hugging Face directory. Merging
  * holds a block of rows and the adapters of one layer; the base is read from its files, at their precision, and each number is
  * rounded once. */
@@ -71,6 +73,6 @@ status export_checkpoint(const char *from, const export_options *o, export_repor
 status weights_write_own_dir(const char *checkpoint, const char *dir);
 status export_describe(const model_config *m, const char *model_dir, const data_options *o, const dataset *d,
                        char **out);
-/* The parameters as they are now. tokenizer: files that go along; NULL: none. */
+/* The parameters as they are now, as a directory. tokenizer: files that go along; NULL: none. */
 status export_running(exec *e, const plan *p, const char *description, const tokenizer_files *tokenizer,
                       const export_options *o, export_report *out);

@@ -286,7 +286,10 @@ static status check_gguf(const export_options *o) {
     return gguf_check_path(o->dir);
 }
 
-status export_checkpoint(const char *from, const export_options *o, export_report *out) {
+status export_checkpoint(const char *from, const export_options *options, export_report *out) {
+    export_options own = *options;
+    const export_options *o = &own;
+    if (!own.gguf && export_is_gguf_name(own.dir)) own.gguf = GGUF_F16_FILE;
     *out = (export_report){.type = o->type};
     if (o->adapter && !o->merge && !o->gguf)
         return ERR(ERR_INPUT,

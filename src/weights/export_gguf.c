@@ -30,6 +30,8 @@ typedef struct exporter {
     gguf_format format;
     item *items;
     size_t n_items;
+    gguf_rope_tensor rope[GGUF_ROPE_TENSORS]; /* behind the items */
+    int n_rope;
     gguf_header header;
     gguf_writer file;
     pool *threads;
@@ -72,8 +74,8 @@ static status list_items(exporter *x, export_report *report) {
     if (gguf_needs_output(x->config))
         for (size_t i = 0, n_real = x->n_items; i < n_real; i++)
             if (x->items[i].name.role == GGUF_ROLE_EMBED) TRY(add_item(x, x->items[i].param, 0, true, report));
-    if (gguf_has_rope_factors(x->config))
-        gguf_add_tensor(&x->header, "rope_freqs.weight", GGUF_TYPE_F32, 0, x->config->head_dim / 2);
+    x->n_rope = gguf_rope_tensors(x->config, x->rope);
+    for (int k = 0; k < x->n_rope; k++) gguf_add_tensor(&x->header, x->rope[k].name, GGUF_TYPE_F32, 0, x->rope[k].n);
     return OK;
 }
 
@@ -141,11 +143,11 @@ static status write_item(exporter *x, size_t tensor) {
     return OK;
 }
 
-static status write_rope_factors(exporter *x) {
-    if (!gguf_has_rope_factors(x->config)) return OK;
-    float *factors = arena_array(&x->memory, float, x->config->head_dim / 2);
-    gguf_rope_factors(x->config, factors);
-    return gguf_writer_put(&x->file, x->n_items, 0, factors, (size_t)x->config->head_dim / 2 * sizeof *factors);
+static status write_rope(exporter *x) {
+    for (int k = 0; k < x->n_rope; k++)
+        TRY(gguf_writer_put(&x->file, x->n_items + (size_t)k, 0, x->rope[k].factors,
+                            (size_t)x->rope[k].n * sizeof *x->rope[k].factors));
+    return OK;
 }
 
 static status write_tensors(exporter *x) {
@@ -159,7 +161,7 @@ static status write_tensors(exporter *x) {
         if (it->part + 1 == from->m->params[it->param].n_parts) param_reader_end(from, it->param);
         if (it->is_copy) from->hash = hash; /* it was counted before */
     }
-    TRY(write_rope_factors(x));
+    TRY(write_rope(x));
     return x->job->check ? x->job->check(x->job) : OK;
 fail:
     param_reader_drop(from);
@@ -194,6 +196,22 @@ status gguf_check_path(const char *path) {
     if (lstat(path, &there) != 0) return errno == ENOENT ? OK : ERR(ERR_IO, "export to %s: %s", path, strerror(errno));
     return ERR(ERR_INPUT, "export to %s: %s; remove it, or choose another name", path,
                S_ISDIR(there.st_mode) ? "it is a directory, and GGUF is one file" : "the file exists");
+}
+
+status export_check_gguf(const char *setting, const char *path, const model_config *c, const char *tokenizer) {
+    gguf_header header;
+    error_record why;
+    model_source s = {.config = model_main_config(c), .tokenizer = tokenizer && *tokenizer ? tokenizer : "byte"};
+    snprintf(s.dir, sizeof s.dir, "%s", path);
+    gguf_header_init(&header);
+    status rc = gguf_check_path(path);
+    if (rc == OK) rc = export_check_place(path);
+    if (rc == OK) rc = gguf_check_model(&s.config);
+    if (rc == OK) rc = gguf_describe_tokenizer(&header, &s, false);
+    gguf_header_fini(&header);
+    if (rc == OK) return OK;
+    error_take(&why);
+    return ERR(rc, "%s: %s", setting, why.message);
 }
 
 /* A name that appeared meanwhile is not replaced. */

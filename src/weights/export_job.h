@@ -28,6 +28,7 @@ struct export_job {
 /* README.md in `dir`, which will be called `name`. hash: of the parameters, where the card has none; 0: not known. */
 status export_write_card(const export_job *j, const export_options *o, const export_report *report, const char *dir,
                          uint64_t hash);
+status export_check_place(const char *dir); /* can it, which does not exist, be made? */
 /* report->type is the dtype to write. */
 status export_write(export_job *j, const export_options *o, export_report *report);
 /* A job over adapters that began by PiSSA writes ordinary ones, of twice the rank. `convert` is closed after the job, where it has

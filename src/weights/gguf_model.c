@@ -12,6 +12,7 @@ typedef struct architecture {
     bool interleaved;    /* rows of q and k as pairs side by side, as Meta's */
     bool square;         /* heads times head_dim is the width */
     bool rope_factors;   /* reads rope_freqs.weight */
+    bool long_rope;      /* reads rope_factors_long.weight and rope_factors_short.weight */
     bool needs_output;   /* has no tied embeddings */
     bool is_tied;        /* has nothing else */
     bool windows;        /* sliding windows; else every layer sees all */
@@ -23,7 +24,7 @@ static const architecture architectures[FAMILY_COUNT] = {
     [FAMILY_GPT2] = {"gpt2", .square = true},
     [FAMILY_LLAMA] = {"llama", .interleaved = true, .rope_factors = true},
     [FAMILY_MISTRAL] = {"llama", .interleaved = true, .rope_factors = true},
-    [FAMILY_PHI3] = {"phi3", .square = true},
+    [FAMILY_PHI3] = {"phi3", .square = true, .long_rope = true},
     [FAMILY_OLMO2] = {"olmo2", .square = true, .needs_output = true},
     [FAMILY_GEMMA2] = {"gemma2", .is_tied = true, .windows = true, .full_every = 2, .wide_layers = 46},
     [FAMILY_GEMMA3] = {"gemma3", .windows = true, .full_every = 6, .wide_layers = 62},
@@ -48,6 +49,8 @@ static status check_rope(const model_config *c, const architecture *a) {
     if (r->type == ROPE_LLAMA3 && !a->rope_factors)
         return refuse(c, "llama.cpp has rope_type \"llama3\" for the architecture llama alone");
     if (r->type == ROPE_DYNAMIC) return refuse(c, "llama.cpp has no rope_type \"dynamic\"");
+    if (r->type == ROPE_LONG && !a->long_rope)
+        return refuse(c, "llama.cpp has rope_type \"longrope\" for the architecture phi3 alone");
     if (r->type != ROPE_YARN) return OK;
     if (c->local_theta > 0)
         return refuse(c, "llama.cpp stretches layers with a window, too, where rope_type is \"yarn\"");
@@ -103,8 +106,12 @@ static void add_real(describing *d, const char *key, double x) { gguf_add_f32(d-
 
 static void describe_rope(describing *d, const model_config *c) {
     const rope_options *r = &c->rope;
-    add_int(d, "rope.dimension_count", c->head_dim);
+    add_int(d, "rope.dimension_count", model_rotary_dim(c));
     add_real(d, "rope.freq_base", r->theta);
+    if (r->type == ROPE_LONG) { /* the factors are tensors */
+        add_int(d, "rope.scaling.original_context_length", r->original_max_positions);
+        add_real(d, "rope.scaling.attn_factor", rope_amplitude(r));
+    }
     if (r->type != ROPE_LINEAR && r->type != ROPE_YARN) return; /* llama3 is a tensor */
     gguf_add_text(d->h, key_of(d, "rope.scaling.type"), r->type == ROPE_YARN ? "yarn" : "linear");
     add_real(d, "rope.scaling.factor", r->factor);
@@ -155,15 +162,21 @@ void gguf_describe_model(gguf_header *h, const model_config *c, gguf_format f) {
     if (c->final_softcap > 0) add_real(d, "final_logit_softcapping", c->final_softcap);
 }
 
-bool gguf_has_rope_factors(const model_config *c) {
-    return architectures[c->family].rope_factors && c->rope.type == ROPE_LLAMA3;
-}
-
-void gguf_rope_factors(const model_config *c, float *out) {
+int gguf_rope_tensors(const model_config *c, gguf_rope_tensor out[GGUF_ROPE_TENSORS]) {
+    const double *lists[] = {c->long_rope.long_factors, c->long_rope.short_factors};
+    static const char *const names[] = {"rope_factors_long.weight", "rope_factors_short.weight"};
+    int n = c->rope.type == ROPE_LLAMA3 ? 1 : c->rope.type == ROPE_LONG ? 2 : 0, dim = (int)model_rotary_dim(c);
     rope_options plain = {.type = ROPE_DEFAULT, .theta = c->rope.theta};
-    for (int i = 0; i < c->head_dim / 2; i++)
-        out[i] = (float)(rope_inverse_frequency(&plain, (int)c->head_dim, c->max_positions, i) /
-                         rope_inverse_frequency(&c->rope, (int)c->head_dim, c->max_positions, i));
+    for (int k = 0; k < n; k++) {
+        out[k].name = c->rope.type == ROPE_LONG ? names[k] : "rope_freqs.weight";
+        out[k].n = dim / 2;
+        for (int i = 0; i < dim / 2; i++)
+            out[k].factors[i] =
+                (float)(c->rope.type == ROPE_LONG ? lists[k][i]
+                                                  : rope_inverse_frequency(&plain, dim, c->max_positions, i) /
+                                                        rope_inverse_frequency(&c->rope, dim, c->max_positions, i));
+    }
+    return n;
 }
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */

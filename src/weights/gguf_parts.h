@@ -23,9 +23,14 @@ status gguf_check_model(const model_config *c);
 /* general.* but the name, and the keys of the architecture. */
 void gguf_describe_model(gguf_header *h, const model_config *c, gguf_format f);
 bool gguf_needs_output(const model_config *c); /* a tied model whose file must have the table twice */
-bool gguf_has_rope_factors(
-    const model_config *c); /* rope_freqs.weight: (head_dim / 2), what the frequencies are divided by */
-void gguf_rope_factors(const model_config *c, float *out);
+/* Tensors of what the frequencies of the rotated pairs are divided by, and how many of them there are; the model was checked. */
+enum { GGUF_ROPE_TENSORS = 2, GGUF_ROPE_PAIRS = 512 };
+typedef struct gguf_rope_tensor {
+    const char *name;
+    int n;
+    float factors[GGUF_ROPE_PAIRS];
+} gguf_rope_tensor;
+int gguf_rope_tensors(const model_config *c, gguf_rope_tensor out[GGUF_ROPE_TENSORS]);
 /* A part of a parameter by its Hugging Face name. */
 status gguf_tensor_name(const model_config *c, const model_param *q, const param_part *part, gguf_name *out);
 gguf_type gguf_tensor_type(const model_config *c, gguf_format f, gguf_role role, int64_t layer, bool is_vector,

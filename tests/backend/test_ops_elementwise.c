@@ -190,6 +190,10 @@ static void test_nan_stays_nan_and_large_values_stay_finite(void **state) {
 
 /* ---- rope ---------------------------------------------------------------------------------------------------- */
 
+/* Of D / 2 = 35 pairs and less. */
+static const double pair_factors[35] = {1,  1.25, 1.5, 1.75, 2,  2.5, 3.1, 4.7, 5.9, 6.1, 7.3, 8.8,
+                                        9,  9.5,  10,  11,   12, 13,  14,  15,  16,  17,  18,  19,
+                                        20, 21,   22,  23,   24, 25,  26,  27,  28,  29,  30};
 static const rope_options rope_kinds[] = {
     {.type = ROPE_DEFAULT, .theta = 10000},
     {.type = ROPE_LINEAR, .theta = 10000, .factor = 4},
@@ -199,21 +203,22 @@ static const rope_options rope_kinds[] = {
      .low_freq_factor = 1,
      .high_freq_factor = 4,
      .original_max_positions = 64},
+    {.type = ROPE_LONG, .theta = 10000, .attention_factor = 1.1902380714238083, .pair_factors = pair_factors},
 };
 
 static void test_rope_table_is_cos_and_sin_of_the_exact_angle(void **state) {
     for (size_t r = 0; r < ARRAY_LENGTH(rope_kinds); r++)
         for (int D = 2; D <= 70; D += 34) {
             const int64_t T = 301;
-            op_case *t = op_case_open(OP_ROPE_TABLE, &(op_attr){.rope = rope_kinds[r], .head_dim = D});
+            op_case *t = op_case_open(OP_ROPE_TABLE, &(op_attr){.rope = rope_kinds[r], .head_dim = D + 6});
             op_case_output(t, ROPE_TABLE_TABLE, DTYPE_F32, SHAPE(T, D));
             op_case_run(t, 2);
             const double *y = op_case_values(t, ROPE_TABLE_TABLE);
             for (int64_t p = 0; p < T; p++)
                 for (int i = 0; i < D / 2; i++) {
                     double angle = (double)p * rope_inverse_frequency(&rope_kinds[r], D, 1, i);
-                    assert_true(y[p * D + i] == (float)cos(angle));
-                    assert_true(y[p * D + D / 2 + i] == (float)sin(angle));
+                    assert_true(y[p * D + i] == (float)(cos(angle) * rope_amplitude(&rope_kinds[r])));
+                    assert_true(y[p * D + D / 2 + i] == (float)(sin(angle) * rope_amplitude(&rope_kinds[r])));
                 }
             op_case_close(t);
         }
@@ -221,25 +226,26 @@ static void test_rope_table_is_cos_and_sin_of_the_exact_angle(void **state) {
 
 typedef struct rope_setup {
     op_attr attr;
-    int64_t N, Q, T;
+    int64_t N, Q, T, R;
     int32_t *doc_start;
     double *table;
 } rope_setup;
 
-/* Two documents in every row, cut at a different place. */
-static rope_setup rope_make(int B, int T, int H, int G, int D) {
+/* Two documents in every row, cut at a different place; the first R of D dimensions are turned. */
+static rope_setup rope_make(int B, int T, int H, int G, int D, int R) {
     rope_setup s = {.attr = {.batch = B, .seq_len = T, .n_heads = H, .n_kv_heads = G, .head_dim = D},
                     .N = B * T,
                     .Q = (H + 2 * G) * D,
-                    .T = T};
+                    .T = T,
+                    .R = R};
     s.doc_start = mem_alloc((size_t)s.N * sizeof *s.doc_start);
-    s.table = mem_alloc((size_t)(T * D) * sizeof *s.table);
+    s.table = mem_alloc((size_t)(T * R) * sizeof *s.table);
     for (int i = 0; i < B * T; i++) s.doc_start[i] = i % T >= i / T + 2 ? i / T + 2 : 0;
     for (int p = 0; p < T; p++)
-        for (int i = 0; i < D / 2; i++) {
-            double angle = p * rope_inverse_frequency(&rope_kinds[0], D, 1, i);
-            s.table[p * D + i] = cos(angle);
-            s.table[p * D + D / 2 + i] = sin(angle);
+        for (int i = 0; i < R / 2; i++) {
+            double angle = p * rope_inverse_frequency(&rope_kinds[0], R, 1, i);
+            s.table[p * R + i] = cos(angle);
+            s.table[p * R + R / 2 + i] = sin(angle);
         }
     return s;
 }
@@ -249,7 +255,7 @@ static op_case *rope_run(const rope_setup *s, dtype type, const double *qkv, boo
     a.inverse = inverse;
     op_case *t = op_case_open(OP_ROPE, &a);
     op_case_floats(t, ROPE_QKV, type, SHAPE(s->N, s->Q), qkv);
-    op_case_floats(t, ROPE_TABLE, DTYPE_F32, SHAPE(s->T, s->attr.head_dim), s->table);
+    op_case_floats(t, ROPE_TABLE, DTYPE_F32, SHAPE(s->T, s->R), s->table);
     op_case_ints(t, ROPE_DOC_START, SHAPE(s->N), s->doc_start);
     if (alias) op_case_alias(t, ROPE_Y, ROPE_QKV);
     else op_case_output(t, ROPE_Y, type, SHAPE(s->N, s->Q));
@@ -258,14 +264,14 @@ static op_case *rope_run(const rope_setup *s, dtype type, const double *qkv, boo
 }
 
 static void test_rope_turns_q_and_k_by_the_position_in_the_document(void **state) {
-    const int dims[] = {2, 6, 64, 80};
+    const int dims[][2] = {{2, 2}, {6, 6}, {64, 64}, {80, 80}, {6, 4}, {64, 48}, {128, 96}, {80, 26}, {96, 16}};
     for (size_t ti = 0; ti < ARRAY_LENGTH(check_types); ti++)
         for (size_t di = 0; di < ARRAY_LENGTH(dims); di++)
             for (int variant = 0; variant < 4; variant++) {
                 bool inverse = variant & 1, alias = variant & 2;
-                int D = dims[di], H = 3, G = 2;
+                int D = dims[di][0], R = dims[di][1], H = 3, G = 2;
                 dtype type = check_types[ti];
-                rope_setup s = rope_make(3, 11, H, G, D);
+                rope_setup s = rope_make(3, 11, H, G, D, R);
                 float *normal = mem_alloc((size_t)(s.N * s.Q) * sizeof *normal);
                 double *qkv = mem_alloc((size_t)(s.N * s.Q) * sizeof *qkv);
                 rng_normal_fill(8, 0, normal, (size_t)(s.N * s.Q), 0, 1);
@@ -275,12 +281,14 @@ static void test_rope_turns_q_and_k_by_the_position_in_the_document(void **state
                              *table = op_case_input_values(t, ROPE_TABLE);
                 for (int64_t n = 0; n < s.N; n++)
                     for (int64_t c = 0; c < s.Q; c++) {
-                        int64_t h = c / D, i = c % D % (D / 2), p = n % s.T - s.doc_start[n];
-                        double cosine = table[p * D + i], sine = table[p * D + D / 2 + i] * (inverse ? -1 : 1);
-                        double a = x[n * s.Q + h * D + i], b = x[n * s.Q + h * D + D / 2 + i];
-                        double want = h >= H + G      ? x[n * s.Q + c]
-                                      : c % D < D / 2 ? a * cosine - b * sine
+                        int64_t h = c / D, i = c % D % (R / 2), p = n % s.T - s.doc_start[n];
+                        double cosine = table[p * R + i], sine = table[p * R + R / 2 + i] * (inverse ? -1 : 1);
+                        double a = x[n * s.Q + h * D + i], b = x[n * s.Q + h * D + R / 2 + i];
+                        bool kept = h >= H + G || c % D >= R;
+                        double want = kept            ? x[n * s.Q + c]
+                                      : c % D < R / 2 ? a * cosine - b * sine
                                                       : b * cosine + a * sine;
+                        if (kept) assert_true(y[n * s.Q + c] == want);
                         check_element(y[n * s.Q + c], want, 3 * U32 * (fabs(a) + fabs(b)), type, "rope",
                                       (size_t)(n * s.Q + c));
                     }
@@ -294,7 +302,7 @@ static void test_rope_turns_q_and_k_by_the_position_in_the_document(void **state
 
 /* The backward of a rotation is its inverse: <rope(x), w> = <x, inverse(w)> for any w. */
 static void test_inverse_rope_is_the_backward_of_rope(void **state) {
-    rope_setup s = rope_make(2, 9, 2, 1, 16);
+    rope_setup s = rope_make(2, 9, 2, 1, 16, 12);
     size_t n = (size_t)(s.N * s.Q);
     float *normal = mem_alloc(2 * n * sizeof *normal);
     double *x = mem_alloc(2 * n * sizeof *x), *w = x + n, left = 0, right = 0, size = 0;

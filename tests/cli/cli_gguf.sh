@@ -134,9 +134,12 @@ check 0 "in q8_0" "step 1" -- export run q8.gguf --gguf q8_0
 check 0 "in q4_k" -- export run q4.gguf --gguf q4_k
 check 0 '"dtype": "q4_k"' -- export run again.gguf --gguf q4_k --json
 cmp q4.gguf again.gguf || fail "the same run gave two files"
-run 0 train "${common[@]}" --set model.path=hf --set model.lora.rank=2 --set model.lora.targets=all-linear --set run.dir=lora
+run 0 train "${common[@]}" --set model.path=hf --set model.lora.rank=2 --set model.lora.targets=all-linear --set run.dir=lora \
+    --set run.export=end.gguf --set run.gguf=f32
+grep -q "exported to end.gguf: .* in f32" err || fail "run.export: $(cat err)"
 run 0 export lora merged --merge
 check 0 "in f32" -- export lora lora.gguf --gguf f32
+cmp lora.gguf end.gguf || fail "run.export and ralo export differ"
 run 0 export lora adapter
 check 0 "in f32" -- export hf peft.gguf --gguf f32 --adapter adapter --tokenizer none
 python3 - <<'P' || fail "the files of a run are not right"
@@ -246,6 +249,24 @@ assert t('ggml.scores')[259] == 0 and max(t('ggml.scores')[:259]) == -1e6 and t(
 assert t('ggml.add_bos_token') is True and t('ggml.bos_token_id') == 1 and t('ggml.unknown_token_id') == 0
 P
 
+# Longrope of a part of each head: both lists of factors, and the rest as llama.cpp reads it.
+mkdir phi
+cat >phi/config.json <<'J'
+{"model_type": "phi3", "vocab_size": 260, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 1, "num_attention_heads": 4,
+ "max_position_embeddings": 64, "original_max_position_embeddings": 16, "partial_rotary_factor": 0.75, "tie_word_embeddings": true,
+ "rope_scaling": {"type": "longrope", "short_factor": [1, 1.25, 1.5], "long_factor": [1.1, 2.5, 5.75]}}
+J
+run 0 train "${common[@]}" --set model.path=phi --set model.init=random --set run.dir=phi-run --set run.export=phi.gguf
+python3 - <<'P' || fail "longrope is not right"
+import sys; sys.path.insert(0, '.')
+from reader import *
+g = Gguf('phi.gguf')
+assert g.keys['phi3.rope.dimension_count'] == 6 and g.keys['phi3.rope.scaling.original_context_length'] == 16
+assert abs(g.keys['phi3.rope.scaling.attn_factor'] - math.sqrt(1.5)) < 1e-7
+for name, factors in ('long', [1.1, 2.5, 5.75]), ('short', [1, 1.25, 1.5]):
+    assert g.tensors[f'rope_factors_{name}.weight'][2] == struct.pack('<3f', *factors), name
+P
+
 # What is refused leaves nothing behind.
 touch before after
 ls -a >before
@@ -256,7 +277,9 @@ check 2 "'q5'" "f16, bf16, f32, q8_0, q4_k" -- export run x.gguf --gguf q5
 check 2 "leave --dtype out" -- export run x.gguf --dtype bf16
 check 2 "leave --heads out" -- export run x.gguf --heads all
 check 2 "leave --shard-size out" -- export run x.gguf --shard-size 1M
-check 2 "run.export: found out.gguf" "ralo export RUN out.gguf" -- train "${common[@]}" --preset test-llama --set run.export=out.gguf
+check 2 "run.export: found out.gguf with run.save_last=false" -- train "${common[@]}" --preset test-llama --set run.export=out.gguf --set run.save_last=false
+check 2 "run.export: export to run.gguf: the file exists" -- train "${common[@]}" --preset test-llama --set run.export=run.gguf
+check 2 "run.export: export to run.gguf/x.gguf: Not a directory" -- train "${common[@]}" --preset test-llama --set run.export=run.gguf/x.gguf
 mkdir dir.gguf
 check 2 "dir.gguf: it is a directory" -- export run dir.gguf
 rmdir dir.gguf
@@ -269,6 +292,7 @@ config['rope_scaling'] = dict(type='dynamic', factor=2.0)
 json.dump(config, open('dynamic/config.json', 'w'))
 P
 check 2 'qwen2: llama.cpp has no rope_type "dynamic"' "without --gguf" -- export dynamic x.gguf --gguf f32 --tokenizer none
+check 2 'run.export: ' 'llama.cpp has no rope_type "dynamic"' -- train "${common[@]}" --set model.path=dynamic --set data.tokenizer=byte --set run.export=x.gguf
 rm -r dynamic
 (ulimit -f 8 && trap '' XFSZ && "$RALO" export run full.gguf >out 2>err) && fail "a file larger than the limit was written"
 grep -q "full.gguf.*File too large" err || fail "no room is not said: $(cat err)"

@@ -81,6 +81,16 @@ assert all(any(b"/nowhere/%d'" % i in text for text in said) for i in range(8)),
 PY
 fi
 
+# ---- the Python module of the same tree, which finds the library that lies beside it
+if command -v python3 >/dev/null && [ -z "$sanitize" ]; then
+    python=$(pkg-config --variable=pythondir ralo)
+    (cd / && env -u RALO_LIBRARY -u LD_LIBRARY_PATH PYTHONPATH="$python" PYTHONDONTWRITEBYTECODE=1 python3 -c '
+import ralo, sys
+assert ralo.__file__.startswith(sys.argv[1]), ralo.__file__
+assert ralo._library.places()[0] == sys.argv[1] + "/lib/libralo.so.0", ralo._library.places()
+assert ralo.plan(preset="test-llama")["fits"]' "$prefix") >log 2>&1 || fail "the installed Python module: $(tail -n 1 log)"
+fi
+
 # ---- the header stands alone, in C from 99 on and in C++
 for standard in c99 c11 c17; do
     echo '#include <ralo.h>' >alone.c
@@ -188,6 +198,8 @@ grep -q /nowhere err || fail "a model that is not there: $(cat err)"
 # ---- uninstall takes away all that install put there, and nothing else
 DESTDIR=$work/again cmake --install "$RALO_BUILD" --prefix /opt/ralo >install.log 2>&1
 touch again/opt/ralo/bin/other
+mkdir again/opt/ralo/share/ralo/python/ralo/__pycache__
+touch again/opt/ralo/share/ralo/python/ralo/__pycache__/__init__.cpython-311.pyc # as Python leaves it
 DESTDIR=$work/again cmake -DLIST="$RALO_BUILD/installed.txt" -DPREFIX=/opt/ralo -P "$RALO_SOURCE/cmake/uninstall.cmake" >log 2>&1 ||
     fail "uninstall: $(cat log)"
 [ "$(find again ! -type d)" = again/opt/ralo/bin/other ] || fail "after uninstall: $(find again ! -type d)"

@@ -22,6 +22,8 @@ static void check_round_trip(const model_config *c) {
     ASSERT(again.rope.low_freq_factor == c->rope.low_freq_factor);
     ASSERT(again.rope.high_freq_factor == c->rope.high_freq_factor);
     ASSERT(again.rope.original_max_positions == c->rope.original_max_positions);
+    ASSERT(again.rope.attention_factor == c->rope.attention_factor && again.rotary_share == c->rotary_share);
+    ASSERT(memcmp(&again.long_rope, &c->long_rope, sizeof c->long_rope) == 0);
     json_decref(root);
 }
 

@@ -24,7 +24,8 @@
 static const char *const fixtures[] = {
     "gpt2_tied",    "gpt2_untied",    "llama_untied_gqa", "llama_tied_rope3", "qwen2_tied_gqa",
     "qwen2_untied", "qwen3_tied_gqa", "qwen3_untied",     "mistral_window",   "qwen2_window",
-    "phi3",         "olmo2",          "gemma2",           "gemma3",           "llama_yarn"};
+    "phi3",         "olmo2",          "gemma2",           "gemma3",           "llama_yarn",
+    "phi3_long",    "phi4_mini",      "llama_longrope"};
 
 typedef struct family {
     const char *name;

@@ -40,7 +40,7 @@ static const bad_config bad_configs[] = {
     {"llama_old_fp16",
      "{\"rope_scaling\": {\"type\": \"longrope\", \"factor\": 4}}",
      NULL,
-     {"'rope_scaling.type'", "longrope", "llama3"}},
+     {"'rope_scaling.short_factor'", "nothing", "a list of"}},
     {"llama_old_fp16", "{\"rope_scaling\": {\"type\": \"yarn\"}}", NULL, {"'rope_scaling.factor'", "nothing"}},
     {"llama_old_fp16",
      "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"beta_fast\": -1}}",
@@ -49,7 +49,34 @@ static const bad_config bad_configs[] = {
     {"llama_old_fp16",
      "{\"model_type\": \"phi3\", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4}}",
      NULL,
-     {"'rope_scaling.type'", "yarn", "this family"}},
+     {"'rope_scaling.short_factor'", "nothing"}},
+    {"llama_old_fp16",
+     "{\"model_type\": \"phi3\", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4}}",
+     NULL,
+     {"'rope_scaling.type'", "linear", "this family"}},
+    {"llama_old_fp16",
+     "{\"model_type\": \"phi3\", \"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 2, 3], "
+     "\"long_factor\": [1, 2]}}",
+     NULL,
+     {"'rope_scaling.short_factor'", "[1,2,3]", "a list of 2"}},
+    {"llama_old_fp16",
+     "{\"model_type\": \"phi3\", \"rope_scaling\": {\"type\": \"su\", \"short_factor\": [1, 2], \"long_factor\": [1, "
+     "-2]}}",
+     NULL,
+     {"'rope_scaling.long_factor'", "-2", "above 0"}},
+    {"llama_old_fp16",
+     "{\"model_type\": \"phi3\", \"original_max_position_embeddings\": 1, \"rope_scaling\": {\"type\": \"longrope\", "
+     "\"short_factor\": [1, 2], \"long_factor\": [1, 2]}}",
+     NULL,
+     {"'original_max_position_embeddings'", "at least 2"}},
+    {"llama_old_fp16",
+     "{\"model_type\": \"phi3\", \"rope_scaling\": null, \"partial_rotary_factor\": 0.9}",
+     NULL,
+     {"'partial_rotary_factor'", "0.9", "a multiple of 2"}},
+    {"llama_old_fp16",
+     "{\"model_type\": \"phi3\", \"rope_scaling\": null, \"partial_rotary_factor\": 1.5}",
+     NULL,
+     {"'partial_rotary_factor'", "1.5", "at most 1"}},
     {"llama_old_fp16", "{\"final_logit_softcapping\": 30}", NULL, {"'final_logit_softcapping'", "found 30"}},
     {"llama_old_fp16",
      "{\"model_type\": \"gemma2\", \"hidden_activation\": \"silu\"}",
@@ -78,7 +105,7 @@ static const bad_config bad_configs[] = {
     {"llama_sharded",
      "{\"rope_parameters\": {\"rope_type\": \"longrope\"}}",
      NULL,
-     {"'rope_parameters.rope_type'", "longrope"}},
+     {"'rope_parameters.short_factor'", "nothing"}},
     {"llama_sharded",
      "{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\"}}}",
      NULL,
@@ -183,6 +210,49 @@ static void of_two_values_it_is_the_one_that_transformers_takes(void **state) {
     json_decref(root);
 }
 
+/* Longrope of Phi-3: original positions beside the rotary parameters, 4096 where there are none, whatever those say. What a
+ * file does not say of the attention factor follows from the positions, and is not written either: transformers 4 takes a
+ * rope_scaling of three keys. */
+static void longrope_is_written_as_it_was_read(void **state) {
+    static const struct {
+        const char *more;
+        int64_t original;
+        double amplitude;
+        size_t n_keys;
+    } all[] = {
+        {"{}", 4096, 1, 3},
+        {"{\"original_max_position_embeddings\": 16}", 16, 1.224744871391589, 3}, /* sqrt(1 + ln 4 / ln 16) */
+        {"{\"original_max_position_embeddings\": 16, \"partial_rotary_factor\": 0.5, \"rope_scaling\": {\"type\": "
+         "\"su\", \"short_factor\": [1.1], \"long_factor\": [2.3], \"attention_factor\": 1.5}}",
+         16, 1.5, 4}};
+    for (size_t i = 0; i < ARRAY_LENGTH(all); i++) {
+        json_t *root = hf_fixture_config("llama_old_fp16"),
+               *patch = json_loads(
+                   "{\"model_type\": \"phi3\", \"max_position_embeddings\": 64, \"rope_scaling\": {\"type\": "
+                   "\"longrope\", \"short_factor\": [1, 1.0800000429153442], \"long_factor\": [1.7, 3]}}",
+                   0, NULL),
+               *more = json_loads(all[i].more, 0, NULL);
+        model_config c, again;
+        json_object_update(root, patch), json_object_update(root, more);
+        must(model_config_from_json(&c, root, "m", "config.json"));
+        assert_int_equal(c.rope.type, ROPE_LONG);
+        assert_int_equal(c.rope.original_max_positions, all[i].original);
+        assert_true(fabs(c.rope.attention_factor - all[i].amplitude) < 1e-15);
+        assert_int_equal(c.long_rope.n, model_rotary_dim(&c) / 2);
+        json_t *written = model_config_to_json(&c), *scaling = json_object_get(written, "rope_scaling");
+        assert_int_equal(json_object_size(scaling), all[i].n_keys);
+        must(model_config_from_json(&again, written, "m", "config.json"));
+        assert_memory_equal(&c, &again, sizeof c);
+        json_object_del(written, "rope_scaling"); /* transformers 5 has the other one alone */
+        must(model_config_from_json(&again, written, "m", "config.json"));
+        assert_memory_equal(&c, &again, sizeof c);
+        json_decref(written);
+        json_decref(more);
+        json_decref(patch);
+        json_decref(root);
+    }
+}
+
 /* Which layers have a window, from every spelling; and config.json says the same of what was read. */
 static void windows_are_those_of_each_layer(void **state) {
     static const struct {
@@ -265,6 +335,7 @@ int main(void) {
         cmocka_unit_test(what_is_not_computed_is_refused_by_name),
         cmocka_unit_test(what_changes_nothing_is_taken),
         cmocka_unit_test(of_two_values_it_is_the_one_that_transformers_takes),
+        cmocka_unit_test(longrope_is_written_as_it_was_read),
         cmocka_unit_test(windows_are_those_of_each_layer),
         cmocka_unit_test(defaults_are_those_of_transformers),
     };

@@ -545,7 +545,8 @@ def train(config=None, *, on_step=None, on_eval=None, on_sample=None, on_log=Non
 
 
 def export(source, directory, *, dtype=None, adapter=None, merge=False):
-    """`ralo export`: a run or checkpoint as a directory of transformers or PEFT; merge: adapters merged into the model."""
+    """`ralo export`: a run or checkpoint as a directory of transformers or PEFT; merge: adapters merged into the model. A name that ends in
+    .gguf is one file for llama.cpp, in f16."""
     o = _library.ExportOptions(dtype=None if dtype is None else _bytes(dtype), adapter=None if adapter is None else _bytes(adapter),
                                merge=bool(merge))
     _must(_lib.ralo_export(_bytes(source), _bytes(directory), ctypes.byref(o)))

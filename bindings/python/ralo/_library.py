@@ -149,9 +149,12 @@ def places():
     asked = os.environ.get("RALO_LIBRARY")
     if asked:
         return [asked]  # what was asked for, or an error
-    built = pathlib.Path(__file__).resolve().parents[3] / "build" / "public" / "libralo.so"  # in the project
+    above = pathlib.Path(__file__).resolve().parents
+    beside = [above[3] / "build" / "public" / "libralo.so"]  # in the project
+    if len(above) > 4:
+        beside.append(above[4] / "lib" / "libralo.so.0")  # PREFIX/share/ralo/python/ralo: of `make install`
     installed = ctypes.util.find_library("ralo") or "libralo.so.0"
-    return [str(built), installed] if built.exists() else [installed]
+    return [str(place) for place in beside if place.exists()] + [installed]
 
 
 def load():

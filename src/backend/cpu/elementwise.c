@@ -114,8 +114,8 @@ typedef struct rows_job {
     const void *x, *other; /* other: bias, dy */
     const float *table;
     const int32_t *doc_start;
-    int64_t n_positions;   /* of table */
-    int64_t n_rows, width; /* width: elements of a row of y, or F */
+    int64_t n_positions, rotary; /* of table: rotary dimensions of a head are turned */
+    int64_t n_rows, width;       /* width: elements of a row of y, or F */
     int64_t rows_per_task;
     bool is_gelu; /* the gate of swiglu */
 } rows_job;
@@ -270,24 +270,29 @@ VEC_INLINE void rope_head(dtype t, void *y, const void *x, const float *turn, fl
     });
 }
 
+/* What is not turned passes. */
+static void keep_elements(const rows_job *j, int64_t at, int64_t n) {
+    if (j->y != j->x && n > 0)
+        memcpy(element_at(j->y, j->type, at), element_at(j->x, j->type, at), (size_t)n * dtype_bytes(j->type));
+}
+
 static void rope_task(void *context, int64_t task, int thread) {
     const rows_job *j = context;
     const op_attr *a = &j->op->attr;
     int64_t first = task * j->rows_per_task, end = MIN(first + j->rows_per_task, j->n_rows), D = a->head_dim;
     int64_t n_turned = a->n_heads + a->n_kv_heads;
-    size_t half = (size_t)(D / 2);
+    size_t half = (size_t)(j->rotary / 2);
     for (int64_t row = first; row < end; row++) {
         int64_t position = row % a->seq_len - j->doc_start[row];
         ASSERT(position >= 0 && position < j->n_positions);
-        const float *turn = j->table + position * D;
-        for (int64_t h = 0; h < n_turned; h++)
-            BY_TYPE(j->type, rope_head, element_at(j->y, j->type, row * j->width + h * D),
-                    element_at(j->x, j->type, row * j->width + h * D), turn, a->inverse ? -1.0f : 1.0f, half);
-        if (j->y != j->x) {
-            int64_t v = row * j->width + n_turned * D;
-            memcpy(element_at(j->y, j->type, v), element_at(j->x, j->type, v),
-                   (size_t)(a->n_kv_heads * D) * dtype_bytes(j->type));
+        const float *turn = j->table + position * j->rotary;
+        for (int64_t h = 0; h < n_turned; h++) {
+            int64_t at = row * j->width + h * D;
+            BY_TYPE(j->type, rope_head, element_at(j->y, j->type, at), element_at(j->x, j->type, at), turn,
+                    a->inverse ? -1.0f : 1.0f, half);
+            keep_elements(j, at + j->rotary, D - j->rotary);
         }
+        keep_elements(j, row * j->width + n_turned * D, a->n_kv_heads * D);
     }
 }
 
@@ -301,10 +306,11 @@ void cpu_kernel_ROPE(backend_context *c, const kernel_call *k) {
                   .table = k->in[ROPE_TABLE],
                   .doc_start = k->in[ROPE_DOC_START],
                   .n_positions = call_in(k, ROPE_TABLE)->shape.dim[0],
+                  .rotary = call_in(k, ROPE_TABLE)->shape.dim[1],
                   .n_rows = a->batch * a->seq_len,
                   .width = (a->n_heads + 2 * a->n_kv_heads) * (int64_t)a->head_dim};
     ASSERT(call_out(k, ROPE_Y)->type == qkv->type && shape_count(&qkv->shape) == j.n_rows * j.width);
-    ASSERT(a->head_dim % 2 == 0 && j.n_positions >= a->seq_len);
+    ASSERT(j.rotary % 2 == 0 && j.rotary <= a->head_dim && j.n_positions >= a->seq_len);
     j.n_rows = cpu_rows(k, j.n_rows);
     rows_run(c, &j, rope_task);
 }
@@ -312,17 +318,17 @@ void cpu_kernel_ROPE(backend_context *c, const kernel_call *k) {
 typedef struct rope_table_job {
     const op_attr *attr;
     float *table;
-    int64_t n_positions, head_dim;
+    int64_t n_positions, rotary;
 } rope_table_job;
 
 /* In double to the end: at position 100,000 a float angle is off by 0.004. */
 static void rope_table_task(void *context, int64_t position, int thread) {
     const rope_table_job *j = context;
-    float *row = j->table + position * j->head_dim;
-    int64_t half = j->head_dim / 2;
+    float *row = j->table + position * j->rotary;
+    int64_t half = j->rotary / 2;
     for (int64_t i = 0; i < half; i++) {
         double angle =
-            (double)position * rope_inverse_frequency(&j->attr->rope, (int)j->head_dim, j->n_positions, (int)i);
+            (double)position * rope_inverse_frequency(&j->attr->rope, (int)j->rotary, j->n_positions, (int)i);
         row[i] = (float)(cos(angle) * rope_amplitude(&j->attr->rope));
         row[half + i] = (float)(sin(angle) * rope_amplitude(&j->attr->rope));
     }
@@ -331,7 +337,7 @@ static void rope_table_task(void *context, int64_t position, int thread) {
 void cpu_kernel_ROPE_TABLE(backend_context *c, const kernel_call *k) {
     const shape *s = &call_out(k, ROPE_TABLE_TABLE)->shape;
     rope_table_job j = {
-        .attr = &k->op->attr, .table = k->out[ROPE_TABLE_TABLE], .n_positions = s->dim[0], .head_dim = s->dim[1]};
+        .attr = &k->op->attr, .table = k->out[ROPE_TABLE_TABLE], .n_positions = s->dim[0], .rotary = s->dim[1]};
     pool_run(c->threads, rope_table_task, &j, j.n_positions);
 }
 

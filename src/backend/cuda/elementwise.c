@@ -55,8 +55,10 @@ void cuda_kernel_ROPE(backend_context *c, const kernel_call *k) {
                           .n_turned = a->n_heads + a->n_kv_heads,
                           .n_kept = a->n_kv_heads,
                           .head_dim = a->head_dim,
+                          .rotary = (int)table->shape.dim[1],
                           .sign = a->inverse ? -1.0f : 1.0f};
-    ASSERT(call_out(k, ROPE_Y)->type == qkv->type && a->head_dim % 2 == 0 && r.n_positions >= a->seq_len);
+    ASSERT(call_out(k, ROPE_Y)->type == qkv->type && r.n_positions >= a->seq_len);
+    ASSERT(r.rotary % 2 == 0 && r.rotary <= a->head_dim);
     ASSERT(shape_count(&qkv->shape) == r.n_rows * (r.n_turned + r.n_kept) * a->head_dim);
     launch_rope(c->stream, launch_type_of(qkv->type), &r);
 }
@@ -64,12 +66,12 @@ void cuda_kernel_ROPE(backend_context *c, const kernel_call *k) {
 /* The frequencies are those of the host, to the bit; the device multiplies and takes sine and cosine. */
 void cuda_kernel_ROPE_TABLE(backend_context *c, const kernel_call *k) {
     const shape *s = &call_out(k, ROPE_TABLE_TABLE)->shape;
-    int head_dim = (int)s->dim[1], half = head_dim / 2;
+    int rotary = (int)s->dim[1], half = rotary / 2;
     for (int first = 0; first < half; first += ROPE_FREQUENCIES) {
         double frequencies[ROPE_FREQUENCIES];
         int n = MIN((int)ROPE_FREQUENCIES, half - first);
         const rope_options *rope = &k->op->attr.rope;
-        for (int i = 0; i < n; i++) frequencies[i] = rope_inverse_frequency(rope, head_dim, s->dim[0], first + i);
+        for (int i = 0; i < n; i++) frequencies[i] = rope_inverse_frequency(rope, rotary, s->dim[0], first + i);
         launch_rope_table(c->stream, k->out[ROPE_TABLE_TABLE], s->dim[0], half, first, n, frequencies,
                           rope_amplitude(rope));
     }

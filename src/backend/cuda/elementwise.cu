@@ -261,10 +261,12 @@ void launch_swiglu_bwd(cudaStream_t s, launch_type t, void *dgu, float *amax, co
 /* ---- rope -------------------------------------------------------------------------------------------------------- */
 
 /* A thread turns one pack of the first half of a head with its partner in the second half, so that it reads both before
- * it writes one. Blocks along y go over rows; along x over the packs of a row, those of the value heads last. */
+ * it writes one; behind the dimensions that are turned it keeps every packs-th pack. Blocks along y go over rows; along x over
+ * the packs of a row, those of the value heads last. */
 template <typename T, bool VECTOR> static __global__ void __launch_bounds__(THREADS) rope_kernel(launch_rope_args a) {
     enum { N = pack<T>::N };
-    int half = a.head_dim / 2, packs = (half + N - 1) / N; /* of half a head */
+    int half = a.rotary / 2, packs = (half + N - 1) / N; /* of half of what is turned */
+    int kept = a.y == a.qkv ? 0 : a.head_dim - a.rotary;
     chain_enter();
     int64_t width = (int64_t)(a.n_turned + a.n_kept) * a.head_dim, held = rows_held(a.rows, a.n_rows);
     int item = (int)(blockIdx.x * blockDim.x + threadIdx.x), head = item / packs, i = item % packs * N;
@@ -274,6 +276,8 @@ template <typename T, bool VECTOR> static __global__ void __launch_bounds__(THRE
         const T *x = (const T *)a.qkv + at;
         T *y = (T *)a.y + at;
         uint4 raw_low = raw_load<VECTOR>(x, half - i), raw_high = raw_load<VECTOR>(x + half, half - i);
+        for (int k = i; k < kept; k += packs * N)
+            raw_store<VECTOR>(y + a.rotary - i + k, raw_load<VECTOR>(x + a.rotary - i + k, kept - k), kept - k);
         if (head >= a.n_turned) {
             raw_store<VECTOR>(y, raw_low, half - i);
             raw_store<VECTOR>(y + half, raw_high, half - i);
@@ -281,7 +285,7 @@ template <typename T, bool VECTOR> static __global__ void __launch_bounds__(THRE
         }
         int64_t position = row % a.seq_len - a.doc_start[row];
         if (position < 0 || position >= a.n_positions) __trap();
-        const float *cosine = a.table + position * a.head_dim + i, *sine = cosine + half;
+        const float *cosine = a.table + position * a.rotary + i, *sine = cosine + half;
         pack<T> low = pack_widen<T>(raw_low), high = pack_widen<T>(raw_high);
 #pragma unroll
         for (int q = 0; q < N / 4; q++) {
@@ -302,10 +306,11 @@ template <typename T, bool VECTOR> static __global__ void __launch_bounds__(THRE
 void launch_rope(cudaStream_t s, launch_type t, const launch_rope_args *a) {
     by_type(t, [&](auto zero) {
         using T = decltype(zero);
-        int half = a->head_dim / 2;
+        int half = a->rotary / 2;
         int64_t items = (a->n_turned + (a->y == a->qkv ? 0 : a->n_kept)) * divide_up(half, pack<T>::N);
         unsigned threads = block_threads(items, THREADS);
-        bool whole = half % pack<T>::N == 0 && aligned(a->y, 16) && aligned(a->qkv, 16) && aligned(a->table, 16);
+        bool whole = half % pack<T>::N == 0 && a->head_dim % pack<T>::N == 0 && aligned(a->y, 16) &&
+                     aligned(a->qkv, 16) && aligned(a->table, 16);
         by_flag(whole, [&](auto vector) {
             launch_chained(rope_kernel<T, decltype(vector)::value>,
                            dim3((unsigned)divide_up(items, threads), grid_rows(a->n_rows)), dim3(threads), 0, 1, s, *a);

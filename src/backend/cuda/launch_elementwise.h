@@ -30,13 +30,13 @@ void launch_swiglu_bwd(cudaStream_t s, launch_type t, void *dgu, float *amax, co
 typedef struct launch_rope_args {
     void *y;
     const void *qkv;
-    const float *table; /* (n_positions, head_dim) */
+    const float *table; /* (n_positions, rotary) */
     const int32_t *doc_start, *rows;
     int64_t n_rows, seq_len, n_positions;
-    int n_turned; /* query and key heads */
-    int n_kept;   /* value heads, copied unless y is qkv */
-    int head_dim;
-    float sign; /* -1 turns back */
+    int n_turned;         /* query and key heads */
+    int n_kept;           /* value heads, copied unless y is qkv */
+    int head_dim, rotary; /* of a head the first `rotary` dimensions are turned; the others are kept */
+    float sign;           /* -1 turns back */
 } launch_rope_args;
 void launch_rope(cudaStream_t s, launch_type t, const launch_rope_args *a);
 
