@@ -59,6 +59,9 @@ typedef struct backend_queues {
      * for, the host those of its own. Set to 0 before a section starts. */
     _Atomic uint32_t *(*counts)(backend_context *c);
     void (*select)(backend_context *c, stream s); /* the queue of what is called next */
+    /* The first of n ops, which follow each other on the selected queue with nothing between them, in fewer kernels: as many
+     * of them as it returns, 0: none. Whatever other ops read has the same bits; what only these ops read may be left out. NULL: never. */
+    size_t (*join)(backend_context *c, const kernel_call *calls, size_t n);
     /* In any direction; host memory must be pinned. */
     void (*copy)(backend_context *c, void *dst, const void *src, size_t n_bytes);
     /* The selected queue waits until n ops of stream s are done; on_host: s is one of the host's. */
@@ -78,7 +81,7 @@ typedef struct backend_queues {
  * queue. There is one group of ranks per axis. What is summed is summed as comm.h promises. */
 enum { LINK_ID_BYTES = 128 };
 typedef struct backend_links {
-    status (*present)(void);                      /* is there a library that can? ERR_INPUT says what was looked for */
+    status (*present)(void); /* is there a library that can? ERR_INPUT says what was looked for */
     /* Before the first group, by every rank where some share a device: each then counts as a host of its own, called `name`.
      * one_host: they are all on this one. */
     void (*share_devices)(const char *name, bool one_host);

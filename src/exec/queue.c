@@ -117,21 +117,50 @@ void exec_queue_op(exec *e, size_t index) {
     exec_ledger_note(e, index);
 }
 
+/* Ops from place `at` of the feed on that are behind each other in the list and on the compute stream, with no wait or mark between
+ * them. */
+static size_t count_unbroken(const exec *e, section s, size_t at) {
+    const op *ops = &e->program->ops[e->feed[at]];
+    size_t n = 1;
+    while (at + n < e->end_op[s] && e->feed[at + n] == e->feed[at] + n && ops[n].stream == STREAM_COMPUTE &&
+           !e->marks[e->feed[at] + n - 1]) {
+        for (stream k = 0; k < STREAM_COUNT; k++)
+            if (ops[n].wait[k]) return n;
+        n++;
+    }
+    return n;
+}
+
+/* Queues the op at that place of the feed, and those behind it that the device joins to it; returns how many. */
+static size_t queue_next(exec *e, section s, size_t at) {
+    const backend_queues *q = e->backend->queues;
+    size_t i = e->feed[at], n = 0;
+    if (q->join && e->program->ops[i].stream == STREAM_COMPUTE)
+        n = q->join(e->context, &e->calls[i], count_unbroken(e, s, at));
+    for (size_t k = 0; k < n; k++) exec_ledger_note(e, i + k);
+    if (n > 0) return n;
+    exec_queue_op(e, i);
+    return 1;
+}
+
 static void queue_section(exec *e, section s, bool stamped) {
     const backend_queues *q = e->backend->queues;
     uint32_t n[STREAM_COUNT] = {0};
-    for (size_t at = e->first_op[s]; at < e->end_op[s]; at++) {
+    for (size_t at = e->first_op[s], n_done = 1; at < e->end_op[s]; at += n_done, n_done = 1) {
         size_t i = e->feed[at];
         const op *o = &e->program->ops[i];
         if (!exec_is_queued(e, o->stream)) continue;
         q->select(e->context, o->stream);
         for (stream k = 0; k < STREAM_COUNT; k++)
             if (o->wait[k]) q->wait(e->context, k, o->wait[k], !exec_is_queued(e, k));
-        if (stamped) q->stamp(e->context, 2 * (i - e->first_op[s]) + 1);
-        exec_queue_op(e, i);
-        if (stamped) q->stamp(e->context, 2 * (i - e->first_op[s]) + 2);
-        n[o->stream]++;
-        if (e->marks[i]) q->mark(e->context, n[o->stream], e->marks[i] & MARK_HOST);
+        if (stamped) {
+            q->stamp(e->context, 2 * (i - e->first_op[s]) + 1);
+            exec_queue_op(e, i);
+            q->stamp(e->context, 2 * (i - e->first_op[s]) + 2);
+        } else n_done = queue_next(e, s, at);
+        n[o->stream] += (uint32_t)n_done;
+        size_t last = i + n_done - 1;
+        if (e->marks[last]) q->mark(e->context, n[o->stream], e->marks[last] & MARK_HOST);
     }
 }
 

@@ -48,7 +48,7 @@ struct backend_context {
     recording sections[SECTION_COUNT], current;
 };
 
-static _Atomic uint64_t n_recordings, n_messages;
+static _Atomic uint64_t n_recordings, n_messages, n_joined;
 static _Atomic uint64_t n_copies_behind_embed; /* by the thread that feeds; tests read it when that has ended */
 
 static struct {
@@ -133,6 +133,15 @@ static void queued_select(backend_context *c, stream s) {
 static void queued_kernel(backend_context *c, const kernel_call *k) {
     c->embedded |= k->op->kind == OP_EMBED;
     put(c, (entry){.kind = ENTRY_KERNEL, .call = k});
+}
+/* Two at a time, one after the other: what lies between them must be nothing. */
+static size_t queued_join(backend_context *c, const kernel_call *calls, size_t n) {
+    if (n < 2) return 0;
+    ASSERT(calls[1].op == calls[0].op + 1 && calls[1].op->stream == STREAM_COMPUTE);
+    for (stream k = 0; k < STREAM_COUNT; k++) ASSERT(!calls[1].op->wait[k]);
+    for (size_t i = 0; i < 2; i++) queued_kernel(c, &calls[i]);
+    atomic_fetch_add(&n_joined, 1);
+    return 2;
 }
 static void queued_copy(backend_context *c, void *dst, const void *src, size_t n_bytes) {
     if (c->embedded && c->selected == STREAM_D2H) atomic_fetch_add(&n_copies_behind_embed, 1);
@@ -271,11 +280,12 @@ static status queued_clear(backend_context *c, void *dst, size_t n_bytes) {
 
 uint64_t backend_queued_copies_behind_embed(void) { return atomic_load(&n_copies_behind_embed); }
 uint64_t backend_queued_recordings(void) { return atomic_load(&n_recordings); }
+uint64_t backend_queued_joined(void) { return atomic_load(&n_joined); }
 
 const backend *backend_queued(void) {
-    static const backend_queues queues = {queued_counts, queued_select, queued_copy,       queued_wait,
-                                          queued_mark,   queued_record, queued_record_end, queued_start,
-                                          queued_failed, queued_stamp,  queued_stamp_ns};
+    static const backend_queues queues = {queued_counts, queued_select, queued_join,   queued_copy,
+                                          queued_wait,   queued_mark,   queued_record, queued_record_end,
+                                          queued_start,  queued_failed, queued_stamp,  queued_stamp_ns};
     static const backend_links links = {.present = links_present,
                                         .make_id = links_make_id,
                                         .open = links_open,

@@ -10,3 +10,4 @@ void backend_queued_ranks(comm *c, bool links, uint64_t stall_at);
 uint64_t backend_queued_messages(void);   /* that queues have sent so far */
 uint64_t backend_queued_copies_behind_embed(void); /* to the host, queued behind EMBED in sections that have it */
 uint64_t backend_queued_recordings(void); /* sections recorded so far */
+uint64_t backend_queued_joined(void);     /* pairs of ops queued as one so far */
