@@ -206,32 +206,45 @@ __device__ inline void total_of(float (&out)[4], uint32_t address, int n_parts) 
     out[0] = total.x, out[1] = total.y, out[2] = total.z, out[3] = total.w;
 }
 
-/* This block's share of y, from the sums of the cluster: (ROWS, COLUMNS) floats in each block. */
-template <typename Y, typename B>
-__device__ void finish(const few_rows_product &q, uint32_t sums, int rank, int n_parts) {
-    const int64_t n = B::GATED ? q.n / 2 : q.n;
-    for (int i = 4 * ((int)threadIdx.x + rank * THREADS); i < q.m * B::Y_COLUMNS; i += 4 * THREADS * n_parts) {
-        const int row = i / B::Y_COLUMNS, c0 = i % B::Y_COLUMNS;
-        const int64_t column = (int64_t)blockIdx.x * B::Y_COLUMNS + c0;
+/* Four neighbours of y that a thread makes, and what is added to them. That comes from memory and is asked for before the sums
+ * are there. */
+template <typename Y, typename B> struct quad_of_y {
+    int row, c0; /* c0: the first column, in the block */
+    int64_t column, at, left;
+    Y bias[4], up_bias[4], add[4];
+
+    __device__ void begin(const few_rows_product &q, int i) {
+        const int64_t n = B::GATED ? q.n / 2 : q.n;
+        row = i / B::Y_COLUMNS, c0 = i % B::Y_COLUMNS;
+        column = (int64_t)blockIdx.x * B::Y_COLUMNS + c0;
+        at = row * q.ldy + column;
+        left = row < q.m ? n - column : 0;
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            if (c >= left) continue;
+            if (q.bias) bias[c] = ((const Y *)q.bias)[column + c];
+            if (q.bias && B::GATED) up_bias[c] = ((const Y *)q.bias)[n + column + c];
+            if (q.add) add[c] = ((const Y *)q.add)[at + c];
+        }
+    }
+    __device__ void finish(const few_rows_product &q, uint32_t sums, int n_parts) const {
         float sum[4], up[4];
         total_of(sum, sums + (uint32_t)(row * COLUMNS + c0) * 4, n_parts);
         if (B::GATED) total_of(up, sums + (uint32_t)(row * COLUMNS + B::Y_COLUMNS + c0) * 4, n_parts);
-        const int64_t at = row * q.ldy + column;
-        auto rounded = [&](float s, int64_t of) {
-            Y y;
-            round_to(&y, s * q.alpha + (q.bias ? (float)((const Y *)q.bias)[of] : 0));
-            return y;
-        };
 #pragma unroll
         for (int c = 0; c < 4; c++) {
-            if (column + c >= n) continue;
-            Y y = rounded(sum[c], column + c);
-            if (B::GATED) round_to(&y, gated((float)y, (float)rounded(up[c], n + column + c), q.gelu));
-            if (q.add) round_to(&y, (float)y + (float)((const Y *)q.add)[at + c]);
+            if (c >= left) continue;
+            Y y, other;
+            round_to(&y, sum[c] * q.alpha + (q.bias ? (float)bias[c] : 0));
+            if (B::GATED) {
+                round_to(&other, up[c] * q.alpha + (q.bias ? (float)up_bias[c] : 0));
+                round_to(&y, gated((float)y, (float)other, q.gelu));
+            }
+            if (q.add) round_to(&y, (float)y + (float)add[c]);
             ((Y *)q.y)[at + c] = y;
         }
     }
-}
+};
 
 #endif
 
@@ -284,8 +297,14 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_MULTIPROCESSOR)
                 store_shared(sums + (uint32_t)((i * 8 + lane % 4 * 2 + e % 2) * COLUMNS + row + e / 2 * 8) * 4,
                              __float_as_uint(sum[i][e]));
     }
+    quad_of_y<Y, B> quad;
+    int i = 4 * ((int)threadIdx.x + rank * THREADS); /* this block's share of the sums of the cluster */
+    quad.begin(q, i);
     cluster_sync();
-    finish<Y, B>(q, sums, rank, n_parts);
+    while (quad.row < q.m) {
+        quad.finish(q, sums, n_parts);
+        quad.begin(q, i += 4 * THREADS * n_parts);
+    }
     cluster_sync(); /* until all have read what lies here */
 #endif
 }

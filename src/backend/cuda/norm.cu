@@ -21,7 +21,16 @@ static __global__ void __launch_bounds__(NORM_THREADS_MOST) norm_kernel(launch_n
     __shared__ float sums[2][WARP];
     __shared__ uint32_t mosts[WARP];
     int64_t row = blockIdx.x, start = row * n.C;
-    chain_enter();
+    /* Parameters stand before the kernels in front are done; long rows have no registers for them. */
+    constexpr bool AHEAD = PACKS <= 2;
+    uint4 gains[AHEAD ? PACKS : 1];
+    chain_next();
+#pragma unroll
+    for (int k = 0; AHEAD && k < PACKS; k++) {
+        int64_t i = (int64_t)(threadIdx.x + k * blockDim.x) * N;
+        gains[k] = raw_load<VECTOR>((const T *)n.gamma + i, n.C - i);
+    }
+    chain_wait();
     if (row >= rows_held(n.rows, n.n_rows)) return;
 
     pack<T> x[PACKS];
@@ -79,7 +88,8 @@ static __global__ void __launch_bounds__(NORM_THREADS_MOST) norm_kernel(launch_n
 #pragma unroll
     for (int k = 0; k < PACKS; k++) {
         int64_t i = (int64_t)(threadIdx.x + k * blockDim.x) * N;
-        pack<T> gamma = pack_load<VECTOR>((const T *)n.gamma + i, n.C - i), y;
+        uint4 gain = AHEAD ? gains[AHEAD ? k : 0] : raw_load<VECTOR>((const T *)n.gamma + i, n.C - i);
+        pack<T> gamma = pack_widen<T>(gain), y;
         if (n.mean) {
             pack<T> beta = pack_load<VECTOR>((const T *)n.beta + i, n.C - i);
 #pragma unroll
