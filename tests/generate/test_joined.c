@@ -22,14 +22,19 @@ static const model_config models[] = {
     {.name = "q3", .family = FAMILY_QWEN3, .hidden = 136, .n_heads = 4, .n_kv_heads = 4, .head_dim = 128, .ffn = 96},
     {.name = "l", .family = FAMILY_LLAMA, .hidden = 1032, .n_heads = 4, .n_kv_heads = 2, .head_dim = 96, .ffn = 72}};
 
+static model_config model_of(size_t i) {
+    model_config c = models[i];
+    c.vocab = BYTE_VOCAB, c.n_layers = 2, c.max_positions = 512, c.norm_eps = 1e-5;
+    c.rope = (rope_options){.type = ROPE_DEFAULT, .theta = 10000};
+    return c;
+}
+
 /* Random weights as a Hugging Face directory without a tokenizer: tokens are bytes. */
 static void write_model(const char *dir, model_config c) {
     char path[600];
     hf_model m;
     export_report report;
     char *description;
-    c.vocab = BYTE_VOCAB, c.n_layers = 2, c.max_positions = 512, c.norm_eps = 1e-5;
-    c.rope = (rope_options){.type = ROPE_DEFAULT, .theta = 10000};
     json_t *config = model_config_to_json(&c);
     snprintf(path, sizeof path, "%s/description", dir);
     training_must(dir_make(path));
@@ -46,6 +51,33 @@ static void write_model(const char *dir, model_config c) {
         export_running(m.e, &m.plan, description, NULL, &(export_options){.dir = path, .type = DTYPE_F32}, &report));
     free(description);
     hf_close(&m);
+}
+
+/* A plan for a GPU, made anywhere: what a gate writes lies beside what the product in front of it reads. */
+static void a_gate_writes_nothing_that_its_product_reads(void **state) {
+    int n_gates = 0;
+    for (size_t f = 0; f < ARRAY_LENGTH(models); f++) {
+        plan p;
+        plan_request r = {
+            .model = model_of(f),
+            .choice = {.precision = PRECISION_BF16, .accumulation = 1},
+            .target = backend_target(DEVICE_CUDA, 2),
+            .generation = {.slots = 16, .pages = 32, .page_size = 32, .context = 64, .prefill_tokens = 64}};
+        training_must(plan_build(&p, &r));
+        size_t first, end;
+        program_section(&p.program, SECTION_DECODE, &first, &end);
+        for (size_t i = first + 1; i < end; i++) {
+            const op *o = &p.program.ops[i];
+            if (o->kind != OP_SWIGLU) continue;
+            const value *y = program_get(&p.program, o->out[SWIGLU_Y]),
+                        *x = program_get(&p.program, o[-1].in[LINEAR_X]);
+            assert_int_equal(o[-1].kind, OP_LINEAR);
+            assert_true(y->offset + value_bytes(y) <= x->offset || x->offset + value_bytes(x) <= y->offset);
+            n_gates++;
+        }
+        plan_close(&p);
+    }
+    assert_int_equal(n_gates, 2 * ARRAY_LENGTH(models));
 }
 
 static completion *complete(const char *dir, int64_t slots, precision q, const char *trace, const prompt *prompts,
@@ -78,7 +110,7 @@ static void joined_ops_give_the_bits_of_the_ops_alone(void **state) {
     for (size_t i = 0; i < N; i++) prompts[i] = (prompt){tokens + i * LONGEST, LONGEST - i * 131 % 400};
     for (size_t f = 0; f < ARRAY_LENGTH(models); f++) {
         char *dir = training_dir(), trace[600];
-        write_model(dir, models[f]);
+        write_model(dir, model_of(f));
         snprintf(trace, sizeof trace, "%s/trace.json", dir);
         for (size_t k = 0; k < 2 * ARRAY_LENGTH(slots); k++) {
             precision q = k % 2 ? PRECISION_FP16 : PRECISION_BF16;
@@ -99,6 +131,7 @@ static void joined_ops_give_the_bits_of_the_ops_alone(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(joined_ops_give_the_bits_of_the_ops_alone)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_gate_writes_nothing_that_its_product_reads),
+                                       cmocka_unit_test(joined_ops_give_the_bits_of_the_ops_alone)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
