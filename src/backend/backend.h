@@ -49,9 +49,6 @@ static inline const value *call_in(const kernel_call *k, int i) { return &k->pro
 static inline const value *call_out(const kernel_call *k, int i) { return &k->program->values[k->op->out[i]]; }
 
 typedef void (*kernel_fn)(backend_context *c, const kernel_call *k);
-/* Several ops of one kind at once, none of which touches what another one writes. */
-enum { CALLS_MOST = 64 };
-typedef void (*kernels_fn)(backend_context *c, const kernel_call *const *calls, int n_calls);
 
 /* A device that works on its own: a kernel returns when its work is queued. The program's streams become queues that
  * wait for each other by counts of finished ops, as op.wait says. A section is queued once while it is recorded, and
@@ -62,6 +59,9 @@ typedef struct backend_queues {
      * for, the host those of its own. Set to 0 before a section starts. */
     _Atomic uint32_t *(*counts)(backend_context *c);
     void (*select)(backend_context *c, stream s); /* the queue of what is called next */
+    /* The first of n ops, which follow each other on the selected queue with nothing between them, in fewer kernels: as many
+     * of them as it returns, 0: none. Whatever other ops read has the same bits; what only these ops read may be left out. NULL: never. */
+    size_t (*join)(backend_context *c, const kernel_call *calls, size_t n);
     /* In any direction; host memory must be pinned. */
     void (*copy)(backend_context *c, void *dst, const void *src, size_t n_bytes);
     /* The selected queue waits until n ops of stream s are done; on_host: s is one of the host's. */
@@ -128,9 +128,6 @@ typedef struct backend {
     size_t (*work_bytes)(const program *p, const op *o, int n_threads);
     const char *(*kernel_name)(dtype t); /* of the matrix product that serves this dtype here; for people */
     const kernel_fn *kernels;            /* OP_COUNT of them; NULL = this backend lacks the op */
-    /* OP_COUNT, of a device with queues: kernels that take up to CALLS_MOST ops in one launch, for tensors so small that a launch
-     * takes longer than its work. NULL where an op has none, or all of them. */
-    const kernels_fn *kernels_of_many;
     size_t alignment; /* of every value */
     bool discrete;    /* has memory of its own: the host's is another tier for real */
     /* What the device has and is, where `discrete`; callable without open. ERR_INPUT names what is missing. */

@@ -62,7 +62,8 @@ static status resolve_operand(exec *e, size_t index, const char *operand, value_
                    op_label(label, p, index), operand, v->name, root->offset + view_offset,
                    root->offset + view_offset + value_bytes(v), tier_name(t), p->arena_bytes[t]);
     }
-    if (e->backend->discrete && p->ops[index].kind != OP_COPY && !op_is_comm(p->ops[index].kind) && t != p->ops[index].at)
+    if (e->backend->discrete && p->ops[index].kind != OP_COPY && !op_is_comm(p->ops[index].kind) &&
+        t != p->ops[index].at)
         return ERR(ERR_BUG, "%s: runs beside %s memory; operand %s, value '%s', lies in %s memory",
                    op_label(label, p, index), tier_name(p->ops[index].at), operand, v->name, tier_name(t));
     uint64_t n_bytes = value_bytes(v);

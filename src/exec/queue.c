@@ -25,8 +25,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* Another queue, or the host, waits for this op; it is queued together with the op in front of it. */
-enum { MARK_QUEUE = 1, MARK_HOST = 2, MARK_JOINED = 4 };
+enum { MARK_QUEUE = 1, MARK_HOST = 2 }; /* another queue, or the host, waits for this op */
 enum {
     POLLS_AWAKE = 2000,
     POLL_SLEEP_NS = 20 * 1000, /* then with naps in between ... */
@@ -106,49 +105,6 @@ static void order_by_depth(exec *e, section s) {
     free(ranked);
 }
 
-/* ---- which ops are queued together ----------------------------------------------------------------------------------- */
-
-static bool overlaps(const program *p, const void *x, value_id of_x, const void *y, value_id of_y) {
-    if (!x || !y) return false;
-    const char *a = x, *b = y;
-    return a < b + value_bytes(program_get(p, of_y)) && b < a + value_bytes(program_get(p, of_x));
-}
-
-/* Does call a write what call b reads or writes? Two values may share bytes where one is over before the other begins. */
-static bool writes_into(const kernel_call *a, const kernel_call *b) {
-    for (int i = 0; i < op_output_count(a->op->kind); i++) {
-        for (int k = 0; k < op_input_count(b->op->kind); k++)
-            if (overlaps(a->program, a->out[i], a->op->out[i], b->in[k], b->op->in[k])) return true;
-        for (int k = 0; k < op_output_count(b->op->kind); k++)
-            if (overlaps(a->program, a->out[i], a->op->out[i], b->out[k], b->op->out[k])) return true;
-    }
-    return false;
-}
-
-/* May the op fed at `at` be queued with those from `first` on? Nothing waits between them. */
-static bool joins(const exec *e, size_t first, size_t at) {
-    size_t before = e->feed[at - 1], i = e->feed[at];
-    const op *o = &e->program->ops[i], *begin = &e->program->ops[e->feed[first]];
-    if (at - first >= CALLS_MOST || o->kind != begin->kind || o->stream != STREAM_COMPUTE || o->stream != begin->stream)
-        return false;
-    if ((e->marks[before] & (MARK_QUEUE | MARK_HOST)) || o->work) return false;
-    for (stream k = 0; k < STREAM_COUNT; k++)
-        if (o->wait[k]) return false;
-    for (size_t j = first; j < at; j++) {
-        const kernel_call *a = &e->calls[e->feed[j]], *b = &e->calls[i];
-        if (writes_into(a, b) || writes_into(b, a)) return false;
-    }
-    return true;
-}
-
-static void join_ops(exec *e, section s) {
-    const kernels_fn *many = e->backend->kernels_of_many;
-    for (size_t first = e->first_op[s], at = first + 1; many && at < e->end_op[s]; at++) {
-        if (many[e->program->ops[e->feed[first]].kind] && joins(e, first, at)) e->marks[e->feed[at]] |= MARK_JOINED;
-        else first = at;
-    }
-}
-
 /* ---- queueing ---------------------------------------------------------------------------------------------------- */
 
 void exec_queue_op(exec *e, size_t index) {
@@ -162,34 +118,50 @@ void exec_queue_op(exec *e, size_t index) {
     exec_ledger_note(e, index);
 }
 
-/* The op fed at `at`, and those that are joined to it. */
-static void queue_joined(exec *e, section s, size_t at) {
-    const kernel_call *calls[CALLS_MOST];
-    int n = 0;
-    do {
-        calls[n++] = &e->calls[e->feed[at]];
-        exec_ledger_note(e, e->feed[at++]);
-    } while (at < e->end_op[s] && (e->marks[e->feed[at]] & MARK_JOINED));
-    if (n == 1) e->kernels[calls[0] - e->calls](e->context, calls[0]);
-    else e->backend->kernels_of_many[calls[0]->op->kind](e->context, calls, n);
+/* Ops from place `at` of the feed on that are behind each other in the list and on the compute stream, with no wait or mark between
+ * them. */
+static size_t count_unbroken(const exec *e, section s, size_t at) {
+    const op *ops = &e->program->ops[e->feed[at]];
+    size_t n = 1;
+    while (at + n < e->end_op[s] && e->feed[at + n] == e->feed[at] + n && ops[n].stream == STREAM_COMPUTE &&
+           !e->marks[e->feed[at] + n - 1]) {
+        for (stream k = 0; k < STREAM_COUNT; k++)
+            if (ops[n].wait[k]) return n;
+        n++;
+    }
+    return n;
+}
+
+/* Queues the op at that place of the feed, and those behind it that the device joins to it; returns how many. */
+static size_t queue_next(exec *e, section s, size_t at) {
+    const backend_queues *q = e->backend->queues;
+    size_t i = e->feed[at], n = 0;
+    if (q->join && e->program->ops[i].stream == STREAM_COMPUTE)
+        n = q->join(e->context, &e->calls[i], count_unbroken(e, s, at));
+    for (size_t k = 0; k < n; k++) exec_ledger_note(e, i + k);
+    if (n > 0) return n;
+    exec_queue_op(e, i);
+    return 1;
 }
 
 static void queue_section(exec *e, section s, bool stamped) {
     const backend_queues *q = e->backend->queues;
     uint32_t n[STREAM_COUNT] = {0};
-    for (size_t at = e->first_op[s]; at < e->end_op[s]; at++) {
+    for (size_t at = e->first_op[s], n_done = 1; at < e->end_op[s]; at += n_done, n_done = 1) {
         size_t i = e->feed[at];
         const op *o = &e->program->ops[i];
         if (!exec_is_queued(e, o->stream)) continue;
         q->select(e->context, o->stream);
         for (stream k = 0; k < STREAM_COUNT; k++)
             if (o->wait[k]) q->wait(e->context, k, o->wait[k], !exec_is_queued(e, k));
-        if (stamped) q->stamp(e->context, 2 * (i - e->first_op[s]) + 1);
-        if (stamped || o->stream != STREAM_COMPUTE) exec_queue_op(e, i);
-        else if (!(e->marks[i] & MARK_JOINED)) queue_joined(e, s, at);
-        if (stamped) q->stamp(e->context, 2 * (i - e->first_op[s]) + 2);
-        n[o->stream]++;
-        if (e->marks[i] & (MARK_QUEUE | MARK_HOST)) q->mark(e->context, n[o->stream], e->marks[i] & MARK_HOST);
+        if (stamped) {
+            q->stamp(e->context, 2 * (i - e->first_op[s]) + 1);
+            exec_queue_op(e, i);
+            q->stamp(e->context, 2 * (i - e->first_op[s]) + 2);
+        } else n_done = queue_next(e, s, at);
+        n[o->stream] += (uint32_t)n_done;
+        size_t last = i + n_done - 1;
+        if (e->marks[last]) q->mark(e->context, n[o->stream], e->marks[last] & MARK_HOST);
     }
 }
 
@@ -263,9 +235,10 @@ status exec_queues_open(exec *e) {
         e->recorded[s] = any_queued(e, s) && !waits_for_host(e, s) && !e->stamped;
     if (e->links) TRY(agree_on_messages(e));
     for (section s = 0; s < SECTION_COUNT; s++) {
-        if (!e->recorded[s]) order_by_depth(e, s);
-        join_ops(e, s);
-        if (!e->recorded[s]) continue;
+        if (!e->recorded[s]) {
+            order_by_depth(e, s);
+            continue;
+        }
         TRY(q->record(e->context));
         queue_section(e, s, false);
         TRY(q->record_end(e->context, s));

@@ -47,6 +47,17 @@ void layout_lifetimes(const program *p, lifetime *out) {
     }
 }
 
+/* A GPU computes SWIGLU of a decode step in the kernel of the product in front of it, where it has one for so few rows
+ * (backend/cuda/joined.c): y is then written while x is still read. */
+static void extend_gated_inputs(const program *p, const pass_options *options, lifetime *life) {
+    for (size_t i = 0; options->target->discrete && i + 1 < p->n_ops; i++) {
+        const op *o = &p->ops[i], *next = &p->ops[i + 1];
+        if (o->section != SECTION_DECODE || o->kind != OP_LINEAR || next->kind != OP_SWIGLU) continue;
+        lifetime *x = &life[program_root(p, o->in[LINEAR_X], NULL)];
+        x->last = MAX(x->last, i + 1);
+    }
+}
+
 /* A block is one range of bytes: a value, or several computed in place one after the other. */
 typedef struct block {
     value_id owner;
@@ -332,6 +343,7 @@ status pass_layout(program *p, const pass_options *options, step_interface *step
     for (value_id v = 0; v < p->n_values; v++) k.owner[v] = v;
     layout_lifetimes(p, k.life);
     share_in_place(&k);
+    extend_gated_inputs(p, options, k.life);
     make_blocks(&k);
     extend_host_lifetimes(&k, options);
     sort_blocks(&k);

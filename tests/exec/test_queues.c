@@ -158,13 +158,17 @@ static void the_forward_of_a_turn_is_queued_before_the_update_is_done(void **sta
     training_dir_remove(dir);
 }
 
-/* A breakdown asks for the time of every op: they are queued one by one, and nothing else changes. */
+/* A breakdown asks for the time of every op: they are queued one by one, none joined to another, and nothing else changes. */
 static void ops_of_a_breakdown_are_timed(void **state) {
     char *dir = training_dir();
+    uint64_t before = backend_queued_joined();
     train_result plain = run(backend_queued(), PRECISION_FP32, NULL, dir);
-    uint64_t before = backend_queued_recordings();
+    uint64_t joined = backend_queued_joined();
+    assert_true(joined > before);
+    before = backend_queued_recordings();
     train_result timed = run(backend_queued(), PRECISION_FP32, (const char *const[]){"run.breakdown=true", NULL}, dir);
     assert_int_equal(backend_queued_recordings(), before);
+    assert_int_equal(backend_queued_joined(), joined);
     assert_int_equal(timed.param_hash, plain.param_hash);
     const op_kind some[] = {OP_LINEAR, OP_LINEAR_DW, OP_UNEMBED_LOSS_GRAD, OP_ADAMW};
     for (size_t i = 0; i < ARRAY_LENGTH(some); i++)
@@ -181,9 +185,9 @@ static void ops_of_small_tensors_are_queued_together(void **state) {
                                                                                           NULL};
     char *dir = training_dir();
     train_result plain = run(NULL, PRECISION_BF16, lora, dir);
-    uint64_t before = backend_queued_joined();
+    uint64_t before = backend_queued_apart();
     train_result r = run(backend_queued(), PRECISION_BF16, lora, dir);
-    uint64_t n = backend_queued_joined() - before; /* of the recordings: once for all steps */
+    uint64_t n = backend_queued_apart() - before; /* of the recordings: once for all steps */
     print_message("%llu ops were queued together\n", (unsigned long long)n);
     assert_int_equal(n, 2 * 2 * 4 * 12); /* norm and AdamW of A and B, for q|k|v, o, gate|up and down */
     assert_int_equal(r.param_hash, plain.param_hash);

@@ -1,6 +1,7 @@
 /* queued_backend.c - one thread per queue, entries in order. The queues are short, so that feeding one while it waits for
  * something that the feeder itself should do is a deadlock here as it is on a device, only sooner. */
 #include "queued_backend.h"
+#include "backend/apart.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -48,7 +49,7 @@ struct backend_context {
     recording sections[SECTION_COUNT], current;
 };
 
-static _Atomic uint64_t n_recordings, n_messages, n_recorded_messages, n_joined;
+static _Atomic uint64_t n_recordings, n_messages, n_recorded_messages, n_joined, n_apart;
 static _Atomic uint64_t n_copies_behind_embed; /* by the thread that feeds; tests read it when that has ended */
 
 static struct {
@@ -134,11 +135,22 @@ static void queued_kernel(backend_context *c, const kernel_call *k) {
     c->embedded |= k->op->kind == OP_EMBED;
     put(c, (entry){.kind = ENTRY_KERNEL, .call = k});
 }
-/* The last one first: what needs another of them has other bits. */
-static void queued_kernels(backend_context *c, const kernel_call *const *calls, int n_calls) {
-    ASSERT(n_calls > 1 && n_calls <= CALLS_MOST);
-    atomic_fetch_add(&n_joined, (uint64_t)n_calls);
-    for (int i = n_calls - 1; i >= 0; i--) queued_kernel(c, calls[i]);
+/* As a GPU joins ops: many of one kind that touch nothing of each other, the last one first, so that one that needs another has other
+ * bits; else two at a time, one after the other: what lies between them must be nothing. */
+static size_t queued_join(backend_context *c, const kernel_call *calls, size_t n) {
+    if (n < 2) return 0;
+    op_kind kind = calls[0].op->kind;
+    size_t n_same = kind == OP_GRAD_SUMSQ || kind == OP_ADAMW ? calls_apart(calls, MIN(n, (size_t)64)) : 0;
+    if (n_same) {
+        for (size_t i = n_same; i-- > 0;) queued_kernel(c, &calls[i]);
+        atomic_fetch_add(&n_apart, n_same > 1 ? n_same : 0);
+        return n_same;
+    }
+    ASSERT(calls[1].op == calls[0].op + 1 && calls[1].op->stream == STREAM_COMPUTE);
+    for (stream k = 0; k < STREAM_COUNT; k++) ASSERT(!calls[1].op->wait[k]);
+    for (size_t i = 0; i < 2; i++) queued_kernel(c, &calls[i]);
+    atomic_fetch_add(&n_joined, 2);
+    return 2;
 }
 static void queued_copy(backend_context *c, void *dst, const void *src, size_t n_bytes) {
     if (c->embedded && c->selected == STREAM_D2H) atomic_fetch_add(&n_copies_behind_embed, 1);
@@ -288,13 +300,14 @@ static status queued_clear(backend_context *c, void *dst, size_t n_bytes) {
 }
 
 uint64_t backend_queued_copies_behind_embed(void) { return atomic_load(&n_copies_behind_embed); }
-uint64_t backend_queued_joined(void) { return atomic_load(&n_joined); }
+uint64_t backend_queued_apart(void) { return atomic_load(&n_apart); }
 uint64_t backend_queued_recordings(void) { return atomic_load(&n_recordings); }
+uint64_t backend_queued_joined(void) { return atomic_load(&n_joined); }
 
 const backend *backend_queued(void) {
-    static const backend_queues queues = {queued_counts, queued_select, queued_copy,       queued_wait,
-                                          queued_mark,   queued_record, queued_record_end, queued_start,
-                                          queued_failed, queued_stamp,  queued_stamp_ns};
+    static const backend_queues queues = {queued_counts, queued_select, queued_join,   queued_copy,
+                                          queued_wait,   queued_mark,   queued_record, queued_record_end,
+                                          queued_start,  queued_failed, queued_stamp,  queued_stamp_ns};
     static const backend_links links = {.present = links_present,
                                         .make_id = links_make_id,
                                         .open = links_open,
@@ -304,7 +317,6 @@ const backend *backend_queued(void) {
                                         .abort = links_abort,
                                         .close = links_close};
     static kernel_fn kernels[OP_COUNT];
-    static const kernels_fn kernels_of_many[OP_COUNT] = {[OP_GRAD_SUMSQ] = queued_kernels, [OP_ADAMW] = queued_kernels};
     static backend b;
     for (op_kind k = 0; k < OP_COUNT; k++)
         if (backend_cpu()->kernels[k]) kernels[k] = queued_kernel;
@@ -321,7 +333,6 @@ const backend *backend_queued(void) {
                   .links = &links,
                   .work_bytes = backend_cpu()->work_bytes,
                   .kernels = kernels,
-                  .kernels_of_many = kernels_of_many,
                   .alignment = backend_cpu()->alignment,
                   .discrete = true,
                   .describe = queued_describe,

@@ -170,11 +170,6 @@ const kernel_fn cuda_kernels[OP_COUNT] = {
 #undef OP
 };
 
-static const kernels_fn cuda_kernels_of_many[OP_COUNT] = {
-    [OP_GRAD_SUMSQ] = cuda_kernels_GRAD_SUMSQ,
-    [OP_ADAMW] = cuda_kernels_ADAMW,
-};
-
 __attribute__((visibility("default"))) const backend_plugin *ralo_backend_plugin(void) {
     static backend b;
     static backend_plugin p;
@@ -196,7 +191,6 @@ __attribute__((visibility("default"))) const backend_plugin *ralo_backend_plugin
         .work_bytes = cuda_work_bytes,
         .kernel_name = cuda_kernel_name,
         .kernels = cuda_kernels,
-        .kernels_of_many = cuda_kernels_of_many,
         .alignment = CUDA_ALIGNMENT,
         .discrete = true,
         .describe = cuda_describe,

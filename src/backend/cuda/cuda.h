@@ -33,8 +33,9 @@ struct backend_context {
 
 extern const kernel_fn cuda_kernels[OP_COUNT];
 
-/* Ops of many small tensors in few launches. */
-void cuda_kernels_GRAD_SUMSQ(backend_context *c, const kernel_call *const *calls, int n_calls);
-void cuda_kernels_ADAMW(backend_context *c, const kernel_call *const *calls, int n_calls);
+/* Ops of one kind, at most so many, that touch nothing of each other: many small tensors in few launches. */
+enum { CALLS_MOST = 64 };
+void cuda_kernels_GRAD_SUMSQ(backend_context *c, const kernel_call *calls, size_t n);
+void cuda_kernels_ADAMW(backend_context *c, const kernel_call *calls, size_t n);
 
 launch_type launch_type_of(dtype t);

@@ -2,12 +2,12 @@
  *
  * All of them are bound by memory: a thread loads all it needs in packs of 16 bytes, then computes, then stores. An
  * element's result depends on its inputs only, never on its place or on how it was loaded. Everything an element needs is
- * read by the thread that writes it, so outputs may take the bytes of an input.
- * GELU and SiLU both end in x / (1 + e^-a), as on the host: 1 + tanh(z) would lose all digits for z < -9. */
+ * read by the thread that writes it, so outputs may take the bytes of an input. */
 #include "backend/cuda/launch_elementwise.h"
 
 #include "backend/cuda/absmax.cuh"
 #include "backend/cuda/chain.cuh"
+#include "backend/cuda/gates.cuh"
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -17,9 +17,6 @@ enum { THREADS = 256 };
 
 DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-#define GELU_SLOPE 1.5957691216057308f /* 2 sqrt(2 / pi) */
-#define GELU_CUBIC 0.044715f
-
 struct map_add {
     enum { BINARY = 1 };
     static __device__ __forceinline__ float run(float a, float b) { return a + b; }
@@ -27,10 +24,7 @@ struct map_add {
 
 struct map_gelu {
     enum { BINARY = 0 };
-    static __device__ __forceinline__ float run(float x, float) {
-        float a = x * GELU_SLOPE * fmaf(x * x, GELU_CUBIC, 1.0f);
-        return x / (1.0f + expf(-a));
-    }
+    static __device__ __forceinline__ float run(float x, float) { return gelu(x); }
 };
 
 /* d/dx x s(a(x)) = s + x s (1 - s) a'. Beyond |x| = 30 the answer is 0 or 1; the clamp keeps inf * 0 out, and lets NaN
@@ -130,15 +124,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* To one unit in the last place and without the branch of a division. Past 2^126 it gives 0. */
-DEVICE float reciprocal(float x) {
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-/* Two rows at once: one row's 32 bytes per thread are too few to keep memory busy. So few bytes to so much arithmetic
- * leave no time for exact divisions either: g / (1 + e^-g) is 0 here where g is below -87, not 1e-36. */
+/* Two rows at once: one row's 32 bytes per thread are too few to keep memory busy. */
 enum { SWIGLU_ROWS = 2 };
 
 template <typename T, bool VECTOR, bool AMAX, bool GELU>
@@ -162,8 +148,7 @@ static __global__ void __launch_bounds__(THREADS)
             int64_t row = first + r * gridDim.y, left = row < held ? F - column : 0;
             pack<T> g = pack_widen<T>(gate[r]), u = pack_widen<T>(up[r]);
 #pragma unroll
-            for (int e = 0; e < pack<T>::N; e++)
-                g.v[e] = (GELU ? map_gelu::run(g.v[e], 0) : g.v[e] * reciprocal(1.0f + expf(-g.v[e]))) * u.v[e];
+            for (int e = 0; e < pack<T>::N; e++) g.v[e] = gated(g.v[e], u.v[e], GELU);
             uint4 rounded = pack_narrow<T>(g);
             raw_store<VECTOR>(y + row * F + column, rounded, left);
             if (AMAX) most = absmax_pack<T>(most, rounded, left);
@@ -188,7 +173,7 @@ static __global__ void __launch_bounds__(THREADS)
         for (int e = 0; e < pack<T>::N; e++) {
             if (GELU) {
                 dg.v[e] = map_gelu_bwd::run(g.v[e], d.v[e] * u.v[e]);
-                du.v[e] = d.v[e] * map_gelu::run(g.v[e], 0);
+                du.v[e] = d.v[e] * gelu(g.v[e]);
                 continue;
             }
             float s = sigmoid(g.v[e]);

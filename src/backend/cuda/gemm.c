@@ -14,7 +14,6 @@
  * Products that cuBLASLt refuses (16-bit rows of odd length, for one) go to gemm_plain.cu; with RALO_CUDA_PRODUCTS=plain all do. */
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/gemm_cache.h"
-#include "backend/cuda/launch_gemm.h"
 #include "backend/cuda/work.h"
 #include <ctype.h>
 #include <math.h>
@@ -218,32 +217,32 @@ static void run_plain(backend_context *c, const gemm_call *g) {
     launch_plain_product(c->stream, &plain);
 }
 
-static bool is_few_rows(const backend_context *c, const product *q) {
-    return c->capability == FEW_ROWS_CAPABILITY && q->m <= FEW_ROWS_MOST && q->b_turned && !q->a_turned &&
-           !q->accumulate && !q->add && (q->type == DTYPE_BF16 || q->type == DTYPE_F16) &&
+bool gemm_is_few_rows(const backend_context *c, const product *q) {
+    return !c->gemms->plain && c->capability == FEW_ROWS_CAPABILITY && q->m <= FEW_ROWS_MOST && q->b_turned &&
+           !q->a_turned && !q->accumulate && !q->add && (q->type == DTYPE_BF16 || q->type == DTYPE_F16) &&
            (q->c_type == q->type || q->c_type == DTYPE_F32) && q->k % 8 == 0 && q->lda == q->k && q->ldb == q->k;
 }
 
-static void run_few_rows(backend_context *c, const gemm_call *g) {
+few_rows_product gemm_few_rows(const gemm_call *g) {
     const product *q = &g->q;
-    few_rows_product few = {.m = q->m,
-                            .n = q->n,
-                            .k = q->k,
-                            .x = g->a,
-                            .w = g->b,
-                            .y = g->c,
-                            .ldy = q->ldc,
-                            .bias = q->bias ? g->bias : NULL,
-                            .alpha = g->alpha ? g->alpha : 1,
-                            .type = launch_type_of(q->type),
-                            .y_type = launch_type_of(q->c_type)};
-    launch_few_rows(c->stream, &few);
+    return (few_rows_product){.m = q->m,
+                              .n = q->n,
+                              .k = q->k,
+                              .x = g->a,
+                              .w = g->b,
+                              .y = g->c,
+                              .ldy = q->ldc,
+                              .bias = q->bias ? g->bias : NULL,
+                              .alpha = g->alpha ? g->alpha : 1,
+                              .type = launch_type_of(q->type),
+                              .y_type = launch_type_of(q->c_type)};
 }
 
 /* An algorithm that ran in gemm_prepare and is refused now wants more than ALIGNMENT; the product must still be done. */
 static void plan_run(backend_context *c, gemm_plan *p, const gemm_call *g) {
     if (p->few_rows) {
-        run_few_rows(c, g);
+        few_rows_product few = gemm_few_rows(g);
+        launch_few_rows(c->stream, &few);
         return;
     }
     if (!p->plain) {
@@ -392,7 +391,7 @@ static gemm_plan *plan_get(backend_context *c, const gemm_call *g) {
     int chosen = 0;
     p = mem_alloc(sizeof *p);
     p->q = g->q;
-    p->few_rows = !c->gemms->plain && is_few_rows(c, &g->q);
+    p->few_rows = gemm_is_few_rows(c, &g->q);
     int n = c->gemms->plain || p->few_rows ? 0 : candidates_find(c, p, d);
     if (n > 0) {
         status rc = candidates_choose(c, p, g, d, n, &chosen);

@@ -14,6 +14,7 @@
  *     gemm_launch(c, &g);                           // queues it on c->stream
  *     gemm_close(c); */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/launch_gemm.h"
 #include "backend/cuda/products.h"
 
 typedef struct gemm_call {
@@ -36,3 +37,7 @@ status gemm_prepare(backend_context *c, const kernel_call *k);
 
 /* A product that was not prepared gets what the cache says or cuBLASLt's own first choice, unmeasured. */
 void gemm_launch(backend_context *c, const gemm_call *g);
+
+/* Is this a product of few_rows.cu, and what that is told of one. */
+bool gemm_is_few_rows(const backend_context *c, const product *q);
+few_rows_product gemm_few_rows(const gemm_call *g);

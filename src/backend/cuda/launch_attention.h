@@ -34,8 +34,9 @@ typedef struct launch_attention {
     float *dq_sums; /* the same: tiles of ATTENTION_DQ_ROWS rows of a head, as the kernels hold them */
     /* One step of a ring: the keys are those of another rank, or of this one. T are the tokens of a rank. dq (B T, H D) and dkv
      * (B T, 2G D) are fp32 sums. */
-    int n_ranks, rank, key_rank;      /* n_ranks 0: no ring */
-    bool spans; /* both steps on one rank: doc_start (2 B T) has the first key of every query, then the ends; both grow with the query */
+    int n_ranks, rank, key_rank; /* n_ranks 0: no ring */
+    bool
+        spans; /* both steps on one rank: doc_start (2 B T) has the first key of every query, then the ends; both grow with the query */
     const float *before, *lse_before; /* y and lse of the keys before; NULL: these are the first */
     bool more;                        /* others follow: y is fp32 */
     bool adds;                        /* dq, dkv += ; else = */
@@ -82,6 +83,18 @@ typedef struct launch_paged {
     void *y;                  /* (N, H D) */
     float *partials;          /* paged_partial_count floats of scratch */
 } launch_paged;
+
+/* ROPE or QK_NORM_ROPE, KV_STORE and ATTENTION_PAGED of a step in one kernel, with the bits of theirs; what it does not take goes
+ * to the three. paged.qkv is as the product left it, and stays so. */
+typedef struct launch_paged_step {
+    launch_paged paged;
+    const float *turns; /* (n_positions, D): cosines, sines; NULL: nothing is rotated */
+    int64_t n_positions;
+    const void *gq, *gk; /* gains of the norm of heads; NULL: none */
+    float eps, offset;   /* offset: added to every gain */
+} launch_paged_step;
+bool paged_step_takes(const launch_paged *a);
+void launch_attention_step(const launch_paged_step *a, cudaStream_t s);
 
 void launch_kv_store(const launch_paged *a, cudaStream_t s);
 void launch_paged_plain(const launch_paged *a, cudaStream_t s);

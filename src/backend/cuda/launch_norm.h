@@ -10,6 +10,19 @@ extern "C" {
 /* Longest row of a norm, longest head of a norm of heads: a block, or a warp, holds it in registers. */
 enum { NORM_ROW_BYTES_MAX = 1 << 16, NORM_HEAD_BYTES_MAX = 2048 };
 
+/* Which thread of a block sums what of a row: thread t has packs t, t + threads, ... of 16 bytes, per_thread of them at most. Two
+ * packs and more keep enough bytes under way with few warps to wait for at the sum. */
+enum { NORM_THREADS_MOST = 512 };
+typedef struct norm_shape {
+    int per_thread, threads;
+} norm_shape;
+static inline norm_shape norm_shape_of(int64_t n_packs) {
+    int per_thread = n_packs <= 64 ? 1 : n_packs <= 512 ? 2 : n_packs <= 2048 ? 4 : 8;
+    int64_t threads = ((n_packs + per_thread - 1) / per_thread + 31) / 32 * 32;
+    norm_shape s = {per_thread, (int)(threads < NORM_THREADS_MOST ? threads : NORM_THREADS_MOST)};
+    return s;
+}
+
 /* s = a + b where b is given, else the row is a; y = norm of that row. beta and mean NULL: RMSNorm. */
 typedef struct launch_norm_args {
     const void *a, *b, *gamma, *beta;

@@ -12,17 +12,25 @@
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-enum { ROW_THREADS = 512 };
-static_assert(NORM_ROW_BYTES_MAX == ROW_THREADS * 8 * 16, "by_row_packs knows up to eight packs per thread");
+static_assert(NORM_ROW_BYTES_MAX == NORM_THREADS_MOST * 8 * 16, "norm_shape_of knows up to eight packs per thread");
 
 /* PACKS per thread; thread t holds packs t, t + blockDim, ... */
 template <typename T, bool VECTOR, int PACKS, bool AMAX>
-static __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(launch_norm_args n) {
+static __global__ void __launch_bounds__(NORM_THREADS_MOST) norm_kernel(launch_norm_args n) {
     enum { N = pack<T>::N };
     __shared__ float sums[2][WARP];
     __shared__ uint32_t mosts[WARP];
     int64_t row = blockIdx.x, start = row * n.stride;
-    chain_enter();
+    /* Parameters stand before the kernels in front are done; long rows have no registers for them. */
+    constexpr bool AHEAD = PACKS <= 2;
+    uint4 gains[AHEAD ? PACKS : 1];
+    chain_next();
+#pragma unroll
+    for (int k = 0; AHEAD && k < PACKS; k++) {
+        int64_t i = (int64_t)(threadIdx.x + k * blockDim.x) * N;
+        gains[k] = raw_load<VECTOR>((const T *)n.gamma + i, n.C - i);
+    }
+    chain_wait();
     if (row >= rows_held(n.rows, n.n_rows)) return;
 
     pack<T> x[PACKS];
@@ -80,7 +88,8 @@ static __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(launch_norm_ar
 #pragma unroll
     for (int k = 0; k < PACKS; k++) {
         int64_t i = (int64_t)(threadIdx.x + k * blockDim.x) * N;
-        pack<T> gamma = pack_load<VECTOR>((const T *)n.gamma + i, n.C - i), y;
+        uint4 gain = AHEAD ? gains[AHEAD ? k : 0] : raw_load<VECTOR>((const T *)n.gamma + i, n.C - i);
+        pack<T> gamma = pack_widen<T>(gain), y;
         if (n.mean) {
             pack<T> beta = pack_load<VECTOR>((const T *)n.beta + i, n.C - i);
 #pragma unroll
@@ -100,11 +109,10 @@ static __global__ void __launch_bounds__(ROW_THREADS) norm_kernel(launch_norm_ar
     if (AMAX) absmax_give(n.amax, most, mosts);
 }
 
-/* Two packs and more keep enough bytes under way with few warps to wait for at the sum. */
-template <typename F> static void by_row_packs(int64_t packs, F run) {
-    if (packs <= 64) run(std::integral_constant<int, 1>{});
-    else if (packs <= 512) run(std::integral_constant<int, 2>{});
-    else if (packs <= 2048) run(std::integral_constant<int, 4>{});
+template <typename F> static void by_row_packs(int per_thread, F run) {
+    if (per_thread == 1) run(std::integral_constant<int, 1>{});
+    else if (per_thread == 2) run(std::integral_constant<int, 2>{});
+    else if (per_thread == 4) run(std::integral_constant<int, 4>{});
     else run(std::integral_constant<int, 8>{});
 }
 
@@ -115,14 +123,13 @@ void launch_norm(cudaStream_t s, launch_type t, const launch_norm_args *a) {
         const void *operands[] = {a->a, a->b, a->gamma, a->beta, a->s, a->y};
         bool whole = a->C % pack<T>::N == 0 && a->stride % pack<T>::N == 0;
         for (const void *p : operands) whole = whole && aligned(p, 16);
-        int64_t packs = divide_up(a->C, pack<T>::N);
-        by_row_packs(packs, [&](auto per_thread) {
+        const norm_shape shape = norm_shape_of(divide_up(a->C, pack<T>::N));
+        by_row_packs(shape.per_thread, [&](auto per_thread) {
             constexpr int PACKS = decltype(per_thread)::value;
             by_flag(whole, [&](auto vector) {
                 by_amax<T>(a->amax, [&](auto amax) {
                     launch_chained(norm_kernel<T, decltype(vector)::value, PACKS, decltype(amax)::value>,
-                                   dim3((unsigned)a->n_rows), dim3(block_threads(divide_up(packs, PACKS), ROW_THREADS)),
-                                   0, 1, s, *a);
+                                   dim3((unsigned)a->n_rows), dim3((unsigned)shape.threads), 0, 1, s, *a);
                 });
             });
         });

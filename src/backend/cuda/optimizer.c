@@ -56,14 +56,14 @@ static launch_sumsq_args sumsq_of(const kernel_call *k) {
                                .type = launch_type_of(g->type)};
 }
 
-void cuda_kernels_GRAD_SUMSQ(backend_context *c, const kernel_call *const *calls, int n_calls) {
+void cuda_kernels_GRAD_SUMSQ(backend_context *c, const kernel_call *calls, size_t n) {
     launch_sumsq_args a[CALLS_MOST];
-    ASSERT(n_calls <= CALLS_MOST);
-    for (int i = 0; i < n_calls; i++) a[i] = sumsq_of(calls[i]);
-    launch_grad_sumsq(c->stream, a, n_calls, NORM_BLOCK);
+    ASSERT(n <= CALLS_MOST);
+    for (size_t i = 0; i < n; i++) a[i] = sumsq_of(&calls[i]);
+    launch_grad_sumsq(c->stream, a, (int)n, NORM_BLOCK);
 }
 
-void cuda_kernel_GRAD_SUMSQ(backend_context *c, const kernel_call *k) { cuda_kernels_GRAD_SUMSQ(c, &k, 1); }
+void cuda_kernel_GRAD_SUMSQ(backend_context *c, const kernel_call *k) { cuda_kernels_GRAD_SUMSQ(c, k, 1); }
 
 void cuda_kernel_NORM_SUM(backend_context *c, const kernel_call *k) {
     launch_norm_sum(c->stream, k->out[NORM_SUM_SUM], k->in[NORM_SUM_PARTIALS],
@@ -129,11 +129,11 @@ static launch_adamw_args adamw_of(const kernel_call *k) {
     return a;
 }
 
-void cuda_kernels_ADAMW(backend_context *c, const kernel_call *const *calls, int n_calls) {
+void cuda_kernels_ADAMW(backend_context *c, const kernel_call *calls, size_t n) {
     launch_adamw_args a[CALLS_MOST];
-    ASSERT(n_calls <= CALLS_MOST);
-    for (int i = 0; i < n_calls; i++) a[i] = adamw_of(calls[i]);
-    launch_adamw(c->stream, a, n_calls);
+    ASSERT(n <= CALLS_MOST);
+    for (size_t i = 0; i < n; i++) a[i] = adamw_of(&calls[i]);
+    launch_adamw(c->stream, a, (int)n);
 }
 
-void cuda_kernel_ADAMW(backend_context *c, const kernel_call *k) { cuda_kernels_ADAMW(c, &k, 1); }
+void cuda_kernel_ADAMW(backend_context *c, const kernel_call *k) { cuda_kernels_ADAMW(c, k, 1); }

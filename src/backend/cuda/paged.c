@@ -1,6 +1,5 @@
 /* paged.c - keys and values into pages, and attention of single tokens through a page table: calls taken apart. */
-#include "backend/cuda/cuda.h"
-#include "backend/cuda/launch_attention.h"
+#include "backend/cuda/paged.h"
 
 /* The places of what both ops read. */
 typedef struct paged_inputs {
@@ -38,7 +37,7 @@ void cuda_kernel_KV_STORE(backend_context *c, const kernel_call *k) {
     launch_kv_store(&a, c->stream);
 }
 
-void cuda_kernel_ATTENTION_PAGED(backend_context *c, const kernel_call *k) {
+launch_paged paged_attention_of(const kernel_call *k) {
     paged_inputs at = {.qkv = ATTENTION_PAGED_QKV,
                        .slots = ATTENTION_PAGED_SLOTS,
                        .table = ATTENTION_PAGED_TABLE,
@@ -47,6 +46,11 @@ void cuda_kernel_ATTENTION_PAGED(backend_context *c, const kernel_call *k) {
     a.cache = k->in[ATTENTION_PAGED_CACHE];
     a.y = k->out[ATTENTION_PAGED_Y];
     a.partials = k->work;
+    return a;
+}
+
+void cuda_kernel_ATTENTION_PAGED(backend_context *c, const kernel_call *k) {
+    launch_paged a = paged_attention_of(k);
     bool on_tensor_cores = a.type != LAUNCH_F32 && (a.D == 64 || a.D == 80 || a.D == 96 || a.D == 128);
     (on_tensor_cores ? launch_paged_mma : launch_paged_plain)(&a, c->stream);
 }

@@ -10,6 +10,7 @@
  * `joined` remembers which did. */
 #include "backend/cuda/queues.h"
 #include "backend/cuda/check.h"
+#include "backend/cuda/joined.h"
 
 #include <cuda.h>
 #include <stdatomic.h>
@@ -264,6 +265,7 @@ const backend_queues *queues_table(void) {
     static const backend_queues t = {
         .counts = queues_counts,
         .select = queues_select,
+        .join = joined_run,
         .copy = queues_copy,
         .wait = queues_wait,
         .mark = queues_mark,

@@ -1,0 +1,193 @@
+/* joined.c - neighbouring ops as one kernel.
+ *
+ * A decode step is hundreds of kernels of few microseconds, and what lies between two of them is as much as either. So where ops
+ * stand behind each other in the program as a layer has them, one kernel does several:
+ *
+ *   ROPE or QK_NORM_ROPE, KV_STORE, ATTENTION_PAGED       paged_step.cu
+ *   LINEAR, ADD_RMSNORM, LINEAR (, SWIGLU)                few_rows.cu twice: product and sum; norm, product (and gate)
+ *   RMSNORM, LINEAR (, SWIGLU)                            few_rows.cu
+ *   LINEAR, SWIGLU                                        few_rows.cu
+ *
+ * The program and its plan know nothing of this. A value between two of the ops is left out, so nothing else may read it; and
+ * since a plan may give the bytes of an input to the output of a later op, none is joined where a kernel would write what it
+ * reads. The bits are those of the ops one by one, as a traced run has them. */
+#include "backend/cuda/joined.h"
+#include "backend/apart.h"
+#include "backend/cuda/gemm.h"
+#include "backend/cuda/paged.h"
+
+enum { STEP_CAPABILITY = 90 };
+
+/* ---- what may be joined ---------------------------------------------------------------------------------------------- */
+
+/* Is the value read by none but the n ops from k on, and gone after them? Walks the whole program: asked last. */
+static bool is_between(const kernel_call *k, size_t n, value_id v) {
+    const program *p = k->program;
+    if (v == NO_VALUE) return true;
+    value_id root = program_root(p, v, NULL);
+    if (p->values[root].persistent || p->values[root].of_generation) return false;
+    for (const op *o = p->ops; o < p->ops + p->n_ops; o++) {
+        if (o >= k->op && o < k->op + n) continue;
+        for (int i = 0; i < op_input_count(o->kind); i++)
+            if (o->in[i] != NO_VALUE && program_root(p, o->in[i], NULL) == root) return false;
+    }
+    return true;
+}
+
+static bool are_kinds(const kernel_call *k, size_t n, const op_kind *kinds, size_t n_kinds) {
+    if (n < n_kinds) return false;
+    for (size_t i = 0; i < n_kinds; i++)
+        if (k[i].op->kind != kinds[i]) return false;
+    return true;
+}
+#define ARE(k, n, ...) are_kinds(k, n, (const op_kind[]){__VA_ARGS__}, ARRAY_LENGTH(((const op_kind[]){__VA_ARGS__})))
+
+/* ---- attention ------------------------------------------------------------------------------------------------------- */
+
+SAME_PLACE(ROPE_QKV, QK_NORM_ROPE_QKV);
+SAME_PLACE(ROPE_Y, QK_NORM_ROPE_Y);
+
+/* Rotation, store and attention behind each other, of the same rows. */
+static bool is_step(const kernel_call *k, size_t n) {
+    bool rope = ARE(k, n, OP_ROPE, OP_KV_STORE, OP_ATTENTION_PAGED);
+    if (!rope && !ARE(k, n, OP_QK_NORM_ROPE, OP_KV_STORE, OP_ATTENTION_PAGED)) return false;
+    const op *turn = k[0].op, *store = k[1].op, *attend = k[2].op;
+    value_id turned = turn->out[ROPE_Y];
+    const op_attr *a = &turn->attr, *b = &attend->attr;
+    return store->in[KV_STORE_QKV] == turned && attend->in[ATTENTION_PAGED_QKV] == turned &&
+           attend->in[ATTENTION_PAGED_CACHE] == store->out[KV_STORE_CACHE] &&
+           attend->in[ATTENTION_PAGED_SLOTS] == store->in[KV_STORE_SLOTS] &&
+           attend->in[ATTENTION_PAGED_TABLE] == store->in[KV_STORE_TABLE] &&
+           attend->in[ATTENTION_PAGED_DOC_START] == store->in[KV_STORE_DOC_START] &&
+           turn->in[rope ? ROPE_DOC_START : QK_NORM_ROPE_DOC_START] == store->in[KV_STORE_DOC_START] &&
+           turn->rows == attend->rows && store->rows == attend->rows && a->seq_len == 1 && !a->inverse && !a->wide &&
+           a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim &&
+           is_between(k, 3, turned) && (rope || is_between(k, 3, turn->out[QK_NORM_ROPE_RSTD]));
+}
+
+static size_t try_step(backend_context *c, const kernel_call *k, size_t n) {
+    if (c->capability < STEP_CAPABILITY || !is_step(k, n)) return 0;
+    bool rope = k[0].op->kind == OP_ROPE;
+    int table = rope ? ROPE_TABLE : QK_NORM_ROPE_TABLE;
+    launch_paged_step a = {.paged = paged_attention_of(&k[2]),
+                           .turns = k[0].in[table],
+                           .n_positions = call_in(&k[0], table)->shape.dim[0],
+                           .gq = rope ? NULL : k[0].in[QK_NORM_ROPE_GQ],
+                           .gk = rope ? NULL : k[0].in[QK_NORM_ROPE_GK],
+                           .eps = k[0].op->attr.eps,
+                           .offset = k[0].op->attr.gain_offset};
+    a.paged.qkv = k[0].in[ROPE_QKV];
+    if (!paged_step_takes(&a.paged) || values_overlap(k[2].out[ATTENTION_PAGED_Y], call_out(&k[2], ATTENTION_PAGED_Y),
+                                                      a.paged.qkv, call_in(&k[0], ROPE_QKV)))
+        return 0;
+    launch_attention_step(&a, c->stream);
+    return 3;
+}
+
+/* ---- products -------------------------------------------------------------------------------------------------------- */
+
+/* A LINEAR as few_rows.cu does it, with 16-bit y; false: it is none of those. */
+static bool take_linear(const backend_context *c, const kernel_call *k, few_rows_product *out) {
+    gemm_call g = {.q = linear_product(k->program, k->op),
+                   .a = k->in[LINEAR_X],
+                   .b = k->in[LINEAR_W],
+                   .c = k->out[LINEAR_Y],
+                   .bias = k->in[LINEAR_B]};
+    if (!gemm_is_few_rows(c, &g.q) || g.q.c_type != g.q.type) return false;
+    *out = gemm_few_rows(&g);
+    return true;
+}
+
+/* The SWIGLU of call `gate` behind the product q of the call in front of it; false: they stay two. */
+static bool take_gate(const kernel_call *k, size_t n, size_t gate, few_rows_product *q) {
+    const kernel_call *linear = &k[gate - 1], *g = &k[gate];
+    if (gate >= n || g->op->kind != OP_SWIGLU || g->op->in[SWIGLU_GU] != linear->op->out[LINEAR_Y] ||
+        g->out[SWIGLU_AMAX] || !is_between(linear, 2, g->op->in[SWIGLU_GU]) ||
+        call_out(g, SWIGLU_Y)->type != call_in(g, SWIGLU_GU)->type)
+        return false;
+    q->gated = true, q->gelu = g->op->attr.gelu_gate;
+    q->y = g->out[SWIGLU_Y], q->ldy = q->n / 2;
+    return true;
+}
+
+/* What the product of the last of n calls writes. */
+static const value *written(const kernel_call *k, size_t n) {
+    SAME_PLACE(LINEAR_Y, SWIGLU_Y);
+    return call_out(&k[n - 1], LINEAR_Y);
+}
+
+static size_t try_gated(backend_context *c, const kernel_call *k, size_t n) {
+    few_rows_product q;
+    if (!ARE(k, n, OP_LINEAR, OP_SWIGLU) || !take_linear(c, k, &q) || !take_gate(k, n, 1, &q)) return 0;
+    if (values_overlap(q.y, written(k, 2), q.x, call_in(k, LINEAR_X))) return 0;
+    launch_few_rows(c->stream, &q);
+    return 2;
+}
+
+/* The norm of x in front of a product: its gains are those of call k. */
+static bool take_norm(const kernel_call *k, const void *gamma, few_rows_product *q) {
+    if (q->m > FEW_ROWS_NORMED || q->k > FEW_ROWS_NORMED_K) return false;
+    q->gamma = gamma;
+    q->eps = k->op->attr.eps, q->offset = k->op->attr.gain_offset;
+    return true;
+}
+
+static size_t try_normed(backend_context *c, const kernel_call *k, size_t n) {
+    few_rows_product q;
+    if (!ARE(k, n, OP_RMSNORM, OP_LINEAR) || k[0].out[RMSNORM_AMAX]) return 0;
+    const op *norm = k[0].op;
+    if (k[1].op->in[LINEAR_X] != norm->out[RMSNORM_Y] || !take_linear(c, &k[1], &q) ||
+        !take_norm(k, k[0].in[RMSNORM_GAMMA], &q) || !is_between(k, 2, norm->out[RMSNORM_Y]) ||
+        !is_between(k, 2, norm->out[RMSNORM_RSTD]))
+        return 0;
+    size_t n_done = take_gate(k, n, 2, &q) ? 3 : 2;
+    q.x = k[0].in[RMSNORM_X];
+    if (values_overlap(q.y, written(k, n_done), q.x, call_in(k, RMSNORM_X))) return 0;
+    launch_few_rows(c->stream, &q);
+    return n_done;
+}
+
+/* The sum of ADD_RMSNORM goes behind the product that it adds to the stream, its norm before the next. */
+static size_t try_added(backend_context *c, const kernel_call *k, size_t n) {
+    few_rows_product first, second;
+    if (!ARE(k, n, OP_LINEAR, OP_ADD_RMSNORM, OP_LINEAR) || k[1].out[ADD_RMSNORM_AMAX]) return 0;
+    const op *norm = k[1].op;
+    value_id product = k[0].op->out[LINEAR_Y];
+    int other = norm->in[ADD_RMSNORM_A] == product ? ADD_RMSNORM_B : ADD_RMSNORM_A;
+    int own = other == ADD_RMSNORM_A ? ADD_RMSNORM_B : ADD_RMSNORM_A;
+    if (norm->in[own] != product || norm->in[other] == product || k[2].op->in[LINEAR_X] != norm->out[ADD_RMSNORM_Y] ||
+        !take_linear(c, &k[0], &first) || !take_linear(c, &k[2], &second) ||
+        !take_norm(&k[1], k[1].in[ADD_RMSNORM_GAMMA], &second) || !is_between(k, 2, product) ||
+        !is_between(&k[1], 2, norm->out[ADD_RMSNORM_Y]) || !is_between(&k[1], 2, norm->out[ADD_RMSNORM_RSTD]))
+        return 0;
+    const value *sum = call_out(&k[1], ADD_RMSNORM_S);
+    first.y = k[1].out[ADD_RMSNORM_S];
+    first.add = k[1].in[other];
+    size_t n_done = take_gate(k, n, 3, &second) ? 4 : 3;
+    second.x = first.y;
+    if (values_overlap(first.y, sum, first.x, call_in(k, LINEAR_X)) ||
+        values_overlap(second.y, written(k, n_done), second.x, sum))
+        return 0;
+    launch_few_rows(c->stream, &first);
+    launch_few_rows(c->stream, &second);
+    return n_done;
+}
+
+/* ---- many small tensors ---------------------------------------------------------------------------------------------- */
+
+static size_t try_many(backend_context *c, const kernel_call *k, size_t n) {
+    op_kind kind = k[0].op->kind;
+    if (kind != OP_GRAD_SUMSQ && kind != OP_ADAMW) return 0;
+    size_t n_apart = calls_apart(k, MIN(n, (size_t)CALLS_MOST));
+    (kind == OP_ADAMW ? cuda_kernels_ADAMW : cuda_kernels_GRAD_SUMSQ)(c, k, n_apart);
+    return n_apart;
+}
+
+size_t joined_run(backend_context *c, const kernel_call *k, size_t n) {
+    size_t n_done = try_many(c, k, n);
+    if (!n_done) n_done = try_step(c, k, n);
+    if (!n_done) n_done = try_added(c, k, n);
+    if (!n_done) n_done = try_normed(c, k, n);
+    if (!n_done) n_done = try_gated(c, k, n);
+    return n_done;
+}

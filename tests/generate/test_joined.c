@@ -1,0 +1,137 @@
+/* test_joined.c - a GPU does several ops of a decode step in one kernel; where a run is traced it does not, and the completions have the
+ * same bits.
+ *
+ * Heads as its kernels take them: of 64, 96 and 128 columns, with norm and bias, one query head and four to a kv head; positions of one
+ * round of splits and of several; rows for which norms are joined too, and more; prompts in chunks so small that several tokens of a
+ * sequence are in a step. */
+#include "backend_choice.h"
+#include "generate/generate.h"
+#include "hf.h"
+#include "training.h"
+#include "weights/source.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+enum { N = 30, NEW = 20, LONGEST = 470 };
+
+static const model_config models[] = {
+    {.name = "q2", .family = FAMILY_QWEN2, .hidden = 256, .n_heads = 4, .n_kv_heads = 1, .head_dim = 64, .ffn = 200},
+    {.name = "q3", .family = FAMILY_QWEN3, .hidden = 136, .n_heads = 4, .n_kv_heads = 4, .head_dim = 128, .ffn = 96},
+    {.name = "l", .family = FAMILY_LLAMA, .hidden = 1032, .n_heads = 4, .n_kv_heads = 2, .head_dim = 96, .ffn = 72}};
+
+static model_config model_of(size_t i) {
+    model_config c = models[i];
+    c.vocab = BYTE_VOCAB, c.n_layers = 2, c.max_positions = 512, c.norm_eps = 1e-5;
+    c.rope = (rope_options){.type = ROPE_DEFAULT, .theta = 10000};
+    return c;
+}
+
+/* Random weights as a Hugging Face directory without a tokenizer: tokens are bytes. */
+static void write_model(const char *dir, model_config c) {
+    char path[600];
+    hf_model m;
+    export_report report;
+    char *description;
+    json_t *config = model_config_to_json(&c);
+    snprintf(path, sizeof path, "%s/description", dir);
+    training_must(dir_make(path));
+    snprintf(path, sizeof path, "%s/description/config.json", dir);
+    training_must(json_write_file(path, config));
+    json_decref(config);
+    snprintf(path, sizeof path, "%s/description", dir);
+    training_must(hf_open(&m, path, PRECISION_FP32, 1, 8));
+    params_initialize(m.e, &m.plan, 1);
+    train_request r = {.plan = m.plan.request, .model_dir = path, .data = {.tokenizer = "byte"}};
+    training_must(export_describe(&r.plan.model, r.model_dir, &r.data, NULL, &description));
+    snprintf(path, sizeof path, "%s/model", dir);
+    training_must(
+        export_running(m.e, &m.plan, description, NULL, &(export_options){.dir = path, .type = DTYPE_F32}, &report));
+    free(description);
+    hf_close(&m);
+}
+
+/* A plan for a GPU, made anywhere: what a gate writes lies beside what the product in front of it reads. */
+static void a_gate_writes_nothing_that_its_product_reads(void **state) {
+    int n_gates = 0;
+    for (size_t f = 0; f < ARRAY_LENGTH(models); f++) {
+        plan p;
+        plan_request r = {
+            .model = model_of(f),
+            .choice = {.precision = PRECISION_BF16, .accumulation = 1},
+            .target = backend_target(DEVICE_CUDA, 2),
+            .generation = {.slots = 16, .pages = 32, .page_size = 32, .context = 64, .prefill_tokens = 64}};
+        training_must(plan_build(&p, &r));
+        size_t first, end;
+        program_section(&p.program, SECTION_DECODE, &first, &end);
+        for (size_t i = first + 1; i < end; i++) {
+            const op *o = &p.program.ops[i];
+            if (o->kind != OP_SWIGLU) continue;
+            const value *y = program_get(&p.program, o->out[SWIGLU_Y]),
+                        *x = program_get(&p.program, o[-1].in[LINEAR_X]);
+            assert_int_equal(o[-1].kind, OP_LINEAR);
+            assert_true(y->offset + value_bytes(y) <= x->offset || x->offset + value_bytes(x) <= y->offset);
+            n_gates++;
+        }
+        plan_close(&p);
+    }
+    assert_int_equal(n_gates, 2 * ARRAY_LENGTH(models));
+}
+
+static completion *complete(const char *dir, int64_t slots, precision q, const char *trace, const prompt *prompts,
+                            size_t n) {
+    char path[600];
+    generator *g;
+    completion *list;
+    sampling_options s = SAMPLING_DEFAULTS;
+    s.max_new = NEW, s.ignore_eos = true;
+    snprintf(path, sizeof path, "%s/model", dir);
+    generator_options o = {.source = path,
+                           .backend = backend_under_test(),
+                           .n_threads = 2,
+                           .max_sequences = slots,
+                           .prefill = slots == N ? 24 : 0,
+                           .precision = q,
+                           .trace_path = trace};
+    training_must(generator_open(&g, &o));
+    training_must(generator_run(g, prompts, n, &s, NULL, &list, NULL));
+    generator_close(g);
+    return list;
+}
+
+static void joined_ops_give_the_bits_of_the_ops_alone(void **state) {
+    static const int64_t slots[] = {1, 6, N};
+    if (!backend_under_test()->discrete) skip();
+    int32_t *tokens = mem_alloc(N * LONGEST * sizeof *tokens);
+    prompt prompts[N];
+    for (int i = 0; i < N * LONGEST; i++) tokens[i] = (int32_t)rng_below(7, (uint64_t)i, 256);
+    for (size_t i = 0; i < N; i++) prompts[i] = (prompt){tokens + i * LONGEST, LONGEST - i * 131 % 400};
+    for (size_t f = 0; f < ARRAY_LENGTH(models); f++) {
+        char *dir = training_dir(), trace[600];
+        write_model(dir, model_of(f));
+        snprintf(trace, sizeof trace, "%s/trace.json", dir);
+        for (size_t k = 0; k < 2 * ARRAY_LENGTH(slots); k++) {
+            precision q = k % 2 ? PRECISION_FP16 : PRECISION_BF16;
+            size_t n = (size_t)slots[k / 2];
+            completion *joined = complete(dir, slots[k / 2], q, NULL, prompts, n);
+            completion *alone = complete(dir, slots[k / 2], q, trace, prompts, n);
+            for (size_t i = 0; i < n; i++) {
+                if (memcmp(joined[i].log_probabilities, alone[i].log_probabilities, NEW * sizeof(float)) != 0)
+                    fail_msg("%s, %s, %zu sequences: completion %zu differs", models[f].name, precision_name(q), n, i);
+                assert_memory_equal(joined[i].tokens, alone[i].tokens, NEW * sizeof(int32_t));
+            }
+            completions_free(joined, n);
+            completions_free(alone, n);
+        }
+        training_dir_remove(dir);
+    }
+    free(tokens);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_gate_writes_nothing_that_its_product_reads),
+                                       cmocka_unit_test(joined_ops_give_the_bits_of_the_ops_alone)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
