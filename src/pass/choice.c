@@ -102,6 +102,10 @@ static void print_offload(const step_choice *c, strbuf *out) {
     }
 }
 
+static void print_fp8_logits(const step_choice *c, strbuf *out) {
+    if (c->fp8_logits) strbuf_add(next_part(out), "8-bit logits");
+}
+
 static void print_prefetch(const step_choice *c, strbuf *out) {
     if (offload_any(&c->offload)) strbuf_printf(next_part(out), "copies %d layers ahead", c->prefetch);
 }

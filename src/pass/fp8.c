@@ -12,6 +12,8 @@
  * Weights are quantized once per step, in SECTION_PREPARE, w and w^T beside the parameter: all micro-batches read them, and
  * with ZeRO 3 they are whole on every rank and the layers' parameters are gathered once per step.
  *
+ * With choice.fp8_logits the loss is one of them: UNEMBED8_LOSS_GRAD makes logits, dh and dw of 8-bit numbers.
+ *
  * Adapters stay in 16 bits: their products are thin, and what they add is small beside what they are added to.
  *
  * Evaluation stays in 16 bits: it measures the parameters that are exported. So does a linear with a dimension, tokens
@@ -32,6 +34,7 @@ typedef struct rewriter {
     program *p;
     quantized *of;  /* per value of the old table; q is NO_VALUE where there is none yet */
     size_t *writer; /* ... and 1 + the op of the new list that wrote it; 0: none has */
+    bool logits;    /* the loss too */
 } rewriter;
 
 static bool fits(const value *rows, const value *w) {
@@ -145,7 +148,31 @@ static void note_outputs(rewriter *w, const op *o) {
         if (o->out[k] && o->section == SECTION_MICRO) w->writer[o->out[k]] = w->p->n_ops;
 }
 
+SAME_PLACE(UNEMBED8_LOSS_GRAD_TARGETS, UNEMBED_LOSS_GRAD_TARGETS);
+SAME_PLACE(UNEMBED8_LOSS_GRAD_WEIGHTS, UNEMBED_LOSS_GRAD_WEIGHTS);
+SAME_PLACE(UNEMBED8_LOSS_GRAD_SCALARS, UNEMBED_LOSS_GRAD_SCALARS);
+SAME_PLACE(UNEMBED8_LOSS_GRAD_LOSSES, UNEMBED_LOSS_GRAD_LOSSES);
+SAME_PLACE(UNEMBED8_LOSS_GRAD_DH, UNEMBED_LOSS_GRAD_DH);
+SAME_PLACE(UNEMBED8_LOSS_GRAD_DW, UNEMBED_LOSS_GRAD_DW);
+
+static void append_loss(rewriter *w, const op *old) {
+    const quantized h = *quantized_of(w, old->in[UNEMBED_LOSS_GRAD_H], old);
+    const quantized weight = *quantized_of(w, old->in[UNEMBED_LOSS_GRAD_W], old);
+    op o = *old; /* targets, weights, scalars and what it writes */
+    o.kind = OP_UNEMBED8_LOSS_GRAD;
+    op_in(&o, UNEMBED8_LOSS_GRAD_H, h.q), op_in(&o, UNEMBED8_LOSS_GRAD_H_SCALE, h.scale);
+    op_in(&o, UNEMBED8_LOSS_GRAD_W, weight.q), op_in(&o, UNEMBED8_LOSS_GRAD_W_SCALE, weight.scale);
+    op_in(&o, UNEMBED8_LOSS_GRAD_W_TURNED, weight.t);
+    if (old->out[UNEMBED_LOSS_GRAD_DW]) op_in(&o, UNEMBED8_LOSS_GRAD_H_TURNED, h.t);
+    program_append(w->p, &o);
+    note_outputs(w, &o);
+}
+
 static void rewrite(rewriter *w, const op *o) {
+    if (w->logits && o->kind == OP_UNEMBED_LOSS_GRAD) {
+        append_loss(w, o);
+        return;
+    }
     if (!is_rewritten(w->p, o)) {
         program_append(w->p, o);
         note_outputs(w, o);
@@ -174,6 +201,9 @@ static void prepare_weights(rewriter *w, const op *ops, size_t n_ops) {
         if (ops[i].kind == OP_LINEAR && is_rewritten(w->p, &ops[i])) {
             value_id weight = ops[i].in[LINEAR_W];
             if (!w->of[weight].q) w->of[weight] = quantize(w, weight, SECTION_PREPARE, ops[i].layer);
+        } else if (ops[i].kind == OP_UNEMBED_LOSS_GRAD && w->logits) {
+            value_id weight = ops[i].in[UNEMBED_LOSS_GRAD_W];
+            if (!w->of[weight].q) w->of[weight] = quantize(w, weight, SECTION_PREPARE, ops[i].layer);
         }
 }
 
@@ -191,10 +221,33 @@ static void drop_unread(program *p) {
     free(is_read);
 }
 
+/* Logits in 8 bits were asked for by name: what cannot have them is an error. */
+static status check_logits(const program *p) {
+    for (size_t i = 0; i < p->n_ops; i++) {
+        const op *o = &p->ops[i];
+        if (o->kind == OP_UNEMBED_GRAD)
+            return ERR(ERR_INPUT,
+                       "train.fp8.logits is true and tensor ranks share the vocabulary; set parallel.tensor to "
+                       "1 or train.fp8.logits to false");
+        if (o->kind == OP_CRITIC)
+            return ERR(ERR_INPUT, "train.fp8.logits is true and train.task critic has no logits; set it to false");
+        if (o->kind != OP_UNEMBED_LOSS_GRAD) continue;
+        const value *h = program_get(p, o->in[UNEMBED_LOSS_GRAD_H]), *w = program_get(p, o->in[UNEMBED_LOSS_GRAD_W]);
+        if (!fits(h, w))
+            return ERR(
+                ERR_INPUT,
+                "train.fp8.logits: found %lld tokens of a micro-batch, a vocabulary of %lld and a hidden size of "
+                "%lld, expected multiples of %d; set it to false",
+                (long long)h->shape.dim[0], (long long)w->shape.dim[0], (long long)w->shape.dim[1], SIDE);
+    }
+    return OK;
+}
+
 status pass_fp8(program *p, const pass_options *options, step_interface *step) {
     if (!precision_fp8(options->choice.precision) || !step->grads) return OK;
     size_t n_ops, i = 0;
-    rewriter w = {.p = p, .of = mem_alloc(p->n_values * sizeof *w.of)};
+    if (options->choice.fp8_logits) TRY(check_logits(p));
+    rewriter w = {.p = p, .logits = options->choice.fp8_logits, .of = mem_alloc(p->n_values * sizeof *w.of)};
     w.writer = mem_alloc(p->n_values * sizeof *w.writer);
     op *ops = program_take_ops(p, &n_ops);
     for (; i < n_ops && ops[i].section < SECTION_PREPARE; i++) program_append(p, &ops[i]);

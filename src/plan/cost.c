@@ -38,11 +38,14 @@ static double product_seconds(const hardware *h, dtype t, double m, double n, do
 #define SOFTMAX_FLOPS 12.0
 
 /* Passes over the fp32 logits of a chunk: the first reads them; the gradient pass reads them and writes the gradient in the
- * dtype of the products. A GPU kernel that does both keeps the row and reads it once. */
+ * dtype of the products. A GPU kernel that does both keeps the row and reads it once; one of 8 bits, which also writes the
+ * gradient's transpose, reads it twice. */
 static double softmax_seconds(const op *o, const hardware *h, double logits, size_t e) {
     double read = logits * sizeof(float), written = logits * (double)e, flops = SOFTMAX_FLOPS * logits;
     bool first = o->kind != OP_UNEMBED_GRAD, gradient = op_is_loss_gradient(o->kind);
-    double passes = first && gradient && !h->overlap ? 2 : 1;
+    bool turned = o->kind == OP_UNEMBED8_LOSS_GRAD;
+    double passes = first && gradient && (turned || !h->overlap) ? 2 : 1;
+    if (turned) written *= 2;
     return fmax((first + gradient) * flops / h->vector[DTYPE_F32],
                 (passes * read + (gradient ? written : 0)) / h->device_bandwidth);
 }
@@ -58,6 +61,7 @@ static double unembed_seconds(const program *p, const op *o, const hardware *h, 
     double chunk = product_seconds(h, t, rows, V, C, w_bytes + h_bytes + logits) +
                    softmax_seconds(o, h, rows * V, dtype_bytes(hidden->type));
     if (!op_is_loss_gradient(o->kind)) return n_chunks * chunk;
+    SAME_PLACE(UNEMBED_LOSS_GRAD_DW, UNEMBED8_LOSS_GRAD_DW);
     value_id to = o->out[o->kind == OP_UNEMBED_GRAD ? (int)UNEMBED_GRAD_DW : (int)UNEMBED_LOSS_GRAD_DW];
     if (!to) return n_chunks * (chunk + product_seconds(h, t, rows, C, V, w_bytes + h_bytes + logits));
     dtype dw = program_get(p, to)->type;
@@ -186,6 +190,7 @@ static bool is_product(op_kind k) {
     case OP_UNEMBED_STATS:
     case OP_UNEMBED_GRAD:
     case OP_UNEMBED_LOSS_GRAD:
+    case OP_UNEMBED8_LOSS_GRAD:
     case OP_ATTENTION:
     case OP_ATTENTION_BWD: return true;
     default: return false;
@@ -241,6 +246,7 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const m
     case OP_UNEMBED_STATS:
     case OP_UNEMBED_GRAD:
     case OP_UNEMBED_LOSS_GRAD: return unembed_seconds(p, o, h, t) + h->launch_s;
+    case OP_UNEMBED8_LOSS_GRAD: return unembed_seconds(p, o, h, DTYPE_F8E4M3) + h->launch_s;
     case OP_ATTENTION:
     case OP_ATTENTION_BWD:
     case OP_ATTENTION_RING:

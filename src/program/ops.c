@@ -18,7 +18,7 @@ static const op_row rows[OP_COUNT] = {
 #undef OP
 };
 
-#define MAX_WORDS 8
+#define MAX_WORDS OP_MAX_IN
 #define WORD_BYTES 16
 typedef struct operands {
     int count;
@@ -91,6 +91,7 @@ bool op_reads_output(const op *o, int i) {
     if (o->kind == OP_REDUCE_SCATTER && !o->in[REDUCE_SCATTER_SCALARS]) return false;    /* nothing to add to */
     if (o->kind == OP_ATTENTION_RING_BWD && o->attr.peer == o->attr.index) return false; /* the first step */
     if (o->kind == OP_UNEMBED_LOSS_GRAD && i == UNEMBED_LOSS_GRAD_DW) return o->attr.adds;
+    if (o->kind == OP_UNEMBED8_LOSS_GRAD && i == UNEMBED8_LOSS_GRAD_DW) return o->attr.adds;
     if (o->kind == OP_UNEMBED_GRAD && i == UNEMBED_GRAD_DW) return o->attr.adds;
     return op_output_updates(o->kind, i);
 }
@@ -113,7 +114,9 @@ lora_part op_lora_part(const op *o, int64_t r, int i) {
 }
 value_id op_main_value(const op *o) { return *o->out ? *o->out : *o->in; }
 value_id op_message(const op *o) { return o->in[MESSAGE_SENT] ? o->in[MESSAGE_SENT] : o->out[MESSAGE_RECEIVED]; }
-bool op_is_loss_gradient(op_kind k) { return k == OP_UNEMBED_LOSS_GRAD || k == OP_UNEMBED_GRAD || k == OP_CRITIC; }
+bool op_is_loss_gradient(op_kind k) {
+    return k == OP_UNEMBED_LOSS_GRAD || k == OP_UNEMBED8_LOSS_GRAD || k == OP_UNEMBED_GRAD || k == OP_CRITIC;
+}
 bool op_brings_gradient(const op *o) {
     if (o->kind == OP_KV_PART || o->kind == OP_SHIFT) return o->attr.tag == TAG_BACKWARD;
     return o->kind == OP_RECV && o->attr.axis == AXIS_PIPELINE &&
@@ -156,10 +159,12 @@ void op_row_sums(const program *p, const op *o, int64_t *n_rows, int64_t *line) 
 }
 
 SAME_PLACE(LOGITS_H, UNEMBED_LOSS_GRAD_H);
+SAME_PLACE(LOGITS_H, UNEMBED8_LOSS_GRAD_H);
 SAME_PLACE(LOGITS_H, UNEMBED_STATS_H);
 SAME_PLACE(LOGITS_H, UNEMBED_GRAD_H);
 SAME_PLACE(LOGITS_H, UNEMBED_LOGITS_H);
 SAME_PLACE(LOGITS_W, UNEMBED_LOSS_GRAD_W);
+SAME_PLACE(LOGITS_W, UNEMBED8_LOSS_GRAD_W);
 SAME_PLACE(LOGITS_W, UNEMBED_STATS_W);
 SAME_PLACE(LOGITS_W, UNEMBED_GRAD_W);
 SAME_PLACE(LOGITS_W, UNEMBED_LOGITS_W);

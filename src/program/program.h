@@ -219,7 +219,7 @@ typedef struct op_attr {
     selection_options selection; /* select_tokens */
 } op_attr;
 
-#define OP_MAX_IN 8
+#define OP_MAX_IN 9
 #define OP_MAX_OUT 6
 typedef struct op {
     op_kind kind;

@@ -59,6 +59,36 @@ status verify_UNEMBED_LOSS_GRAD(const checker *c) {
 }
 const op_cost cost_UNEMBED_LOSS_GRAD = {FLOPS(logits_and_grad)};
 
+/* Sides are multiples of 16, as products of 8 bits need them; the transposes repeat the tensors. */
+status verify_UNEMBED8_LOSS_GRAD(const checker *c) {
+    value_id h = IN(UNEMBED8_LOSS_GRAD_H), w = IN(UNEMBED8_LOSS_GRAD_W), dh = OUT(UNEMBED8_LOSS_GRAD_DH);
+    value_id h_turned = IN(UNEMBED8_LOSS_GRAD_H_TURNED), w_turned = IN(UNEMBED8_LOSS_GRAD_W_TURNED);
+    value_id weights = IN(UNEMBED8_LOSS_GRAD_WEIGHTS), dw = OUT(UNEMBED8_LOSS_GRAD_DW);
+    const shape *rows = sh(c, h), *words = sh(c, w);
+    REQUIRE(has_type(c, h, DTYPE_F8E4M3) && rows->rank == 2, "expected rows of e4m3", h);
+    REQUIRE(has_type(c, w, DTYPE_F8E4M3) && words->rank == 2 && words->dim[1] == rows->dim[1],
+            "unembedding is not e4m3 (V, C)", w);
+    REQUIRE(rows->dim[0] % 16 == 0 && rows->dim[1] % 16 == 0 && words->dim[0] % 16 == 0,
+            "tokens, width or vocabulary is no multiple of 16", w);
+    REQUIRE(is_number(c, IN(UNEMBED8_LOSS_GRAD_H_SCALE)), "scale is not one fp32", IN(UNEMBED8_LOSS_GRAD_H_SCALE));
+    REQUIRE(is_number(c, IN(UNEMBED8_LOSS_GRAD_W_SCALE)), "scale is not one fp32", IN(UNEMBED8_LOSS_GRAD_W_SCALE));
+    REQUIRE(has_type(c, w_turned, DTYPE_F8E4M3) && is_shape2(c, w_turned, words->dim[1], words->dim[0]),
+            "the turned unembedding is not e4m3 (C, V)", w_turned);
+    REQUIRE(!dw || h_turned, "dw needs the turned rows", h);
+    if (h_turned)
+        REQUIRE(has_type(c, h_turned, DTYPE_F8E4M3) && is_shape2(c, h_turned, rows->dim[1], rows->dim[0]),
+                "the turned rows are not e4m3 (C, N)", h_turned);
+    TRY(verify_tokens(c, IN(UNEMBED8_LOSS_GRAD_TARGETS), rows->dim[0]));
+    REQUIRE(c->o->attr.chunk_bytes > 0, "needs a byte budget for its logits", h);
+    if (weights) TRY(verify_statistic(c, h, weights));
+    TRY(verify_scalars(c, IN(UNEMBED8_LOSS_GRAD_SCALARS)));
+    TRY(verify_statistic(c, h, OUT(UNEMBED8_LOSS_GRAD_LOSSES)));
+    REQUIRE(has_type(c, dh, DTYPE_BF16) && shape_equal(sh(c, dh), rows), "dh is not bf16 (N, C)", dh);
+    return verify_weight_grad(c, w, dw);
+}
+SAME_PLACE(UNEMBED_LOSS_GRAD_DW, UNEMBED8_LOSS_GRAD_DW);
+const op_cost cost_UNEMBED8_LOSS_GRAD = {FLOPS(logits_and_grad)};
+
 /* Of n_rows tokens of this rank; 0: of all ranks, behind each other. */
 static bool is_stats(const checker *c, value_id v, int64_t n_rows) {
     const shape *s = sh(c, v);
@@ -147,7 +177,8 @@ status verify_PREFERENCE(const checker *c) {
     int64_t N = sh(c, losses)->dim[0];
     REQUIRE(k > PREFERENCE_NONE && k < PREFERENCE_KIND_COUNT, "no such loss", losses);
     REQUIRE(has_type(c, losses, DTYPE_F32) && is_shape1(c, losses, N), "losses are fp32 (N)", losses);
-    REQUIRE(preference_compares(k) == (reference != NO_VALUE), "a reference where the loss has none, or the reverse", losses);
+    REQUIRE(preference_compares(k) == (reference != NO_VALUE), "a reference where the loss has none, or the reverse",
+            losses);
     if (reference) TRY(verify_like(c, losses, reference));
     REQUIRE(N == c->o->attr.batch * c->o->attr.seq_len, "losses are not of whole rows", losses);
     TRY(verify_tokens(c, IN(PREFERENCE_SEGMENTS), N));
@@ -184,8 +215,10 @@ status verify_POLICY(const checker *c) {
             losses);
     REQUIRE(has_type(c, losses, DTYPE_F32) && is_shape1(c, losses, N), "losses are fp32 (N)", losses);
     REQUIRE(N == c->o->attr.batch * c->o->attr.seq_len, "losses are not of whole rows", losses);
-    REQUIRE(o->is_old == (IN(POLICY_OLD) != NO_VALUE), "old log-probabilities where there are none, or the reverse", losses);
-    REQUIRE((o->beta > 0) == (IN(POLICY_REFERENCE) != NO_VALUE), "a reference where the loss has none, or the reverse", losses);
+    REQUIRE(o->is_old == (IN(POLICY_OLD) != NO_VALUE), "old log-probabilities where there are none, or the reverse",
+            losses);
+    REQUIRE((o->beta > 0) == (IN(POLICY_REFERENCE) != NO_VALUE), "a reference where the loss has none, or the reverse",
+            losses);
     REQUIRE((o->cap > 0) == (IN(POLICY_ROLLOUT) != NO_VALUE), "importance without a rollout, or the reverse", losses);
     for (size_t i = 0; i < ARRAY_LENGTH(like); i++)
         if (like[i]) TRY(verify_like(c, losses, like[i]));

@@ -330,6 +330,13 @@ static void warn_high_lr(const config *c) {
                           : "1e-4 to 1e-2 from random weights");
 }
 
+static status check_fp8(const config *c) {
+    int p = (int)c->choice.precision; /* negative: auto */
+    if (!c->choice.fp8_logits || (p >= 0 && precision_fp8(c->choice.precision))) return OK;
+    return ERR(ERR_INPUT, "train.fp8.logits is true and precision is %s; set precision to fp8 or fp8_sr",
+               p < 0 ? "auto" : precision_name(c->choice.precision));
+}
+
 status config_check(const config *c) {
     const train_options *t = &c->train;
     TRY(check_model(c));
@@ -351,6 +358,7 @@ status config_check(const config *c) {
                    "train.fp16.min_loss_scale is %g, above the first scale of 2^%lld; lower it or raise "
                    "train.fp16.initial_scale_power",
                    t->min_loss_scale, (long long)t->initial_scale_power);
+    TRY(check_fp8(c));
     if (c->model.heads && c->model.kv_heads && c->model.heads % c->model.kv_heads != 0)
         return ERR(ERR_INPUT,
                    "model.kv_heads (%lld) does not divide model.heads (%lld): every key head serves the same "

@@ -148,6 +148,25 @@ uint8_t f32_to_e4m3(float f) {
     return (uint8_t)(sign | ((mag - 0x3c000000u) >> 20));
 }
 
+float e5m2_to_f32(uint8_t e) { return f16_to_f32((uint16_t)(e << 8)); }
+
+uint8_t f32_to_e5m2(float f) {
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    uint32_t sign = (u >> 24) & 0x80u, mag = u & 0x7fffffffu;
+    if (mag > 0x7f800000u) return 0x7fu;
+    if (mag >= 0x47600000u) return (uint8_t)(sign | 0x7bu); /* 57344 and up */
+    if (mag < 0x38800000u) {                                /* below 2^-14 the result counts units of 2^-16 */
+        float magnitude, units;
+        memcpy(&magnitude, &mag, 4);
+        units = magnitude + 0x1p7f; /* whose last bit is 2^-16: the sum is rounded as the result is to be */
+        memcpy(&u, &units, 4);
+        return (uint8_t)(sign | (u & 0x7u)); /* 4 is the smallest normal number */
+    }
+    mag += 0xfffffu + ((mag >> 21) & 1); /* nearest even; a carry moves into the exponent as it should */
+    return (uint8_t)(sign | ((mag - 0x38000000u) >> 21));
+}
+
 /* The bodies of the bf16 loops; always_inline so that each caller compiles them for its own instruction set. */
 static inline __attribute__((always_inline)) void bf16_from_f32_body(uint16_t *restrict dst, const float *restrict src,
                                                                      size_t n) {

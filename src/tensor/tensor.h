@@ -100,6 +100,10 @@ uint16_t f32_to_f16(float f);
 #define E4M3_MOST 448.0f
 float e4m3_to_f32(uint8_t e);
 uint8_t f32_to_e4m3(float f);
+/* e5m2: the first byte of fp16, for gradients, which need range more than digits. What is larger than 57344 becomes 57344,
+ * infinity too; 0x7f is the NaN that is written. */
+float e5m2_to_f32(uint8_t e);
+uint8_t f32_to_e5m2(float f);
 
 /* n elements between any two of fp32, bf16, fp16. */
 void tensor_convert(void *dst, dtype dst_type, const void *src, dtype src_type, size_t n);

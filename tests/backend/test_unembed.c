@@ -6,6 +6,7 @@
  * being 2^-8 for bf16 and 2^-11 for fp16; one u where the result is fp32. fp32 gradients: 64 * 2^-24 of the norm; dh is a sum
  * over the vocabulary, whose error grows with the root of its length beyond 4096. */
 #include "op_harness.h"
+#include "backend_choice.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,6 +40,8 @@ static int32_t *targets_make(const dims *d, uint64_t seed, bool outside) {
 static bool trained(const dims *d, int32_t t) { return t >= 0 && t < d->V; }
 
 static double softcap; /* of the logits of the cases at hand; 0: none */
+static double
+    e5m2_factor; /* what their gradients are multiplied with before they are rounded to e5m2; 0: they are not */
 
 /* Any of the outputs may be NULL. */
 static void reference(const dims *d, const double *h, const double *w, const int32_t *targets, const double *weights,
@@ -64,6 +67,7 @@ static void reference(const dims *d, const double *h, const double *w, const int
         if (!dh || !trained(d, targets[i])) continue;
         for (int64_t v = 0; v < d->V; v++) {
             double g = (weights ? weights[i] : 1) * seed * (x[v] / sum - (v == targets[i])) * slope[v];
+            if (e5m2_factor) g = e5m2_to_f32(f32_to_e5m2((float)(g * e5m2_factor))) / e5m2_factor;
             for (int64_t c = 0; c < d->C; c++) {
                 dh[i * d->C + c] += g * w[v * d->C + c];
                 dw[v * d->C + c] += g * h[i * d->C + c];
@@ -282,6 +286,108 @@ static void a_soft_cap_bends_logits_and_their_gradients(void **state) {
         }
     check_finite_differences();
     softcap = 0;
+}
+
+/* ---- in 8 bits ------------------------------------------------------------------------------------------------------ */
+
+static double *turned(const double *x, int64_t rows, int64_t columns) {
+    double *t = new_doubles(rows * columns);
+    for (int64_t i = 0; i < rows * columns; i++) t[i % columns * rows + i / columns] = x[i];
+    return t;
+}
+
+/* h and w in e4m3 with scales, and their transposes; no dw where dw_type is that of the codes. */
+static op_case *gradient8_case(const gradient_setup *g, const int32_t *targets, double h_scale, double w_scale) {
+    const dims *d = &g->d;
+    bool has_dw = g->dw_type != DTYPE_F8E4M3;
+    op_case *c = op_case_open(OP_UNEMBED8_LOSS_GRAD,
+                              &(op_attr){.chunk_bytes = g->chunk_bytes, .logits_softcap = (float)softcap});
+    op_case_random(c, UNEMBED8_LOSS_GRAD_H, DTYPE_F8E4M3, SHAPE(d->N, d->C), 60, 21);
+    op_case_random(c, UNEMBED8_LOSS_GRAD_W, DTYPE_F8E4M3, SHAPE(d->V, d->C), 90, 22);
+    double *h = turned(op_case_input_values(c, UNEMBED8_LOSS_GRAD_H), d->N, d->C);
+    double *w = turned(op_case_input_values(c, UNEMBED8_LOSS_GRAD_W), d->V, d->C);
+    if (has_dw) op_case_floats(c, UNEMBED8_LOSS_GRAD_H_TURNED, DTYPE_F8E4M3, SHAPE(d->C, d->N), h);
+    op_case_floats(c, UNEMBED8_LOSS_GRAD_W_TURNED, DTYPE_F8E4M3, SHAPE(d->C, d->V), w);
+    op_case_floats(c, UNEMBED8_LOSS_GRAD_H_SCALE, DTYPE_F32, SHAPE(1), &h_scale);
+    op_case_floats(c, UNEMBED8_LOSS_GRAD_W_SCALE, DTYPE_F32, SHAPE(1), &w_scale);
+    op_case_ints(c, UNEMBED8_LOSS_GRAD_TARGETS, SHAPE(d->N), targets);
+    if (g->weighted) set_weights(c, d->N);
+    op_case_bytes(c, UNEMBED8_LOSS_GRAD_SCALARS, SHAPE((int64_t)sizeof(step_scalars)),
+                  &(step_scalars){.seed = g->seed});
+    op_case_output(c, UNEMBED8_LOSS_GRAD_LOSSES, DTYPE_F32, SHAPE(d->N));
+    op_case_output(c, UNEMBED8_LOSS_GRAD_DH, DTYPE_BF16, SHAPE(d->N, d->C));
+    if (has_dw) op_case_output(c, UNEMBED8_LOSS_GRAD_DW, g->dw_type, SHAPE(d->V, d->C));
+    op_case_run(c, 2);
+    free(h);
+    free(w);
+    return c;
+}
+
+/* The gradient of the logits is rounded where the reference rounds it. What is left: fp32 sums, or on a GPU the 14 bits or so that
+ * tensor cores keep of a logit, of the sum of sizes, which is below 32 in these cases; a gradient so near the middle of two
+ * e5m2 numbers that it goes to the other, an eighth of it, one in some hundred; the rounding of results. */
+static void check_gradient8(const gradient_setup *g) {
+    const dims *d = &g->d;
+    bool gpu = backend_under_test()->discrete;
+    double h_scale = 1.0 / 64, w_scale = 1.0 / 256, bound = fabs((double)g->seed), most = 0, largest;
+    int32_t *targets = targets_make(d, 77, true);
+    op_case *c = gradient8_case(g, targets, h_scale, w_scale);
+    double *h = op_case_input_values(c, UNEMBED8_LOSS_GRAD_H), *w = op_case_input_values(c, UNEMBED8_LOSS_GRAD_W);
+    double *weights = g->weighted ? op_case_input_values(c, UNEMBED8_LOSS_GRAD_WEIGHTS) : NULL;
+    for (int64_t i = 0; i < d->N && weights; i++) most = fmax(most, fabs(weights[i]));
+    if (weights) bound = (float)most * (float)bound;
+    double *losses = new_doubles(d->N), *dh = new_doubles(d->N * d->C), *dw = new_doubles(d->V * d->C);
+    for (int64_t i = 0; i < d->N * d->C; i++) h[i] *= h_scale;
+    for (int64_t i = 0; i < d->V * d->C; i++) w[i] *= w_scale;
+    e5m2_factor = 0x1p15 / bound;
+    reference(d, h, w, targets, weights, g->seed, losses, NULL, dh, dw);
+    e5m2_factor = 0;
+    op_case_error(c, UNEMBED8_LOSS_GRAD_LOSSES, losses, &largest);
+    bool has_dw = g->dw_type != DTYPE_F8E4M3;
+    double limit = gpu ? 0x1p-6 : 0x1p-7, dh_error = op_case_error(c, UNEMBED8_LOSS_GRAD_DH, dh, NULL),
+           dw_error = has_dw ? op_case_error(c, UNEMBED8_LOSS_GRAD_DW, dw, NULL) : 0;
+    if (!(largest <= (gpu ? 32 * 0x1p-13 : FP32_BOUND) && dh_error <= limit && dw_error <= limit))
+        fail_msg("N=%d C=%d V=%d dw %s chunk %lld: losses %g dh %g dw %g", (int)d->N, (int)d->C, (int)d->V,
+                 dtype_name(g->dw_type), (long long)g->chunk_bytes, largest, dh_error, dw_error);
+    for (int64_t i = 0; i < d->N * d->C; i++)
+        if (!trained(d, targets[i / d->C])) assert_true(op_case_values(c, UNEMBED8_LOSS_GRAD_DH)[i] == 0);
+    op_case_close(c);
+    free(targets);
+    free(losses);
+    free(dh);
+    free(dw);
+}
+
+/* One chunk and several, dw summed over chunks, in blocks of the vocabulary, from a transpose that is kept, and not asked for; sides
+ * that are tiles of a GPU's kernels and such as are not. */
+static void gradients_in_8_bits_match_for_every_chunking(void **state) {
+    (void)state;
+    static const dims shapes[] = {{16, 16, 16}, {48, 64, 1008}, {256, 64, 640}, {272, 32, 400}};
+    static const dtype results[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F8E4M3};
+    for (size_t i = 0; i < ARRAY_LENGTH(shapes); i++)
+        for (size_t k = 0; k < ARRAY_LENGTH(results); k++) {
+            int64_t logits = shapes[i].N * shapes[i].V, bytes[] = {1, 8 * logits, 2 * logits, 3 * logits};
+            for (size_t b = (i + k) % 2; b < ARRAY_LENGTH(bytes); b += 2) {
+                gradient_setup g = {shapes[i], DTYPE_F8E4M3, results[k], bytes[b], (i + b) % 4 < 2, b ? 0.5f : 1.0f};
+                check_gradient8(&g);
+            }
+        }
+    softcap = 1.5;
+    gradient_setup g = {shapes[1], DTYPE_F8E4M3, DTYPE_F32, 100000, true, 1.0f};
+    check_gradient8(&g);
+    softcap = 0;
+}
+
+/* A weight that is no number reaches every gradient, so that the step is found and skipped. */
+static void a_weight_that_is_not_finite_reaches_gradients_in_8_bits(void **state) {
+    (void)state;
+    gradient_setup g = {{16, 16, 32}, DTYPE_F8E4M3, DTYPE_F32, 1 << 20, false, INFINITY};
+    int32_t *targets = targets_make(&g.d, 77, false);
+    op_case *c = gradient8_case(&g, targets, 1, 1);
+    assert_false(isfinite(op_case_values(c, UNEMBED8_LOSS_GRAD_DH)[0]));
+    assert_false(isfinite(op_case_values(c, UNEMBED8_LOSS_GRAD_DW)[0]));
+    op_case_close(c);
+    free(targets);
 }
 
 static void nothing_trained_on_gives_zeros(void **state) {
@@ -509,6 +615,8 @@ int main(void) {
         cmocka_unit_test(seed_scales_the_gradient),
         cmocka_unit_test(gradient_matches_finite_differences),
         cmocka_unit_test(a_soft_cap_bends_logits_and_their_gradients),
+        cmocka_unit_test(gradients_in_8_bits_match_for_every_chunking),
+        cmocka_unit_test(a_weight_that_is_not_finite_reaches_gradients_in_8_bits),
         cmocka_unit_test(nothing_trained_on_gives_zeros),
         cmocka_unit_test(argmax_takes_the_lowest_of_equals),
         cmocka_unit_test(minus_infinity_is_a_weight_of_zero),

@@ -53,6 +53,51 @@ static void the_pass_rewrites_the_products_of_the_layers(void **state) {
     compiled_close(&k);
 }
 
+/* With train.fp8.logits the loss is one op over 8-bit numbers, the output layer is rounded once per step too, and evaluation
+ * stays as it is. */
+static void logits_are_rewritten_where_they_are_asked_for(void **state) {
+    (void)state;
+    enum { LAYERS = 2, LINEARS = 4 };
+    compiled k;
+    compile(&k, &(training){.preset = "test-qwen3",
+                            .precision = PRECISION_FP8,
+                            .more = SETTINGS("train.eval_rows=4", "model.vocab=272", "train.fp8.logits=true")});
+    const program *p = &k.p.program;
+    assert_int_equal(count(p, SECTION_MICRO, OP_UNEMBED8_LOSS_GRAD), 1);
+    assert_int_equal(count(p, SECTION_MICRO, OP_UNEMBED_LOSS_GRAD), 0);
+    assert_int_equal(count(p, SECTION_EVAL, OP_UNEMBED_LOSS), 1);
+    assert_int_equal(count(p, SECTION_MICRO, OP_QUANTIZE), 2 * LINEARS * LAYERS + 1);
+    assert_int_equal(count(p, SECTION_MICRO, OP_ABSMAX), 2 * LAYERS); /* the last norm hands its largest number out */
+    assert_int_equal(count(p, SECTION_PREPARE, OP_QUANTIZE), LINEARS * LAYERS + 1);
+    compiled_close(&k);
+}
+
+/* What was asked for by name and cannot be done is an error that names the numbers. */
+static void logits_that_do_not_fit_are_refused(void **state) {
+    (void)state;
+    const struct {
+        precision precision;
+        const char *setting, *words;
+    } cases[] = {{PRECISION_FP8, "model.vocab=280", "a vocabulary of 280"},
+                 {PRECISION_FP8, "train.micro_batch=1", "found 24 tokens"},
+                 {PRECISION_FP8, "train.task=critic", "train.task critic"},
+                 {PRECISION_BF16, "model.vocab=272", "precision is bf16"}};
+    for (size_t i = 0; i < ARRAY_LENGTH(cases); i++) {
+        compiled k = {0};
+        training t = {.preset = "test-llama",
+                      .precision = cases[i].precision,
+                      .more = SETTINGS("train.fp8.logits=true", "model.vocab=272", cases[i].setting)};
+        status rc = training_request(&t, &k.c, &k.r);
+        if (rc == OK) {
+            k.r.plan.open = (plan_open){0};
+            rc = plan_choose(&k.p, &k.r.plan);
+        }
+        assert_int_equal(rc, ERR_INPUT);
+        if (!strstr(error_message(), cases[i].words)) fail_msg("%s: %s", cases[i].setting, error_message());
+        config_fini(&k.c);
+    }
+}
+
 /* 16 bits where a side is no multiple of 16, whichever it is; the program is that of bf16 then. */
 static void what_does_not_fit_stays_in_16_bits(void **state) {
     (void)state;
@@ -200,6 +245,32 @@ static void no_technique_changes_a_bit(void **state) {
     training_dir_remove(dir);
 }
 
+/* The same with logits in 8 bits, tied and not; chunks of logits that sum dw in fp32 are part of the arithmetic. */
+static void no_technique_changes_a_bit_of_8_bit_logits(void **state) {
+    (void)state;
+    static const char *const usual[] = {"train.fp8.logits=true", "model.vocab=272", "memory.logits_chunk=24K", NULL};
+    const char *const *const cells[] = {
+        SETTINGS("memory.recompute=full"),
+        SETTINGS("memory.offload.params=host", "memory.offload.grads=host", "memory.offload.states=host",
+                 "memory.offload.activations=host", "memory.recompute=norms"),
+    };
+    for (int tied = 0; tied < 2; tied++) {
+        training t = {.preset = tied ? "test-qwen3" : "test-llama",
+                      .precision = tied ? PRECISION_FP8 : PRECISION_FP8_SR,
+                      .accumulation = 2,
+                      .steps = 3,
+                      .more = usual};
+        train_result plain;
+        training_must(training_run(&t, &plain));
+        training_as_planned(&plain, "8-bit logits");
+        for (size_t i = 0; i < ARRAY_LENGTH(cells); i++) {
+            const char *more[SETTINGS_MOST];
+            settings_join(more, usual, cells[i]);
+            check_bits(&plain, t, more);
+        }
+    }
+}
+
 static void a_run_that_stops_goes_on_with_the_same_bits(void **state) {
     (void)state;
     train_result whole, part, rest;
@@ -225,18 +296,19 @@ static void a_run_that_stops_goes_on_with_the_same_bits(void **state) {
  * is a tenth of the way that training has gone; a product with a wrong scale does not learn, or diverges. */
 static void it_learns_as_bf16_does(void **state) {
     (void)state;
-    const precision kinds[] = {PRECISION_BF16, PRECISION_FP8, PRECISION_FP8_SR};
+    const precision kinds[] = {PRECISION_BF16, PRECISION_FP8, PRECISION_FP8_SR, PRECISION_FP8};
     train_result r[ARRAY_LENGTH(kinds)];
     int64_t steps = SANITIZED ? 10 : 60;
     for (size_t k = 0; k < ARRAY_LENGTH(kinds); k++) {
+        const char *logits = k == 3 ? "train.fp8.logits=true" : "train.fp8.logits=false";
         training t = {.preset = "test-qwen3",
                       .precision = kinds[k],
                       .seq_len = 64,
                       .micro_batch = 4,
                       .steps = steps,
-                      .more = SETTINGS("train.lr=3e-3", "train.warmup=5")};
+                      .more = SETTINGS("train.lr=3e-3", "train.warmup=5", "model.vocab=272", logits)};
         training_must(training_run(&t, &r[k]));
-        print_message("%s: loss %.4f to %.4f in %lld steps\n", precision_name(kinds[k]), r[k].first_loss,
+        print_message("%s, %s: loss %.4f to %.4f in %lld steps\n", precision_name(kinds[k]), logits, r[k].first_loss,
                       r[k].last_loss, (long long)steps);
     }
     double way = r[0].first_loss - r[0].last_loss;
@@ -250,11 +322,14 @@ static void it_learns_as_bf16_does(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_pass_rewrites_the_products_of_the_layers),
+        cmocka_unit_test(logits_are_rewritten_where_they_are_asked_for),
+        cmocka_unit_test(logits_that_do_not_fit_are_refused),
         cmocka_unit_test(what_does_not_fit_stays_in_16_bits),
         cmocka_unit_test(weights_take_two_bytes_more),
         cmocka_unit_test(a_processor_says_that_it_emulates),
         cmocka_unit_test(less_is_kept_for_the_backward),
         cmocka_unit_test(no_technique_changes_a_bit),
+        cmocka_unit_test(no_technique_changes_a_bit_of_8_bit_logits),
         cmocka_unit_test(a_run_that_stops_goes_on_with_the_same_bits),
         cmocka_unit_test(it_learns_as_bf16_does),
     };

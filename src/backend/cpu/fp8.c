@@ -120,7 +120,7 @@ static void widen_task(void *context, int64_t task, int thread) {
     for (int64_t i = first; i < end; i++) r->to[i] = codes[r->from[i]];
 }
 
-static void widen(backend_context *c, uint16_t *to, const uint8_t *from, int64_t n) {
+void cpu_widen_e4m3(backend_context *c, uint16_t *to, const uint8_t *from, int64_t n) {
     widen_run r = {.from = from, .to = to, .n = n};
     pool_run(c->threads, widen_task, &r, divide_up(n, TASK_ELEMENTS));
 }
@@ -130,8 +130,8 @@ void cpu_kernel_LINEAR8(backend_context *c, const kernel_call *k) { /* y = */
     size_t product = gemm_work_bytes(g.m, g.n, g.k, DTYPE_BF16, g.c_type, c->n_threads);
     uint8_t *x = (uint8_t *)k->work + aligned((int64_t)product), *w = x + aligned(g.m * g.k * 2);
     float scale = *(const float *)k->in[LINEAR8_X_SCALE] * *(const float *)k->in[LINEAR8_W_SCALE];
-    widen(c, (uint16_t *)(void *)x, k->in[LINEAR8_X], g.m * g.k);
-    widen(c, (uint16_t *)(void *)w, k->in[LINEAR8_W], g.n * g.k);
+    cpu_widen_e4m3(c, (uint16_t *)(void *)x, k->in[LINEAR8_X], g.m * g.k);
+    cpu_widen_e4m3(c, (uint16_t *)(void *)w, k->in[LINEAR8_W], g.n * g.k);
     g.a.data = x;
     g.b.data = w;
     g.c = k->out[LINEAR8_Y];

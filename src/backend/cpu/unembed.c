@@ -15,8 +15,12 @@
  *
  * Where dw is not asked for, its products and the second walk are not there; the chunks, and so the bits of dh, are the same.
  *
+ * In 8 bits (UNEMBED8_LOSS_GRAD) h and w are widened into scratch and the walks are those of bf16: e4m3 and e5m2 numbers are bf16
+ * numbers too, and scales multiply finished sums.
+ *
  * The chunks follow from shapes and attr alone. A chunk in which nothing is trained on costs nothing. A target outside
  * [0, V) counts as -1. A NaN in h or w comes out as a NaN loss: the maximum steps over it, the sum does not. */
+#include "backend/cpu/fp8.h"
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/vector.h"
 #include <math.h>
@@ -32,9 +36,10 @@ typedef struct unembed_plan {
     int64_t v_block;         /* vocabulary rows per step of the second walk; 0 = there is none */
     int64_t n_segments;      /* of one row of logits */
     bool gradient, has_dw;
-    const float *scale; /* of the logits; NULL: 1 */
-    float softcap;      /* of the logits, scaled like them; 0: none */
-    size_t at_parts, at_rows, at_gemm, n_bytes; /* scratch: logits, then these */
+    const float *scale;                                     /* of the logits; NULL: 1 */
+    float softcap;                                          /* of the logits, scaled like them; 0: none */
+    bool eight;                                             /* h and w are e4m3, the gradient of the logits e5m2 */
+    size_t at_parts, at_rows, at_gemm, at_h, at_w, n_bytes; /* scratch: logits, then these */
 } unembed_plan;
 
 typedef struct segment_part { /* of one row */
@@ -70,11 +75,20 @@ SAME_PLACE(UNEMBED_LOSS_W, UNEMBED_LOSS_GRAD_W, UNEMBED_STATS_W, UNEMBED_GRAD_W)
 SAME_PLACE(UNEMBED_LOSS_TARGETS, UNEMBED_LOSS_GRAD_TARGETS, UNEMBED_STATS_TARGETS, UNEMBED_GRAD_TARGETS);
 SAME_PLACE(UNEMBED_LOSS_GRAD_WEIGHTS, UNEMBED_GRAD_WEIGHTS);
 SAME_PLACE(UNEMBED_LOSS_GRAD_SCALARS, UNEMBED_GRAD_SCALARS);
+SAME_PLACE(UNEMBED_LOSS_GRAD_H, UNEMBED8_LOSS_GRAD_H);
+SAME_PLACE(UNEMBED_LOSS_GRAD_W, UNEMBED8_LOSS_GRAD_W);
+SAME_PLACE(UNEMBED_LOSS_GRAD_TARGETS, UNEMBED8_LOSS_GRAD_TARGETS);
+SAME_PLACE(UNEMBED_LOSS_GRAD_WEIGHTS, UNEMBED8_LOSS_GRAD_WEIGHTS);
+SAME_PLACE(UNEMBED_LOSS_GRAD_SCALARS, UNEMBED8_LOSS_GRAD_SCALARS);
+SAME_PLACE(UNEMBED_LOSS_GRAD_DH, UNEMBED8_LOSS_GRAD_DH);
+SAME_PLACE(UNEMBED_LOSS_GRAD_DW, UNEMBED8_LOSS_GRAD_DW);
 
 static unembed_plan plan_make(const program *p, const op *o, int n_threads) {
     const value *h = program_get(p, o->in[UNEMBED_LOSS_H]), *w = program_get(p, o->in[UNEMBED_LOSS_W]);
     unembed_plan u = {.N = h->shape.dim[0], .C = h->shape.dim[1], .V = w->shape.dim[0], .type = h->type};
     ASSERT(h->type == w->type);
+    u.eight = o->kind == OP_UNEMBED8_LOSS_GRAD;
+    if (u.eight) u.type = DTYPE_BF16;
     u.vocab = u.V;
     if (o->attr.vocab > 0) u.vocab = o->attr.vocab, u.first_id = o->attr.first_id, u.V = o->attr.n_ids;
     u.gradient = op_is_loss_gradient(o->kind);
@@ -99,7 +113,10 @@ static unembed_plan plan_make(const program *p, const op *o, int n_threads) {
     u.at_rows = u.at_parts + aligned((size_t)(u.rows * u.n_segments) * sizeof(segment_part));
     u.at_gemm = u.at_rows + aligned((size_t)(u.v_block ? u.N : u.rows) * sizeof(row_state));
     size_t gemm = gemm_bytes(&u, u.rows, dh, dw, n_threads);
-    u.n_bytes = u.at_gemm + MAX(gemm, gemm_bytes(&u, u.N - (u.n_chunks - 1) * u.rows, dh, dw, n_threads));
+    u.at_h = u.at_gemm + MAX(gemm, gemm_bytes(&u, u.N - (u.n_chunks - 1) * u.rows, dh, dw, n_threads));
+    u.at_w = aligned(u.at_h) + (u.eight ? aligned((size_t)(u.N * u.C) * dtype_bytes(u.type)) : 0);
+    u.n_bytes = u.eight ? u.at_w + (size_t)(u.V * u.C) * dtype_bytes(u.type) : u.at_h;
+    u.at_h = aligned(u.at_h);
     return u;
 }
 
@@ -109,6 +126,7 @@ static size_t unembed_work_bytes(const program *p, const op *o, int n_threads) {
 
 const cpu_work_fn cpu_work_UNEMBED_LOSS = unembed_work_bytes;
 const cpu_work_fn cpu_work_UNEMBED_LOSS_GRAD = unembed_work_bytes;
+const cpu_work_fn cpu_work_UNEMBED8_LOSS_GRAD = unembed_work_bytes;
 const cpu_work_fn cpu_work_UNEMBED_STATS = unembed_work_bytes;
 const cpu_work_fn cpu_work_UNEMBED_GRAD = unembed_work_bytes;
 
@@ -129,6 +147,9 @@ typedef struct unembed_run {
     row_state *states;
     int64_t first_row, n_rows, first_column, n_columns;
     int64_t state_row; /* the token of states[0] */
+    /* Of what the sums were multiplied with: NULL, or where plan->eight those of logits, dh and dw ... */
+    const float *logits_scale, *dh_scale, *dw_scale;
+    float e5m2_factor; /* ... and what the gradient of the logits is multiplied with before it is rounded */
 } unembed_run;
 
 static bool trained(const unembed_run *r, int64_t row) {
@@ -313,6 +334,8 @@ static void gradient_row(const unembed_run *r, int64_t row, int64_t from, int64_
             vec_store(block + c, vec_exp_down(vec_load(block + c) - state->max) * state->factor);
         if (target >= i && target < i + n) block[target - i] -= onehot;
         if (r->plan->softcap > 0) cap_gradient(block, x + i, n, r->plan->softcap);
+        for (int64_t c = 0; c < n && r->plan->eight; c++)
+            block[c] = e5m2_to_f32(f32_to_e5m2(block[c] * r->e5m2_factor));
         row_store(out + (size_t)i * width, block, type, (size_t)n);
     }
 }
@@ -341,7 +364,7 @@ static void run_logits(backend_context *c, const unembed_run *r, const void *h, 
                    .c = r->logits,
                    .c_type = DTYPE_F32,
                    .ldc = r->n_columns,
-                   .scale = u->scale};
+                   .scale = r->logits_scale};
     gemm_run(c, &g, work);
     if (u->softcap > 0) cpu_cap_logits(c, r->logits, r->n_rows * r->n_columns, u->softcap);
 }
@@ -367,6 +390,7 @@ static void run_dw(backend_context *c, const unembed_run *r, const void *h, void
                    .c = (char *)dw + (size_t)(r->first_column * u->C) * dtype_bytes(dw_type),
                    .c_type = dw_type,
                    .ldc = u->C,
+                   .scale = r->dw_scale,
                    .accumulate = accumulate && dw_type == DTYPE_F32};
     if (accumulate && dw_type != DTYPE_F32)
         g.add = g.c, g.ld_add = g.ldc; /* of losses before this one: rounded once more */
@@ -382,13 +406,15 @@ static void run_dh(backend_context *c, const unembed_run *r, const void *w, void
                    .b = {w, u->type, u->C, 1},
                    .c = (char *)dh + (size_t)(r->first_row * u->C) * dtype_bytes(dh_type),
                    .c_type = dh_type,
-                   .ldc = u->C};
+                   .ldc = u->C,
+                   .scale = r->dh_scale};
     gemm_run(c, &g, work);
 }
 
 static unembed_run run_make(const unembed_plan *u, const kernel_call *k) {
     char *work = k->work;
     return (unembed_run){.plan = u,
+                         .logits_scale = u->scale,
                          .targets = k->in[UNEMBED_LOSS_TARGETS],
                          .logits = k->work,
                          .parts = (segment_part *)(work + u->at_parts),
@@ -455,10 +481,9 @@ void cpu_kernel_UNEMBED_JOIN(backend_context *c, const kernel_call *k) {
 }
 
 /* dh =, dw = or += where it is asked for, and losses = unless ranks share them: then the numbers of each token are known before. */
-static void run_loss_gradient(backend_context *c, const kernel_call *k, unembed_run *r, void *dh, dtype dh_type,
-                              void *dw, dtype dw_type) {
+static void run_loss_gradient(backend_context *c, const kernel_call *k, unembed_run *r, const void *h, const void *w,
+                              void *dh, dtype dh_type, void *dw, dtype dw_type) {
     const unembed_plan *u = r->plan;
-    const void *h = k->in[UNEMBED_LOSS_GRAD_H], *w = k->in[UNEMBED_LOSS_GRAD_W];
     const step_scalars *scalars = k->in[UNEMBED_LOSS_GRAD_SCALARS];
     void *gemm_work = (char *)k->work + u->at_gemm;
     r->weights = k->in[UNEMBED_LOSS_GRAD_WEIGHTS];
@@ -502,8 +527,41 @@ void cpu_kernel_UNEMBED_LOSS_GRAD(backend_context *c, const kernel_call *k) {
     unembed_plan u = plan_make(k->program, k->op, c->n_threads);
     unembed_run r = run_make(&u, k);
     r.losses = k->out[UNEMBED_LOSS_GRAD_LOSSES];
-    run_loss_gradient(c, k, &r, k->out[UNEMBED_LOSS_GRAD_DH], call_out(k, UNEMBED_LOSS_GRAD_DH)->type,
-                      k->out[UNEMBED_LOSS_GRAD_DW], call_out(k, UNEMBED_LOSS_GRAD_DW)->type);
+    run_loss_gradient(c, k, &r, k->in[UNEMBED_LOSS_GRAD_H], k->in[UNEMBED_LOSS_GRAD_W], k->out[UNEMBED_LOSS_GRAD_DH],
+                      call_out(k, UNEMBED_LOSS_GRAD_DH)->type, k->out[UNEMBED_LOSS_GRAD_DW],
+                      call_out(k, UNEMBED_LOSS_GRAD_DW)->type);
+}
+
+/* No |dlogit| is larger; not finite where a weight or the seed is not. */
+static float dlogits_bound(const unembed_run *r, const step_scalars *scalars) {
+    uint32_t most = 0, bits;
+    float bound = 1;
+    for (int64_t i = 0; i < r->plan->N && r->weights; i++) { /* as bits: infinity and NaN are above all numbers */
+        memcpy(&bits, &r->weights[i], sizeof bits);
+        most = MAX(most, bits & 0x7fffffffu);
+    }
+    if (r->weights) memcpy(&bound, &most, sizeof bound);
+    bound *= fabsf(scalars->seed);
+    return bound < 0x1p-100f ? 0x1p-100f : bound; /* NaN stays */
+}
+
+void cpu_kernel_UNEMBED8_LOSS_GRAD(backend_context *c, const kernel_call *k) { /* as UNEMBED_LOSS_GRAD */
+    unembed_plan u = plan_make(k->program, k->op, c->n_threads);
+    unembed_run r = run_make(&u, k);
+    uint16_t *h = (void *)((char *)k->work + u.at_h), *w = (void *)((char *)k->work + u.at_w);
+    float h_scale = *(const float *)k->in[UNEMBED8_LOSS_GRAD_H_SCALE];
+    float w_scale = *(const float *)k->in[UNEMBED8_LOSS_GRAD_W_SCALE];
+    r.losses = k->out[UNEMBED8_LOSS_GRAD_LOSSES];
+    r.weights = k->in[UNEMBED8_LOSS_GRAD_WEIGHTS];
+    float bound = dlogits_bound(&r, k->in[UNEMBED8_LOSS_GRAD_SCALARS]);
+    float logits = h_scale * w_scale * (u.scale ? *u.scale : 1), dh = bound * 0x1p-15f * w_scale,
+          dw = bound * 0x1p-15f * h_scale;
+    r.e5m2_factor = 0x1p15f / bound;
+    r.logits_scale = &logits, r.dh_scale = &dh, r.dw_scale = &dw;
+    cpu_widen_e4m3(c, h, k->in[UNEMBED8_LOSS_GRAD_H], u.N * u.C);
+    cpu_widen_e4m3(c, w, k->in[UNEMBED8_LOSS_GRAD_W], u.V * u.C);
+    run_loss_gradient(c, k, &r, h, w, k->out[UNEMBED8_LOSS_GRAD_DH], DTYPE_BF16, k->out[UNEMBED8_LOSS_GRAD_DW],
+                      u.has_dw ? call_out(k, UNEMBED8_LOSS_GRAD_DW)->type : DTYPE_F32);
 }
 
 void cpu_kernel_UNEMBED_GRAD(backend_context *c, const kernel_call *k) {
@@ -514,8 +572,8 @@ void cpu_kernel_UNEMBED_GRAD(backend_context *c, const kernel_call *k) {
     r.all_stats = k->in[UNEMBED_GRAD_STATS];
     r.n_ranks = stats->dim[0];
     r.n_stats = stats->dim[2];
-    run_loss_gradient(c, k, &r, k->out[UNEMBED_GRAD_DH], call_out(k, UNEMBED_GRAD_DH)->type, k->out[UNEMBED_GRAD_DW],
-                      dw->type);
+    run_loss_gradient(c, k, &r, k->in[UNEMBED_GRAD_H], k->in[UNEMBED_GRAD_W], k->out[UNEMBED_GRAD_DH],
+                      call_out(k, UNEMBED_GRAD_DH)->type, k->out[UNEMBED_GRAD_DW], dw->type);
     if (!u.has_dw) return;
     size_t row_bytes = (size_t)u.C * dtype_bytes(dw->type);
     memset((char *)k->out[UNEMBED_GRAD_DW] + (size_t)u.V * row_bytes, 0,

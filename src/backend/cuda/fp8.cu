@@ -7,6 +7,7 @@
 #include "backend/cuda/launch_fp8.h"
 
 #include "backend/cuda/absmax.cuh"
+#include "backend/cuda/turn.cuh"
 #include <cuda_fp8.h>
 
 /* ---- the largest number -------------------------------------------------------------------------------------------- */
@@ -61,16 +62,6 @@ DEVICE uint2 e4m3_pack(uint4 raw, float factor) {
     for (int e = 0; e < pack<bf16>::N; e++) p.v[e] *= factor;
     return make_uint2(e4m3_pair(p.v[0], p.v[1]) | e4m3_pair(p.v[2], p.v[3]) << 16,
                       e4m3_pair(p.v[4], p.v[5]) | e4m3_pair(p.v[6], p.v[7]) << 16);
-}
-
-/* Four rows of four bytes become four columns of them. */
-DEVICE void turn(uint32_t turned[4], uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-    uint32_t low_ab = __byte_perm(a, b, 0x5140), high_ab = __byte_perm(a, b, 0x7362); /* a0 b0 a1 b1, a2 b2 a3 b3 */
-    uint32_t low_cd = __byte_perm(c, d, 0x5140), high_cd = __byte_perm(c, d, 0x7362);
-    turned[0] = __byte_perm(low_ab, low_cd, 0x5410);
-    turned[1] = __byte_perm(low_ab, low_cd, 0x7632);
-    turned[2] = __byte_perm(high_ab, high_cd, 0x5410);
-    turned[3] = __byte_perm(high_ab, high_cd, 0x7632);
 }
 
 /* Where four words of a column begin, by their number: threads that store side by side across columns, and those that load

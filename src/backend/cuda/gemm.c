@@ -89,7 +89,7 @@ static bool describe(const backend_context *c, gemm_plan *p) {
            (!fast || set_op(p, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast)) &&
            cublasLtMatrixLayoutInit(&p->b, type, (uint64_t)(q->b_turned ? q->k : q->n),
                                     (uint64_t)(q->b_turned ? q->n : q->k), q->ldb) == CUBLAS_STATUS_SUCCESS &&
-           cublasLtMatrixLayoutInit(&p->a, type, (uint64_t)(q->a_turned ? q->m : q->k),
+           cublasLtMatrixLayoutInit(&p->a, q->a_e5m2 ? CUDA_R_8F_E5M2 : type, (uint64_t)(q->a_turned ? q->m : q->k),
                                     (uint64_t)(q->a_turned ? q->k : q->m), q->lda) == CUBLAS_STATUS_SUCCESS &&
            cublasLtMatrixLayoutInit(&p->c, data_type(q->c_type), (uint64_t)q->n, (uint64_t)q->m, q->ldc) ==
                CUBLAS_STATUS_SUCCESS;
@@ -106,12 +106,12 @@ static bool point(gemm_plan *p, const void *bias, const void *a_scale, const voi
 
 /* What a product is called in the cache. */
 static void key_write(char key[GEMM_KEY_MOST + 1], const backend_context *c, const product *q) {
-    int n = snprintf(key, GEMM_KEY_MOST + 1, "%c%c %lld x %lld x %lld ld %lld %lld %lld %s > %s%s%s%s%s%s",
+    int n = snprintf(key, GEMM_KEY_MOST + 1, "%c%c %lld x %lld x %lld ld %lld %lld %lld %s%s > %s%s%s%s%s%s",
                      q->b_turned ? 't' : 'n', q->a_turned ? 't' : 'n', (long long)q->m, (long long)q->n,
                      (long long)q->k, (long long)q->lda, (long long)q->ldb, (long long)q->ldc,
-                     uses_tf32(c, q->type) ? "tf32" : dtype_name(q->type), dtype_name(q->c_type),
-                     q->bias ? " + bias" : "", q->accumulate ? " + c" : "", q->add ? " + other" : "",
-                     q->short_sums ? " short" : "", q->inside ? " inside" : "");
+                     q->a_e5m2 ? "fp8_e5m2 " : "", uses_tf32(c, q->type) ? "tf32" : dtype_name(q->type),
+                     dtype_name(q->c_type), q->bias ? " + bias" : "", q->accumulate ? " + c" : "",
+                     q->add ? " + other" : "", q->short_sums ? " short" : "", q->inside ? " inside" : "");
     ASSERT(n > 0 && n <= GEMM_KEY_MOST);
 }
 
@@ -211,6 +211,7 @@ static void run_plain(backend_context *c, const gemm_call *g) {
                            .alpha = g->alpha ? g->alpha : 1,
                            .scales = {g->a_scale, g->b_scale},
                            .type = launch_type_of(q->type),
+                           .a_e5m2 = q->a_e5m2,
                            .c_type = launch_type_of(q->c_type)};
     if (q->a_turned) plain.a.row = 1, plain.a.col = q->lda;
     if (q->b_turned) plain.b.row = 1, plain.b.col = q->ldb;
@@ -409,7 +410,7 @@ void gemm_launch(backend_context *c, const gemm_call *g) { plan_run(c, plan_get(
 
 status gemm_prepare(backend_context *c, const kernel_call *k) {
     struct gemm_plans *all = c->gemms;
-    if (k->op->kind == OP_LINEAR8 && c->capability < E4M3_CAPABILITY)
+    if ((k->op->kind == OP_LINEAR8 || k->op->kind == OP_UNEMBED8_LOSS_GRAD) && c->capability < E4M3_CAPABILITY)
         return ERR(ERR_INPUT,
                    "precision: fp8 needs a GPU of compute capability %d.%d or more, whose tensor cores multiply 8-bit "
                    "numbers; GPU %d has %d.%d: set precision to bf16",

@@ -15,6 +15,7 @@ static __device__ float to_float(float x) { return x; }
 static __device__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
 static __device__ float to_float(__half x) { return __half2float(x); }
 static __device__ float to_float(__nv_fp8_e4m3 x) { return (float)x; }
+static __device__ float to_float(__nv_fp8_e5m2 x) { return (float)x; }
 static __device__ void from_float(float *out, float x) { *out = x; }
 static __device__ void from_float(__nv_bfloat16 *out, float x) { *out = __float2bfloat16_rn(x); }
 static __device__ void from_float(__half *out, float x) { *out = __float2half_rn(x); }
@@ -31,7 +32,8 @@ static __device__ void tile_load(float tile[STEP][TILE + 1], const T *x, int64_t
     }
 }
 
-template <typename T, typename U> static __global__ void __launch_bounds__(THREADS) plain_kernel(plain_product q) {
+template <typename A, typename T, typename U>
+static __global__ void __launch_bounds__(THREADS) plain_kernel(plain_product q) {
     __shared__ float a[STEP][TILE + 1], b[STEP][TILE + 1];
     int64_t n_across = (q.n + TILE - 1) / TILE;
     int64_t i0 = blockIdx.x / n_across * TILE, j0 = blockIdx.x % n_across * TILE;
@@ -39,7 +41,7 @@ template <typename T, typename U> static __global__ void __launch_bounds__(THREA
     float sum[PER_THREAD][PER_THREAD] = {}, run[PER_THREAD][PER_THREAD] = {};
 
     for (int64_t k0 = 0; k0 < q.k; k0 += STEP) {
-        tile_load(a, (const T *)q.a.data, q.a.row, q.a.col, i0, q.m, k0, q.k);
+        tile_load(a, (const A *)q.a.data, q.a.row, q.a.col, i0, q.m, k0, q.k);
         tile_load(b, (const T *)q.b.data, q.b.col, q.b.row, j0, q.n, k0, q.k); /* turned: (n, k) */
         __syncthreads();
         for (int l = 0; l < STEP; l++)
@@ -52,7 +54,7 @@ template <typename T, typename U> static __global__ void __launch_bounds__(THREA
         __syncthreads();
     }
 
-    float scale = q.scales[0] ? *q.scales[0] * *q.scales[1] : q.alpha;
+    float scale = q.scales[0] ? *q.scales[0] * *q.scales[1] * q.alpha : q.alpha;
     for (int i = 0; i < PER_THREAD; i++)
         for (int j = 0; j < PER_THREAD; j++) {
             int64_t row = i0 + ti + i * (TILE / PER_THREAD), col = j0 + tj + j * (TILE / PER_THREAD);
@@ -65,11 +67,12 @@ template <typename T, typename U> static __global__ void __launch_bounds__(THREA
         }
 }
 
-template <typename T> static void launch_for(cudaStream_t stream, const plain_product *q, unsigned n_blocks) {
+template <typename A, typename T>
+static void launch_for(cudaStream_t stream, const plain_product *q, unsigned n_blocks) {
     switch (q->c_type) {
-    case LAUNCH_BF16: plain_kernel<T, __nv_bfloat16><<<n_blocks, THREADS, 0, stream>>>(*q); break;
-    case LAUNCH_F16: plain_kernel<T, __half><<<n_blocks, THREADS, 0, stream>>>(*q); break;
-    default: plain_kernel<T, float><<<n_blocks, THREADS, 0, stream>>>(*q);
+    case LAUNCH_BF16: plain_kernel<A, T, __nv_bfloat16><<<n_blocks, THREADS, 0, stream>>>(*q); break;
+    case LAUNCH_F16: plain_kernel<A, T, __half><<<n_blocks, THREADS, 0, stream>>>(*q); break;
+    default: plain_kernel<A, T, float><<<n_blocks, THREADS, 0, stream>>>(*q);
     }
 }
 
@@ -77,9 +80,12 @@ extern "C" void launch_plain_product(cudaStream_t stream, const plain_product *q
     int64_t n_blocks = (q->m + TILE - 1) / TILE * ((q->n + TILE - 1) / TILE);
     if (n_blocks == 0) return;
     switch (q->type) {
-    case LAUNCH_BF16: launch_for<__nv_bfloat16>(stream, q, (unsigned)n_blocks); break;
-    case LAUNCH_F16: launch_for<__half>(stream, q, (unsigned)n_blocks); break;
-    case LAUNCH_E4M3: launch_for<__nv_fp8_e4m3>(stream, q, (unsigned)n_blocks); break;
-    default: launch_for<float>(stream, q, (unsigned)n_blocks);
+    case LAUNCH_BF16: launch_for<__nv_bfloat16, __nv_bfloat16>(stream, q, (unsigned)n_blocks); break;
+    case LAUNCH_F16: launch_for<__half, __half>(stream, q, (unsigned)n_blocks); break;
+    case LAUNCH_E4M3:
+        if (q->a_e5m2) launch_for<__nv_fp8_e5m2, __nv_fp8_e4m3>(stream, q, (unsigned)n_blocks);
+        else launch_for<__nv_fp8_e4m3, __nv_fp8_e4m3>(stream, q, (unsigned)n_blocks);
+        break;
+    default: launch_for<float, float>(stream, q, (unsigned)n_blocks);
     }
 }

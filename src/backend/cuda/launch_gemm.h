@@ -23,6 +23,7 @@ typedef struct plain_product {
     float alpha;
     const float *scales[2];   /* of a and b, in device memory, or NULL */
     launch_type type, c_type; /* of a and b, of c */
+    bool a_e5m2;              /* e4m3: a alone is e5m2 */
 } plain_product;
 void launch_plain_product(cudaStream_t stream, const plain_product *q);
 

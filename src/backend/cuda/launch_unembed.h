@@ -40,7 +40,7 @@ static inline void *unembed_gradient_place(float *logits, int64_t ld, launch_typ
 
 /* Logits become softcap * tanh(logit / softcap): n_rows of n_columns, `ld` from one to the next. */
 void launch_cap_logits(cudaStream_t stream, float *logits, int64_t n_rows, int64_t n_columns, int64_t ld, float softcap);
-/* All columns at once: losses, argmax where asked. */
+/* All columns at once: losses, argmax and states where asked. */
 void launch_unembed_loss(cudaStream_t stream, const unembed_rows *r);
 /* All columns at once: losses, states where asked, gradient. */
 void launch_unembed_loss_grad(cudaStream_t stream, const unembed_rows *r);

@@ -14,6 +14,7 @@ typedef struct product {
     int64_t lda, ldb, ldc;   /* elements between two rows as they are stored */
     bool a_turned, b_turned; /* stored as (k, m), as (n, k) */
     dtype type, c_type;      /* of A and B, of C */
+    bool a_e5m2;             /* e4m3: A alone is e5m2, a gradient */
     bool bias;               /* (n) of c_type is added to every row before the rounding */
     bool accumulate;         /* C += */
     bool add;                /* C = A B + what C held, of c_type, before the rounding */

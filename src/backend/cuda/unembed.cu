@@ -53,7 +53,8 @@ template <bool ARGMAX> static __device__ row_part scan_row(const float *x, int32
 
 static __global__ void __launch_bounds__(256) cap_kernel(float *logits, int64_t n_columns, int64_t ld, float softcap) {
     float *x = logits + blockIdx.y * ld;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n_columns; i += (int64_t)gridDim.x * blockDim.x)
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n_columns;
+         i += (int64_t)gridDim.x * blockDim.x)
         x[i] = softcap * tanhf(x[i] / softcap);
 }
 
@@ -97,13 +98,17 @@ static __global__ void __launch_bounds__(THREADS_MOST, ARGMAX ? 2 : 3) loss_kern
     int64_t row = blockIdx.x;
     int32_t target;
     bool train = trained(r, row, &target);
-    if (!train && threadIdx.x == 0) r.losses[row] = 0;
+    if (!train && threadIdx.x == 0) {
+        r.losses[row] = 0;
+        if (r.states) r.states[row] = {0, 0};
+    }
     if (!train && !ARGMAX) return;
     const float *x = r.logits + row * r.ld;
     row_part p = block_merge<ARGMAX>(scan_row<ARGMAX>(x, r.n_columns));
     if (threadIdx.x != 0) return;
     if (ARGMAX) r.argmax[row] = p.argmax;
     if (train) r.losses[row] = loss_of(p, x[target]);
+    if (train && r.states) r.states[row] = {p.max, onehot_of(r, row) / p.sum};
 }
 
 /* Two blocks per multiprocessor and not three: what both passes keep would not fit in 40 registers. */
@@ -143,8 +148,7 @@ template <typename T> static __global__ void __launch_bounds__(THREADS_MOST, 3) 
         return;
     }
     float onehot = onehot_of(r, row);
-    gradient_row(out, r.logits + row * r.ld, r.n_columns, target - r.first_id - r.first_column, s, onehot,
-                 r.softcap);
+    gradient_row(out, r.logits + row * r.ld, r.n_columns, target - r.first_id - r.first_column, s, onehot, r.softcap);
 }
 
 /* ---- ranks that share the vocabulary ------------------------------------------------------------------------------ */

@@ -29,7 +29,7 @@ bool product_equal(const product *a, const product *b) {
     return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldb == b->ldb && a->ldc == b->ldc &&
            a->a_turned == b->a_turned && a->b_turned == b->b_turned && a->type == b->type && a->c_type == b->c_type &&
            a->bias == b->bias && a->accumulate == b->accumulate && a->short_sums == b->short_sums &&
-           a->inside == b->inside && a->add == b->add;
+           a->inside == b->inside && a->add == b->add && a->a_e5m2 == b->a_e5m2;
 }
 
 /* Never a weight gradient (A is turned in those alone, and e4m3 always lies the same way): it is one sum over all tokens. Nor

@@ -1,0 +1,29 @@
+#pragma once
+/* launch_unembed8.h - launchers of unembed8.cu: the gradient of logits in 8 bits (e5m2). */
+#include "backend/cuda/launch_unembed.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What gradients of logits are multiplied with before they are rounded, and what undoes it: 2^15 / a and a / 2^15, where
+ * a = |seed| times the largest |weight| (1 without weights), at least 2^-100, bounds every gradient. */
+typedef struct unembed8_scales {
+    float factor, scale;
+} unembed8_scales;
+void launch_unembed8_scales(cudaStream_t s, unembed8_scales *scales, const float *weights, int64_t n,
+                            const float *seed);
+
+/* The gradient of r's logits from r's states: q (n_rows, q_ld) and t (n_columns, t_ld), its transpose; either may be NULL. Rows
+ * and columns come in multiples of 16, ld in multiples of 16 bytes. */
+typedef struct launch_dlogits_args {
+    unembed_rows r;
+    const unembed8_scales *scales;
+    uint8_t *q, *t;
+    int64_t q_ld, t_ld;
+} launch_dlogits_args;
+void launch_dlogits(cudaStream_t s, const launch_dlogits_args *a);
+
+#ifdef __cplusplus
+}
+#endif
