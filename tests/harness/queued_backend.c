@@ -135,17 +135,18 @@ static void queued_kernel(backend_context *c, const kernel_call *k) {
     c->embedded |= k->op->kind == OP_EMBED;
     put(c, (entry){.kind = ENTRY_KERNEL, .call = k});
 }
+static bool is_of_many(op_kind k) { return k == OP_GRAD_SUMSQ || k == OP_ADAMW; }
 /* As a GPU joins ops: many of one kind that touch nothing of each other, the last one first, so that one that needs another has other
  * bits; else two at a time, one after the other: what lies between them must be nothing. */
 static size_t queued_join(backend_context *c, const kernel_call *calls, size_t n) {
     if (n < 2) return 0;
-    op_kind kind = calls[0].op->kind;
-    size_t n_same = kind == OP_GRAD_SUMSQ || kind == OP_ADAMW ? calls_apart(calls, MIN(n, (size_t)64)) : 0;
-    if (n_same) {
+    if (is_of_many(calls[0].op->kind)) {
+        size_t n_same = calls_apart(calls, MIN(n, (size_t)64));
         for (size_t i = n_same; i-- > 0;) queued_kernel(c, &calls[i]);
         atomic_fetch_add(&n_apart, n_same > 1 ? n_same : 0);
         return n_same;
     }
+    if (is_of_many(calls[1].op->kind)) return 0;
     ASSERT(calls[1].op == calls[0].op + 1 && calls[1].op->stream == STREAM_COMPUTE);
     for (stream k = 0; k < STREAM_COUNT; k++) ASSERT(!calls[1].op->wait[k]);
     for (size_t i = 0; i < 2; i++) queued_kernel(c, &calls[i]);
