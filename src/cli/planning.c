@@ -4,6 +4,7 @@
  * assume where nothing is given (bf16) is added, so that what runs is what was planned. */
 #define _GNU_SOURCE
 #include "cli/planning.h"
+#include "cli/console.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,12 +23,14 @@ void planning_show(void) {
     if (now - began_ns < FIRST_MS * 1000000ull || now - shown_ns < EVERY_MS * 1000000ull || !isatty(STDERR_FILENO))
         return;
     shown_ns = now;
-    fprintf(stderr, "\rplanning  %d candidates compared, %.0f s ", n_tried, (double)(now - began_ns) * 1e-9);
-    fflush(stderr);
+    char line[80];
+    snprintf(line, sizeof line, "planning  %d candidates compared, %.0f s \x1b[K", n_tried,
+             (double)(now - began_ns) * 1e-9);
+    console_redraw(line, false);
 }
 
 void planning_hide(void) {
-    if (shown_ns) fprintf(stderr, "\r%48s\r", "");
+    if (shown_ns) console_redraw("\x1b[K", false);
     shown_ns = 0;
 }
 

@@ -27,6 +27,12 @@ static const char *compare_to_predicted(char out[48], double ratio) {
     return out;
 }
 
+/* Four digits, and never as 1.629e+04. */
+static const char *format_ms(char out[32], double ms) {
+    snprintf(out, 32, ms < 1e4 ? "%.4g ms" : "%.0f ms", ms);
+    return out;
+}
+
 /* With memory.place: the arenas of the other devices, the host's among them. */
 static void print_other_devices(const plan *p, const train_result *t) {
     char a[32], b[32];
@@ -57,9 +63,9 @@ void train_report_summary(const plan *p, const dataset *d, const train_result *t
                 str_format_bytes(c, t->gpu_context), 100 * fabs((double)t->gpu_in_use / (double)expected - 1));
     }
     if (p->request.hardware && !p->cost.missing && t->step_ms > 0)
-        fprintf(stderr, "time      a step took %.4g ms, %s (%.4g ms) for %s\n", t->step_ms,
-                compare_to_predicted(comparison, t->step_ms / (1e3 * p->cost.step_s)), 1e3 * p->cost.step_s,
-                p->request.hardware->name);
+        fprintf(stderr, "time      a step took %s, %s (%s) for %s\n", format_ms(a, t->step_ms),
+                compare_to_predicted(comparison, t->step_ms / (1e3 * p->cost.step_s)),
+                format_ms(b, 1e3 * p->cost.step_s), p->request.hardware->name);
     char contention[128];
     if (*sys_contention_text(contention, &t->contention))
         fprintf(stderr, "cores     %s; a quiet machine is faster\n", contention);

@@ -75,19 +75,19 @@ status data_survey_check(const data_survey *s, const char *source, int64_t posit
     if (positions && s->seq_len_most > positions)
         strbuf_printf(
             &how,
-            "99 %% of them need data.seq_len=%lld, and the model has %lld positions (model.max_positions=%lld "
-            "raises that where they are rotary)",
-            (long long)survey_row(s->seq_len_most, 0), (long long)positions, (long long)survey_row(s->seq_len_most, 0));
+            "the model has %lld positions, and 99 %% of them need rows of %lld: --set model.max_positions=%lld "
+            "gives it more where they are rotary",
+            (long long)positions, (long long)survey_row(s->seq_len_most, 0), (long long)survey_row(s->seq_len_most, 0));
     else if (most < all && (!positions || s->seq_len_all <= positions))
-        strbuf_printf(&how, "data.seq_len=%lld keeps 99 %% of them, data.seq_len=%lld all", (long long)most,
+        strbuf_printf(&how, "--set data.seq_len=%lld keeps 99 %% of them, --set data.seq_len=%lld all", (long long)most,
                       (long long)all);
     else
-        strbuf_printf(&how, "data.seq_len=%lld keeps %s", (long long)most,
+        strbuf_printf(&how, "--set data.seq_len=%lld keeps %s", (long long)most,
                       most >= s->seq_len_all ? "all" : "99 % of them");
     status rc = ERR(
         ERR_INPUT,
         "%.500s: %llu of %llu %s are longer than a row of %lld tokens (data.seq_len): %llu would be cut at its end, "
-        "%llu dropped; %s; data.allow_cut=true trains on what is left",
+        "%llu dropped; %s; --set data.allow_cut=true trains on what is left",
         source, (unsigned long long)longer, (unsigned long long)s->n, s->unit, (long long)s->seq_len,
         (unsigned long long)s->n_cut, (unsigned long long)s->n_dropped, how.text);
     strbuf_fini(&how);

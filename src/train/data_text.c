@@ -24,8 +24,8 @@ static void print_counts(const data_report *r, const data_report *held_out, bool
 /* What happened to tokens and records that are not in the rows. */
 static void print_losses(const data_report *r, FILE *out) {
     if (r->n_cut_documents)
-        fprintf(out, "; %llu record%s their end", (unsigned long long)r->n_cut_documents,
-                r->n_cut_documents == 1 ? " loses" : "s lose");
+        fprintf(out, "; %llu record%s end", (unsigned long long)r->n_cut_documents,
+                r->n_cut_documents == 1 ? " loses its" : "s lose their");
     if (r->n_dropped_documents)
         fprintf(out, "; %llu record%s dropped", (unsigned long long)r->n_dropped_documents,
                 r->n_dropped_documents == 1 ? " is" : "s are");

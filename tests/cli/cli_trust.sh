@@ -194,5 +194,8 @@ python3 terminal.py shown "$RALO" generate --model other --prompt 'ab' --max-new
     </dev/null || fail "generate on a terminal"
 ! raw shown || fail "raw bytes on a terminal: $(cat -v shown | head -n 3)"
 grep -qF '\x' shown || fail "nothing is escaped on a terminal"
+# Lines that ralo draws anew are its own: they are not escaped.
+python3 terminal.py shown "$RALO" plan --preset llama2-7b --hardware rtx4090 </dev/null || fail "plan on a terminal"
+! grep -qF '\x' shown || fail "a sign of life is escaped: $(grep -aF '\x' shown | head -n 1)"
 
 finish "nothing of others is trusted"
