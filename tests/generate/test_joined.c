@@ -3,7 +3,7 @@
  *
  * Heads as its kernels take them: of 64, 96 and 128 columns, with norm and bias, one query head and four to a kv head; positions of one
  * round of splits and of several; rows for which norms are joined too, and more; prompts in chunks so small that several tokens of a
- * sequence are in a step. */
+ * sequence are in a step; pages that are fetched whole and pages that are not. */
 #include "backend_choice.h"
 #include "generate/generate.h"
 #include "hf.h"
@@ -93,6 +93,7 @@ static completion *complete(const char *dir, int64_t slots, precision q, const c
                            .n_threads = 2,
                            .max_sequences = slots,
                            .prefill = slots == N ? 24 : 0,
+                           .page_size = slots == 6 ? 5 : 0,
                            .precision = q,
                            .trace_path = trace};
     training_must(generator_open(&g, &o));

@@ -4,7 +4,7 @@
  * under way before the kernels in front are done (chain.cuh), since parameters stand already. w is the left operand of the
  * products, so that a few rows of x waste little. Blocks of a cluster share k, and each adds some of the sums of all, in
  * the order of k. How k is cut follows from n and k alone, and no sum knows of other rows: a row has the same bits beside
- * any others. With 64 rows cuBLASLt is faster: there x, which every block reads, is as large as its part of w.
+ * any others. Beyond 64 rows cuBLASLt is faster: there x, which every block reads, is larger than its part of w.
  *
  * A kernel more costs a decode step as much as reading some megabytes of weights, so that small ops around a product are done
  * in it where they may: each block takes the norm of x again, step by step in shared memory; a block whose product is gated has 32
@@ -336,6 +336,7 @@ template <typename E, typename Y, int ROWS, typename B> void run(cudaStream_t s,
 template <typename E, typename Y, typename B> void by_rows(cudaStream_t s, const few_rows_product *q) {
     if (q->m <= 8) run<E, Y, 8, B>(s, q);
     else if (q->m <= 16) run<E, Y, 16, B>(s, q);
+    else if (q->m <= 32) run<E, Y, 32, B>(s, q);
     else run<E, Y, FEW_ROWS_MOST, B>(s, q);
 }
 

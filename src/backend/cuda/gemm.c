@@ -11,7 +11,8 @@
  * guess is the same in every run. So is the guess for a product that nobody prepared.
  *
  * Products of few rows, which reading the weights limits, go to few_rows.cu on GPUs that have its instructions.
- * Products that cuBLASLt refuses (16-bit rows of odd length, for one) go to gemm_plain.cu; with RALO_CUDA_PRODUCTS=plain all do. */
+ * Products that cuBLASLt refuses (16-bit rows of odd length, for one) go to gemm_plain.cu; with RALO_CUDA_PRODUCTS=plain all do, with
+ * RALO_CUDA_PRODUCTS=cublaslt none go to few_rows.cu. */
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/gemm_cache.h"
 #include "backend/cuda/work.h"
@@ -38,6 +39,7 @@ struct gemm_plans {
     gemm_cache cache;
     cudaEvent_t start, stop;
     bool plain;     /* nothing is asked of cuBLASLt */
+    bool library;   /* all is asked of cuBLASLt first */
     bool measuring; /* inside gemm_prepare */
     bool said;      /* that this takes its time */
     status rc;      /* of the measurements in there */
@@ -219,9 +221,10 @@ static void run_plain(backend_context *c, const gemm_call *g) {
 }
 
 bool gemm_is_few_rows(const backend_context *c, const product *q) {
-    return !c->gemms->plain && c->capability == FEW_ROWS_CAPABILITY && q->m <= FEW_ROWS_MOST && q->b_turned &&
-           !q->a_turned && !q->accumulate && !q->add && (q->type == DTYPE_BF16 || q->type == DTYPE_F16) &&
-           (q->c_type == q->type || q->c_type == DTYPE_F32) && q->k % 8 == 0 && q->lda == q->k && q->ldb == q->k;
+    return !c->gemms->plain && !c->gemms->library && c->capability == FEW_ROWS_CAPABILITY && q->m <= FEW_ROWS_MOST &&
+           q->b_turned && !q->a_turned && !q->accumulate && !q->add &&
+           (q->type == DTYPE_BF16 || q->type == DTYPE_F16) && (q->c_type == q->type || q->c_type == DTYPE_F32) &&
+           q->k % 8 == 0 && q->lda == q->k && q->ldb == q->k;
 }
 
 few_rows_product gemm_few_rows(const gemm_call *g) {
@@ -438,12 +441,13 @@ static void cache_file_name(char *out, size_t n, const struct cudaDeviceProp *gp
 }
 
 /* Whose kernels are to be looked at or doubted can be told apart by it: cuBLASLt's or ours. */
-static status plain_wanted(bool *plain) {
+static status choice_read(struct gemm_plans *all) {
     const char *wish = getenv("RALO_CUDA_PRODUCTS");
-    *plain = wish && strcmp(wish, "plain") == 0;
-    if (wish && !*plain && strcmp(wish, "cublaslt") != 0)
+    all->plain = wish && strcmp(wish, "plain") == 0;
+    all->library = wish && strcmp(wish, "cublaslt") == 0;
+    if (wish && !all->plain && !all->library)
         return ERR(ERR_INPUT, "RALO_CUDA_PRODUCTS: found %s, expected cublaslt or plain", wish);
-    if (*plain) log_info("RALO_CUDA_PRODUCTS=plain: matrix products without cuBLASLt, slowly");
+    if (all->plain) log_info("RALO_CUDA_PRODUCTS=plain: matrix products without cuBLASLt, slowly");
     return OK;
 }
 
@@ -451,21 +455,21 @@ status gemm_open(backend_context *c, const char *cache_directory) {
     status rc = OK;
     struct cudaDeviceProp gpu;
     char name[128];
-    bool plain;
-    TRY(plain_wanted(&plain));
     struct gemm_plans *all = c->gemms = mem_alloc(sizeof *all);
-    all->plain = plain;
+    TRY_GOTO(rc, choice_read(all), fail);
     cudaError_t error = cudaGetDeviceProperties(&gpu, c->device);
     if (error == cudaSuccess) error = cudaEventCreate(&all->start);
     if (error == cudaSuccess) error = cudaEventCreate(&all->stop);
     if (error != cudaSuccess) {
         rc = ERR(ERR_RUN, "GPU %d: %s", c->device, cudaGetErrorString(error));
-        gemm_close(c);
-        return rc;
+        goto fail;
     }
     cache_file_name(name, sizeof name, &gpu);
     gemm_cache_open(&all->cache, cache_directory, name);
     return OK;
+fail:
+    gemm_close(c);
+    return rc;
 }
 
 void gemm_close(backend_context *c) {

@@ -66,7 +66,7 @@ static bool is_step(const kernel_call *k, size_t n) {
 }
 
 static size_t try_step(backend_context *c, const kernel_call *k, size_t n) {
-    if (c->capability < STEP_CAPABILITY || !is_step(k, n)) return 0;
+    if (c->capability != STEP_CAPABILITY || !is_step(k, n)) return 0;
     bool rope = k[0].op->kind == OP_ROPE;
     int table = rope ? ROPE_TABLE : QK_NORM_ROPE_TABLE;
     launch_paged_step a = {.paged = paged_attention_of(&k[2]),

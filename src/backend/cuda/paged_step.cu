@@ -8,9 +8,10 @@
  *
  * The warp that has a token's own position stores its key and value. */
 #include "backend/cuda/attention_mma.cuh"
-#include "backend/cuda/barriers.cuh"
 #include "backend/cuda/chain.cuh"
 #include "backend/cuda/paged_device.cuh"
+#include "backend/cuda/tensor_map.h"
+#include "backend/cuda/wgmma.cuh"
 
 using namespace attention_mma;
 
@@ -32,7 +33,7 @@ __host__ __device__ inline row_shape row_shape_of(const launch_paged &a) {
     return r;
 }
 
-#if BARRIERS_HERE
+#if WGMMA_HERE
 
 template <int D> struct sizes {
     static constexpr int CHUNKS = D / 8, HALF = D / 16; /* packs of a head, of half a head */
@@ -128,35 +129,81 @@ __device__ void fetch_queries(uint32_t q_tile, const launch_paged_step &a, const
 
 /* ---- keys and values ------------------------------------------------------------------------------------------------ */
 
-/* Rows of the cache where two keys of a tile begin, found through the page table by every lane; -1: not seen. */
-struct key_rows {
-    int at[2];
-};
-__device__ inline key_rows key_rows_of(const launch_paged &a, const step_rows &b, int k0, int lane) {
-    key_rows k;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int position = k0 + lane + half * WARP;
-        const bool seen = position >= b.least && position <= b.last;
-        k.at[half] = seen ? (int)(key_at(a, b.slot, position, b.g) / a.D) : -1;
-    }
-    return k;
+/* Tiles of keys and of values. Where heads are whole boxes of 64 columns and pages divide a tile or are divided by it, the TMA unit
+ * fetches each page of a tile as one box a half (BOXES): a row of a half is 128 bytes, and the halves lie behind each other. Else
+ * every lane copies packs of 16 bytes. */
+template <int D, bool BOXES> __device__ inline uint32_t key_tile_at(int row, int chunk) {
+    if (!BOXES) return tile_at<D>(row, chunk);
+    return (uint32_t)(chunk / 8 * (KEYS * 128) + row * 128 + ((chunk % 8 ^ (row & 7)) << 4));
 }
 
-/* offset: of values from keys, in rows. */
-template <typename E, int D>
-__device__ void fetch_tile(uint32_t tile, const launch_paged &a, const key_rows &k, int64_t offset, int lane) {
-    constexpr int CHUNKS = sizes<D>::CHUNKS;
-#pragma unroll 8
-    for (int i = lane; i < KEYS * CHUNKS; i += WARP) {
-        const int r = i / CHUNKS, chunk = i % CHUNKS;
-        const int low = __shfl_sync(0xffffffff, k.at[0], r % WARP), high = __shfl_sync(0xffffffff, k.at[1], r % WARP);
-        const int row = r < WARP ? low : high;
-        copy_async_16(tile + tile_at<D>(r, chunk), (const E *)a.cache + (row < 0 ? 0 : (row + offset) * D + chunk * 8),
-                      row >= 0);
+template <typename E, int D, bool BOXES> struct key_tiles {
+    uint32_t k, v;                 /* in shared memory */
+    uint32_t k_barrier, v_barrier; /* BOXES */
+    int box_rows;
+    int at
+        [2]; /* rows of the cache, -1: not seen. BOXES: where page `lane` of the tile begins; else the keys lane and lane + 32 */
+
+    /* Through the page table. */
+    __device__ void find(const launch_paged &a, const step_rows &b, int k0, int lane) {
+#pragma unroll
+        for (int half = 0; half < (BOXES ? 1 : 2); half++) {
+            const int n = BOXES ? box_rows : 1, first = k0 + (lane + half * WARP) * n;
+            const bool seen = first < k0 + KEYS && first + n > b.least && first <= b.last;
+            at[half] = seen ? (int)(key_at(a, b.slot, first, b.g) / D) : -1;
+        }
     }
-    copy_async_commit();
-}
+    /* offset: of values from keys, in rows. */
+    __device__ void fetch(uint32_t tile, uint32_t barrier, const launch_paged &a, const CUtensorMap *cache,
+                          int64_t offset, int lane) {
+        if constexpr (BOXES) {
+            const int n = __popc(__ballot_sync(0xffffffff, at[0] >= 0));
+            if (lane == 0) barrier_arrive_expecting(barrier, (uint32_t)(n * box_rows * D * 2));
+            __syncwarp();
+            if (at[0] < 0) return;
+            for (int half = 0; half < D / 64; half++)
+                fetch_box(tile + (uint32_t)(half * KEYS + lane * box_rows) * 128, cache, half * 64, at[0] + (int)offset,
+                          0, barrier);
+        } else {
+            constexpr int CHUNKS = sizes<D>::CHUNKS;
+#pragma unroll 8
+            for (int i = lane; i < KEYS * CHUNKS; i += WARP) {
+                const int r = i / CHUNKS, chunk = i % CHUNKS;
+                const int low = __shfl_sync(0xffffffff, at[0], r % WARP),
+                          high = __shfl_sync(0xffffffff, at[1], r % WARP);
+                const int row = r < WARP ? low : high;
+                copy_async_16(tile + tile_at<D>(r, chunk),
+                              (const E *)a.cache + (row < 0 ? 0 : (row + offset) * D + chunk * 8), row >= 0);
+            }
+            copy_async_commit();
+        }
+    }
+    __device__ void fetch_keys(const launch_paged &a, const CUtensorMap *cache, int lane) {
+        fetch(k, k_barrier, a, cache, 0, lane);
+    }
+    __device__ void fetch_values(const launch_paged &a, const CUtensorMap *cache, int lane) {
+        fetch(v, v_barrier, a, cache, (int64_t)a.G * a.page_size, lane);
+    }
+    /* Until keys, or values, of this round are there; `later` copies of the lane may still be under way. */
+    template <int LATER> __device__ void wait(uint32_t barrier, int round) const {
+        if constexpr (BOXES) barrier_wait(barrier, (uint32_t)round & 1);
+        else copy_async_wait<LATER>();
+        __syncwarp();
+    }
+    /* A page comes whole, and what it holds behind the last position or before the first may be anything: values of weight 0 must
+     * still be numbers. */
+    __device__ void clear_unseen(const step_rows &b, int k0, int lane) const {
+        if constexpr (BOXES) {
+            if (k0 >= b.least && k0 + KEYS - 1 <= b.last) return;
+            for (int i = lane; i < KEYS * sizes<D>::CHUNKS; i += WARP) {
+                const int r = i / sizes<D>::CHUNKS, position = k0 + r;
+                if (position < b.least || position > b.last)
+                    store_shared_16(v + key_tile_at<D, true>(r, i % sizes<D>::CHUNKS), make_uint4(0, 0, 0, 0));
+            }
+            __syncwarp();
+        }
+    }
+};
 
 /* The earliest position of this slot that this step brings. */
 __device__ inline int first_new(const launch_paged &a, int slot, int64_t n_tokens, int lane) {
@@ -168,8 +215,8 @@ __device__ inline int first_new(const launch_paged &a, int slot, int64_t n_token
 }
 
 /* Keys and values of this step over what was fetched in their place; this block's own also into the cache. The warp comes here. */
-template <typename E, int D>
-__device__ void put_new(uint32_t k_tile, uint32_t v_tile, const launch_paged_step &a, const step_rows &b, int k0,
+template <typename E, int D, bool BOXES>
+__device__ void put_new(const key_tiles<E, D, BOXES> &tiles, const launch_paged_step &a, const step_rows &b, int k0,
                         int64_t n_tokens, int lane) {
     using S = sizes<D>;
     const launch_paged &p = a.paged;
@@ -189,12 +236,12 @@ __device__ void put_new(uint32_t k_tile, uint32_t v_tile, const launch_paged_ste
             const bool own = b.part == 0 && token >= b.token && token < b.token + b.n;
             E *to = (E *)p.cache + key_at(p, b.slot, at, b.g);
             if (lane < S::HALF) {
-                store_shared_16(k_tile + tile_at<D>(r, lane), low);
-                store_shared_16(k_tile + tile_at<D>(r, lane + S::HALF), high);
+                store_shared_16(tiles.k + key_tile_at<D, BOXES>(r, lane), low);
+                store_shared_16(tiles.k + key_tile_at<D, BOXES>(r, lane + S::HALF), high);
                 if (own) *(uint4 *)(to + lane * 8) = low, *(uint4 *)(to + D / 2 + lane * 8) = high;
             }
             if (chunk >= 0 && chunk < S::CHUNKS) {
-                store_shared_16(v_tile + tile_at<D>(r, chunk), v);
+                store_shared_16(tiles.v + key_tile_at<D, BOXES>(r, chunk), v);
                 if (own) *(uint4 *)(to + value_offset(p) + chunk * 8) = v;
             }
         }
@@ -203,11 +250,25 @@ __device__ void put_new(uint32_t k_tile, uint32_t v_tile, const launch_paged_ste
 
 /* ---- one split, and how they join ------------------------------------------------------------------------------------ */
 
-/* Scores of the keys of a tile from k0 on; -inf where a row does not see one. */
-template <typename E, int D>
+/* Scores of the keys of a tile from k0 on, as product_of_rows has them; -inf where a row does not see one. */
+template <typename E, int D, bool BOXES>
 __device__ void score(float (&s)[1][KEYS / 8][4], const launch_paged &a, uint32_t q_tile, uint32_t k_tile, int k0,
                       const int *positions, int lane) {
-    product_of_rows<E, D, 1, KEYS>(s, q_tile, 0, k_tile, lane);
+#pragma unroll
+    for (int i = 0; i < KEYS / 2; i++) s[0][i / 4][i % 4] = 0;
+#pragma unroll
+    for (int step = 0; step < D / 16; step++) {
+        uint32_t q[4];
+        fragment_rows<D>(q, q_tile, 0, step, lane);
+#pragma unroll
+        for (int n = 0; n < KEYS / 16; n++) {
+            uint32_t k[4];
+            load_matrices(k,
+                          k_tile + key_tile_at<D, BOXES>(n * 16 + lane % 8 + lane / 16 * 8, 2 * step + lane / 8 % 2));
+            mma<E>(s[0][2 * n], q, k[0], k[1]);
+            mma<E>(s[0][2 * n + 1], q, k[2], k[3]);
+        }
+    }
     if (a.softcap > 0) cap_scores<1, KEYS>(a, s);
     int position[2], start[2];
 #pragma unroll
@@ -219,6 +280,23 @@ __device__ void score(float (&s)[1][KEYS / 8][4], const launch_paged &a, uint32_
     for (int i = 0; i < KEYS / 2; i++) {
         const int key = k0 + i / 4 * 8 + lane % 4 * 2 + i % 2;
         if (key > position[i / 2 % 2] || key < start[i / 2 % 2]) s[0][i / 4][i % 4] = -INFINITY;
+    }
+}
+
+/* sum += w v, as product_with_rows has it. */
+template <typename E, int D, bool BOXES>
+__device__ void add_values(float (&sum)[1][D / 8][4], const float (&w)[1][KEYS / 8][4], uint32_t v_tile, int lane) {
+#pragma unroll
+    for (int step = 0; step < KEYS / 16; step++) {
+        uint32_t weights[4];
+        pack_rows<E>(weights, w[0], step);
+#pragma unroll
+        for (int n = 0; n < D / 16; n++) {
+            uint32_t v[4];
+            load_matrices_transposed(v, v_tile + key_tile_at<D, BOXES>(step * 16 + lane % 16, 2 * n + lane / 16));
+            mma<E>(sum[0][2 * n], weights, v[0], v[1]);
+            mma<E>(sum[0][2 * n + 1], weights, v[2], v[3]);
+        }
     }
 }
 
@@ -331,34 +409,43 @@ __device__ bool rows_find(step_rows &b, int *position, const launch_paged &a, in
 
 #endif
 
-template <typename E, int D>
-__global__ void __launch_bounds__(THREADS, 2) attention_step(const __grid_constant__ launch_paged_step a) {
-#if BARRIERS_HERE
+template <typename E, int D, bool BOXES>
+__global__ void __launch_bounds__(THREADS, 2)
+    attention_step(const __grid_constant__ launch_paged_step a, const __grid_constant__ CUtensorMap cache) {
+#if WGMMA_HERE
     using S = sizes<D>;
-    extern __shared__ __align__(128) unsigned char shared[];
+    extern __shared__ unsigned char shared[];
     __shared__ int position[ROWS]; /* of each row; -1: there is none, it sees nothing */
+    __shared__ __align__(8) uint64_t barriers[2 * WARPS];
     const launch_paged &p = a.paged;
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
     const int rank = (int)cluster_rank(), n_blocks = (int)cluster_size();
     constexpr uint32_t STRIDE = 2 * tile_bytes<D>(KEYS);
-    const uint32_t q_tile = shared_address(shared), first_tile = q_tile + tile_bytes<D>(ROWS);
-    const uint32_t k_tile = first_tile + (uint32_t)warp * STRIDE, v_tile = k_tile + tile_bytes<D>(KEYS);
-    const int64_t n_tokens = token_count(p), to_values = (int64_t)p.G * p.page_size;
+    const uint32_t first_tile = (shared_address(shared) + 1023) & ~1023u, q_tile = first_tile + WARPS * STRIDE;
+    const int64_t n_tokens = token_count(p);
     step_rows b;
+    key_tiles<E, D, BOXES> tiles;
+    tiles.k = first_tile + (uint32_t)warp * STRIDE, tiles.v = tiles.k + tile_bytes<D>(KEYS);
+    tiles.k_barrier = shared_address(barriers + 2 * warp), tiles.v_barrier = tiles.k_barrier + 8;
+    tiles.box_rows = (int)min(p.page_size, (int64_t)KEYS);
     chain_next();
     if (!rows_find<E, D>(b, position, p, n_tokens)) return;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 2 * WARPS; i++) barrier_init(shared_address(barriers + i), 1);
+        barriers_publish();
+    }
+    __syncthreads();
 
     const int begin = b.least / KEYS, in_round = n_blocks * WARPS, n_rounds = (b.last / KEYS - begin) / in_round + 1;
     int split = begin + rank * WARPS + warp;
     const int last_split = b.last / KEYS;
-    key_rows rows = key_rows_of(p, b, split * KEYS, lane);
     if (split <= last_split) {
-        fetch_tile<E, D>(k_tile, p, rows, 0, lane);
-        fetch_tile<E, D>(v_tile, p, rows, to_values, lane);
+        tiles.find(p, b, split * KEYS, lane);
+        tiles.fetch_keys(p, &cache, lane);
+        tiles.fetch_values(p, &cache, lane);
     }
     const int is_new = first_new(p, b.slot, n_tokens, lane);
     chain_wait();
-    __syncthreads(); /* position */
     fetch_queries<E, D>(q_tile, a, b, position);
     __syncthreads();
 
@@ -372,28 +459,28 @@ __global__ void __launch_bounds__(THREADS, 2) attention_step(const __grid_consta
             const int k0 = split * KEYS;
             float s[1][KEYS / 8][4], sum[1][D / 8][4] = {};
             row_state state[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
-            if (k0 + KEYS > is_new) copy_async_wait<0>();
-            else copy_async_wait<1>();
-            __syncwarp();
+            tiles.template wait<1>(tiles.k_barrier, round);
             if (k0 + KEYS > is_new) {
-                put_new<E, D>(k_tile, v_tile, a, b, k0, n_tokens, lane);
+                tiles.template wait<0>(tiles.v_barrier, round);
+                put_new<E, D, BOXES>(tiles, a, b, k0, n_tokens, lane);
                 __syncwarp();
             }
-            score<E, D>(s, p, q_tile, k_tile, k0, position, lane);
+            score<E, D, BOXES>(s, p, q_tile, tiles.k, k0, position, lane);
+            if (BOXES) fence_bulk(); /* keys were read, and perhaps written, before others come there */
             __syncwarp();
             if (next <= last_split) {
-                rows = key_rows_of(p, b, next * KEYS, lane);
-                fetch_tile<E, D>(k_tile, p, rows, 0, lane);
-                copy_async_wait<1>();
-            } else copy_async_wait<0>();
-            __syncwarp();
+                tiles.find(p, b, next * KEYS, lane);
+                tiles.fetch_keys(p, &cache, lane);
+                tiles.template wait<1>(tiles.v_barrier, round);
+            } else tiles.template wait<0>(tiles.v_barrier, round);
+            tiles.clear_unseen(b, k0, lane);
             const float factor = score_scale(p);
 #pragma unroll
             for (int half = 0; half < 2; half++)
                 scale_row<1, D>(sum, 0, half, softmax_row<1, KEYS>(s, 0, half, state[half], factor));
-            product_with_rows<E, D, 1, KEYS>(sum, s, v_tile, lane);
+            add_values<E, D, BOXES>(sum, s, tiles.v, lane);
             __syncwarp();
-            give_split<D>(v_tile, sum, state, factor, lane);
+            give_split<D>(tiles.v, sum, state, factor, lane);
         }
         cluster_sync();
 #pragma unroll
@@ -403,8 +490,9 @@ __global__ void __launch_bounds__(THREADS, 2) attention_step(const __grid_consta
                 join_round<D>(joined[i], r, quad % (D / 4) * 4, first, position[r], first_seen(p, position[r]),
                               first_tile + tile_bytes<D>(KEYS), STRIDE, n_blocks);
         }
+        if (BOXES) fence_bulk();
         cluster_sync(); /* all have read what lies where values go next */
-        if (next <= last_split) fetch_tile<E, D>(v_tile, p, rows, to_values, lane);
+        if (next <= last_split) tiles.fetch_values(p, &cache, lane);
         split = next;
     }
 #pragma unroll
@@ -428,11 +516,31 @@ unsigned cluster_of(const launch_paged *a) {
     return n;
 }
 
+template <typename E, int D, bool BOXES> void launch_step(const launch_paged_step *a, cudaStream_t s) {
+    const launch_paged *p = &a->paged;
+    const unsigned cluster = cluster_of(p);
+    tensor_box cache = {.data = p->cache,
+                        .columns = D,
+                        .rows = p->n_pages * 2 * p->G * p->page_size,
+                        .sequences = 1,
+                        .box_columns = 64,
+                        .box_rows = (int)(p->page_size < KEYS ? p->page_size : KEYS),
+                        .type = p->type};
+    launch_chained(attention_step<E, D, BOXES>, dim3((unsigned)(p->N * p->G * row_shape_of(*p).parts), cluster),
+                   dim3(THREADS), 1024 + tile_bytes<D>(ROWS) + WARPS * 2 * tile_bytes<D>(KEYS), cluster, s, *a,
+                   BOXES ? tensor_map_make(&cache) : CUtensorMap{});
+}
+
 template <typename E, int D> void attend(const launch_paged_step *a, cudaStream_t s) {
-    const unsigned cluster = cluster_of(&a->paged);
-    const int64_t pairs = a->paged.N * a->paged.G * row_shape_of(a->paged).parts;
-    launch_chained(attention_step<E, D>, dim3((unsigned)pairs, cluster), dim3(THREADS),
-                   tile_bytes<D>(ROWS) + WARPS * 2 * tile_bytes<D>(KEYS), cluster, s, *a);
+    const int64_t page = a->paged.page_size;
+    if constexpr (D % 64 == 0) {
+        if (page % KEYS == 0 ||
+            (KEYS % page == 0 && page % 8 == 0)) { /* whole pages, of whole groups of swizzled rows */
+            launch_step<E, D, true>(a, s);
+            return;
+        }
+    }
+    launch_step<E, D, false>(a, s);
 }
 
 } // namespace
