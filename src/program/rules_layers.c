@@ -516,9 +516,10 @@ static status check_ring_step(const checker *c, value_id qkv, value_id kv, value
     TRY(check_attention(c, qkv));
     TRY(check_kv(c, kv, type_of(c, qkv)));
     TRY(verify_tokens(c, doc_start, sh(c, qkv)->dim[0] * (a->spans ? 2 : 1)));
-    REQUIRE(!a->spans || (a->group_size == 2 && a->index == 0 && !a->window), "keys by spans are two steps without a window", qkv);
-    REQUIRE(a->group_size > 1 && (a->spans || a->seq_len % 2 == 0) && a->index >= 0 && a->index < a->group_size && a->peer >= 0 &&
-                a->peer < a->group_size,
+    REQUIRE(!a->spans || (a->group_size == 2 && a->index == 0 && !a->window),
+            "keys by spans are two steps without a window", qkv);
+    REQUIRE(a->group_size > 1 && (a->spans || a->seq_len % 2 == 0) && a->index >= 0 && a->index < a->group_size &&
+                a->peer >= 0 && a->peer < a->group_size,
             "expected a rank of a group, with two runs of tokens", qkv);
     return OK;
 }
@@ -627,16 +628,20 @@ status verify_SWIGLU(const checker *c) {
             y);
     return verify_amax(c, y, OUT(SWIGLU_AMAX));
 }
-const op_cost cost_SWIGLU = {PER_INPUT(8, SWIGLU_GU)}; /* one exp for two elements of gate, up */
+const op_cost cost_SWIGLU = {PER_INPUT(SWIGLU_FLOPS, SWIGLU_GU)};
 
 status verify_SWIGLU_BWD(const checker *c) {
     value_id gu = IN(SWIGLU_BWD_GU), dy = IN(SWIGLU_BWD_DY), dgu = OUT(SWIGLU_BWD_DGU);
     TRY(verify_rows(c, gu));
     REQUIRE(is_shape2(c, dy, sh(c, gu)->dim[0], sh(c, gu)->dim[1] / 2), "dy is not (N, F)", dy);
     TRY(verify_amax(c, dgu, OUT(SWIGLU_BWD_AMAX)));
+    if (OUT(SWIGLU_BWD_Y)) TRY(verify_like(c, dy, OUT(SWIGLU_BWD_Y)));
     return verify_like(c, gu, dgu);
 }
-const op_cost cost_SWIGLU_BWD = {PER_INPUT(11, SWIGLU_BWD_GU)};
+static double swiglu_bwd(const program *p, const op *o) {
+    return 11 * count_of(p, o->in[SWIGLU_BWD_GU]) + op_flops_again(p, o);
+}
+const op_cost cost_SWIGLU_BWD = {FLOPS(swiglu_bwd)};
 
 status verify_GELU(const checker *c) {
     TRY(verify_rows(c, IN(GELU_X)));
