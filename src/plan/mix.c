@@ -1,8 +1,8 @@
 /* mix.c - candidates between two others, one of which fits with room to spare and one of which does not: some layers as in
  * the first, the others as in the second.
  *
- * Either two rungs of recompute, the heavier one in as many layers as needed to fit; or states on host and device, with as
- * many layers on the device as fit. Bytes and time of a mix are close to a straight line between the two candidates. The line
+ * Either two rungs of recompute, the heavier one in as many layers as needed to fit, or where everything fits in as many as cost next to
+ * nothing; or states on host and device, with as many layers on the device as fit. Bytes and time of a mix are close to a straight line between the two candidates. The line
  * decides which candidates to mix and in how many layers; strategy.c compiles the result and corrects it. */
 #include "plan/search.h"
 
@@ -81,6 +81,41 @@ size_t plan_mix_recompute(const plan_request *r, const plan_candidate *list, siz
         }
     }
     return n_best;
+}
+
+/* ---- recompute that costs next to nothing -------------------------------------------------------------------------- */
+
+/* A run that fits computes again what takes at most this share of the step's time, and saves at least as many times that share of the
+ * device's bytes. */
+static const double CHEAP_TIME = 0.01, CHEAP_GAIN = 5;
+
+static uint64_t between(uint64_t kept, uint64_t again, double share) {
+    return (uint64_t)((double)kept + ((double)again - (double)kept) * share);
+}
+
+bool plan_mix_cheap(const plan_request *r, const plan_candidate *kept, const plan_candidate *again, bool in_some_layers,
+                    plan_candidate *out) {
+    double cost = again->step_s / kept->step_s - 1, layers = (double)r->model.n_layers;
+    double n = cost > CHEAP_TIME ? floor(layers * CHEAP_TIME / cost) : layers;
+    double share = n / layers;
+    uint64_t device = kept->planned[TIER_DEVICE];
+    if (!again->fits || !isfinite(cost) || n < 1 || (share < 1 && !in_some_layers)) return false;
+    *out = *again;
+    for (tier t = 0; t < TIER_COUNT; t++) out->planned[t] = between(kept->planned[t], again->planned[t], share);
+    for (role k = 0; k < ROLE_COUNT; k++) out->by_role[k] = between(kept->by_role[k], again->by_role[k], share);
+    if (out->planned[TIER_DEVICE] >= device) return false;
+    out->step_s = kept->step_s * (1 + share * cost);
+    out->more_flops = share * again->more_flops;
+    out->saved_bytes = device - out->planned[TIER_DEVICE];
+    out->saved_for = fmax(0, share * cost);
+    if (share < 1) {
+        out->choice.recompute = (recompute_policy){.kind = RECOMPUTE_MIX,
+                                                   .heavy = again->choice.recompute.kind,
+                                                   .light = kept->choice.recompute.kind,
+                                                   .n_heavy = (int64_t)n};
+        out->estimated = true;
+    }
+    return (double)out->saved_bytes >= CHEAP_GAIN * out->saved_for * (double)device;
 }
 
 /* ---- states that stay ------------------------------------------------------------------------------------------- */

@@ -60,7 +60,9 @@ static void count_work(plan *p) {
         section s = g->ops[i].section;
         double times = s == SECTION_MICRO ? plan_micro_runs(p) : 1;
         if (!section_of_step(s) && !(s == SECTION_DECODE && plan_generates(&p->request))) continue;
-        *(g->ops[i].again ? &p->flops_again : &p->flops_per_step) += times * op_flops(g, &g->ops[i]);
+        double again = op_flops_again(g, &g->ops[i]);
+        p->flops_again += times * again;
+        p->flops_per_step += times * (op_flops(g, &g->ops[i]) - again);
         p->bytes_per_step += times * op_bytes(g, &g->ops[i]);
         p->sent_per_step += times * op_sent(g, &g->ops[i]);
     }

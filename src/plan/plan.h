@@ -110,6 +110,10 @@ typedef struct plan_candidate {
     double step_s;     /* predicted; NAN without hardware */
     double plain_s;    /* step_s of the same candidate with nothing moved, where that fits; else 0 */
     double more_flops; /* what recompute adds, as a share of the step */
+    /* Chosen although the same with every activation kept fits too and is a little faster: what that saves, and its share of
+     * the step's time. 0 bytes: no such choice. */
+    uint64_t saved_bytes;
+    double saved_for;
     bool fits;
     plan_excess excess; /* nothing where it fits */
     bool estimated;     /* from two smaller models, not compiled itself */

@@ -18,6 +18,13 @@ static void print_recompute(const plan *p, FILE *out) {
     recompute_print(&p->request.choice.recompute, &policy);
     fprintf(out, "recompute %s%s: %.1f %% more FLOP\n", policy.text,
             p->asked.recompute.kind == RECOMPUTE_AUTO ? " (auto)" : "", 100 * p->flops_again / p->flops_per_step);
+    if (p->n_candidates && p->candidates[0].saved_bytes) {
+        char saved[32];
+        fprintf(out,
+                "          it fits without; this saves %s for %.1f %% of the step's time (memory.recompute=none: keep "
+                "everything)\n",
+                str_format_bytes(saved, p->candidates[0].saved_bytes), 100 * p->candidates[0].saved_for);
+    }
     strbuf_fini(&policy);
 }
 

@@ -40,6 +40,11 @@ size_t plan_mix_recompute(const plan_request *r, const plan_candidate *list, siz
 /* The same with the states of some layers on the device, and those of the others on their offload target. */
 size_t plan_keep_states(const plan_request *r, const plan_candidate *list, size_t n, plan_candidate best[PLAN_MIXES]);
 
+/* The rung `again` in as many layers as little time allows (all of them: the rung itself), the others as in `kept`, which keeps
+ * every activation; its numbers are interpolated. False: it saves too little for its time. */
+bool plan_mix_cheap(const plan_request *r, const plan_candidate *kept, const plan_candidate *again, bool in_some_layers,
+                    plan_candidate *out);
+
 /* ---- tight.c: candidates with the least memory ------------------------------------------------------------------ */
 
 /* Candidates that need less memory than those of strategy.c, with the precision, batch and ranks of `like`, in the order in

@@ -14,7 +14,7 @@
  * moved, since more ranks only send more. It drops a ZeRO stage that is slower and larger than another one with nothing
  * moved. If only the host is too small, it tries all combinations of offload targets, not only the list. At the end it tries
  * the best few with a longer prefetch, with the states of some layers on the device, and with a lighter rung of recompute in
- * some layers (mix.c). */
+ * some layers (mix.c). Where the winner fits with every activation kept, it is made smaller as far as that costs next to nothing. */
 #include "plan/search.h"
 
 #include <math.h>
@@ -260,6 +260,8 @@ static bool is_better(const plan_candidate *x, const plan_candidate *y) {
     if (x->excess.host != y->excess.host) return x->excess.host < y->excess.host;
     if (!x->fits && x->planned[TIER_DEVICE] != y->planned[TIER_DEVICE])
         return x->planned[TIER_DEVICE] < y->planned[TIER_DEVICE];
+    if (!x->saved_bytes != !y->saved_bytes)
+        return x->saved_bytes; /* of the fastest, made smaller: try_cheap_recompute */
     /* Equal times may differ in the last bits of a double, by the order of the sum. */
     float s = (float)compared_s(x), t = (float)compared_s(y);
     if (s < t || s > t) return s < t;
@@ -437,6 +439,29 @@ static status try_placed_layers(search *s) {
     return OK;
 }
 
+/* The fastest fits and keeps every activation: what is made again for next to no time need not be kept, although there is room. On a GPU
+ * only: on cores such a step is bound by caches, which the prediction leaves out, and their memory is seldom what a run lacks. */
+static status try_cheap_recompute(search *s) {
+    const plan_request *r = s->r;
+    plan_candidate again = s->list[0], cheap;
+    const step_choice *c = &again.choice;
+    if (r->choice.recompute.kind != RECOMPUTE_AUTO || c->recompute.kind != RECOMPUTE_NONE || !again.fits) return OK;
+    if (!r->target.discrete || !isfinite(again.step_s) || offload_any(&c->offload) || c->cpu_layers) return OK;
+    again.choice.recompute.kind = RECOMPUTE_NORMS;
+    again.order = s->n_tried++;
+    TRY(evaluate_and_keep(s, &again));
+    if (!plan_mix_cheap(r, &s->list[0], &again, is_one_device(r), &cheap)) return OK;
+    if (cheap.estimated) cheap.order = s->n_tried++;
+    for (size_t i = 0; i < s->n; i++) /* it may have been compared already */
+        if (step_choice_equal(&s->list[i].choice, &cheap.choice, CHOICE_NONE)) {
+            s->list[i] = s->list[--s->n];
+            break;
+        }
+    append(s, &cheap);
+    sort_candidates(s->list, s->n);
+    return OK;
+}
+
 /* Is there a candidate with another ZeRO stage and nothing moved that is no slower and no larger? */
 static bool is_dominated(const search *s, size_t n_plain, const plan_candidate *c) {
     for (size_t i = 0; i < n_plain; i++) {
@@ -559,6 +584,7 @@ static status search_all(plan *p, const plan_request *r, bool plain_is_enough, b
     TRY_GOTO(rc, try_kept_states(&s), fail);
     TRY_GOTO(rc, try_mixed_recompute(&s), fail);
     if (!fits) TRY_GOTO(rc, try_placed_layers(&s), fail);
+    TRY_GOTO(rc, try_cheap_recompute(&s), fail);
     TRY_GOTO(rc, take_best(&s, p), fail);
     best_close(&s.best);
     return OK;

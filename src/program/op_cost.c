@@ -23,6 +23,11 @@ double op_flops(const program *p, const op *o) {
     return r->per_element * count_of(p, r->is_output ? o->out[r->operand] : o->in[r->operand]);
 }
 
+double op_flops_again(const program *p, const op *o) {
+    if (o->again) return op_flops(p, o);
+    return o->kind == OP_SWIGLU_BWD && o->out[SWIGLU_BWD_Y] ? SWIGLU_FLOPS * count_of(p, o->in[SWIGLU_BWD_GU]) : 0;
+}
+
 double op_bytes(const program *p, const op *o) {
     double n = 0;
     for (int i = 0; i < op_input_count(o->kind); i++) n += bytes_of(p, o->in[i]);

@@ -322,6 +322,7 @@ bool op_is_loss_gradient(op_kind k); /* the backward begins with it */
 bool op_brings_gradient(const op *o);
 
 double op_flops(const program *p, const op *o); /* arithmetic of one run */
+double op_flops_again(const program *p, const op *o); /* ... of which recompute has added these */
 double op_bytes(const program *p, const op *o); /* bytes that must move: what is read once, what is written once */
 double op_noise(const program *p, const op *o); /* numbers that are rounded stochastically */
 /* FLOP that op_flops counts for each of them: a word of rng_noise_word, eleven integer operations, serves two. */

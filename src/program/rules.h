@@ -33,6 +33,7 @@ typedef struct op_cost {
     double (*saved)(const program *p, const op *o); /* of its operands' bytes, those that are not moved; NULL: none */
     double (*sent)(const program *p, const op *o);  /* of a message; NULL of all other ops */
 } op_cost;
+#define SWIGLU_FLOPS 8 /* per element of gate and up: one exp for two */
 #define PER_INPUT(n, name) .per_element = (n), .operand = (name)
 #define PER_OUTPUT(n, name) .per_element = (n), .operand = (name), .is_output = true
 #define NO_ARITHMETIC .per_element = 0

@@ -632,16 +632,20 @@ status verify_SWIGLU(const checker *c) {
             y);
     return verify_amax(c, y, OUT(SWIGLU_AMAX));
 }
-const op_cost cost_SWIGLU = {PER_INPUT(8, SWIGLU_GU)}; /* one exp for two elements of gate, up */
+const op_cost cost_SWIGLU = {PER_INPUT(SWIGLU_FLOPS, SWIGLU_GU)};
 
 status verify_SWIGLU_BWD(const checker *c) {
     value_id gu = IN(SWIGLU_BWD_GU), dy = IN(SWIGLU_BWD_DY), dgu = OUT(SWIGLU_BWD_DGU);
     TRY(verify_rows(c, gu));
     REQUIRE(is_shape2(c, dy, sh(c, gu)->dim[0], sh(c, gu)->dim[1] / 2), "dy is not (N, F)", dy);
     TRY(verify_amax(c, dgu, OUT(SWIGLU_BWD_AMAX)));
+    if (OUT(SWIGLU_BWD_Y)) TRY(verify_like(c, dy, OUT(SWIGLU_BWD_Y)));
     return verify_like(c, gu, dgu);
 }
-const op_cost cost_SWIGLU_BWD = {PER_INPUT(11, SWIGLU_BWD_GU)};
+static double swiglu_bwd(const program *p, const op *o) {
+    return 11 * count_of(p, o->in[SWIGLU_BWD_GU]) + op_flops_again(p, o);
+}
+const op_cost cost_SWIGLU_BWD = {FLOPS(swiglu_bwd)};
 
 status verify_GELU(const checker *c) {
     TRY(verify_rows(c, IN(GELU_X)));

@@ -159,6 +159,46 @@ static void check_gated(bool is_gelu) {
         }
 }
 
+/* The backward that also writes what the forward wrote: the bits of both are those of the separate ops, on bytes of their own and on
+ * those of gu and dy. */
+static void check_gated_again(bool is_gelu, dtype type, int64_t N, int64_t F) {
+    const op_attr attr = {.gelu_gate = is_gelu};
+    op_case *forward = op_case_open(OP_SWIGLU, &attr), *alone = op_case_open(OP_SWIGLU_BWD, &attr);
+    op_case_random(forward, SWIGLU_GU, type, SHAPE(N, 2 * F), 3, 6);
+    op_case_output(forward, SWIGLU_Y, type, SHAPE(N, F));
+    op_case_run(forward, 2);
+    op_case_random(alone, SWIGLU_BWD_GU, type, SHAPE(N, 2 * F), 3, 6);
+    op_case_random(alone, SWIGLU_BWD_DY, type, SHAPE(N, F), 1, 7);
+    op_case_output(alone, SWIGLU_BWD_DGU, type, SHAPE(N, 2 * F));
+    op_case_run(alone, 2);
+    const double *y = op_case_values(forward, SWIGLU_Y), *dgu = op_case_values(alone, SWIGLU_BWD_DGU);
+    for (int alias = 0; alias < 2; alias++) {
+        op_case *t = op_case_open(OP_SWIGLU_BWD, &attr);
+        op_case_random(t, SWIGLU_BWD_GU, type, SHAPE(N, 2 * F), 3, 6);
+        op_case_random(t, SWIGLU_BWD_DY, type, SHAPE(N, F), 1, 7);
+        if (alias) op_case_alias(t, SWIGLU_BWD_DGU, SWIGLU_BWD_GU), op_case_alias(t, SWIGLU_BWD_Y, SWIGLU_BWD_DY);
+        else
+            op_case_output(t, SWIGLU_BWD_DGU, type, SHAPE(N, 2 * F)),
+                op_case_output(t, SWIGLU_BWD_Y, type, SHAPE(N, F));
+        op_case_run(t, 2);
+        assert_memory_equal(op_case_values(t, SWIGLU_BWD_Y), y, (size_t)(N * F) * sizeof *y);
+        assert_memory_equal(op_case_values(t, SWIGLU_BWD_DGU), dgu, (size_t)(2 * N * F) * sizeof *dgu);
+        op_case_close(t);
+    }
+    op_case_close(forward);
+    op_case_close(alone);
+}
+
+static void test_a_gate_computed_again_by_its_backward(void **state) {
+    const int64_t shapes[][2] = {{3, 7}, {2, 4099}, {5, 1024}, {3, 8960}};
+    for (size_t i = 0; i < ARRAY_LENGTH(check_types) * ARRAY_LENGTH(shapes); i++) {
+        const int64_t *shape = shapes[i % ARRAY_LENGTH(shapes)];
+        dtype type = check_types[i / ARRAY_LENGTH(shapes)];
+        check_gated_again(false, type, shape[0], shape[1]);
+        check_gated_again(true, type, shape[0], shape[1]);
+    }
+}
+
 static void test_swiglu_and_its_backward(void **state) { check_gated(false); }
 static void test_a_gate_with_gelu_and_its_backward(void **state) { check_gated(true); }
 
@@ -376,6 +416,7 @@ int main(void) {
         cmocka_unit_test(test_gelu_is_within_a_few_ulp_of_the_tanh_form),
         cmocka_unit_test(test_gelu_bwd_is_the_slope_of_gelu),
         cmocka_unit_test(test_swiglu_and_its_backward),
+        cmocka_unit_test(test_a_gate_computed_again_by_its_backward),
         cmocka_unit_test(test_a_gate_with_gelu_and_its_backward),
         cmocka_unit_test(test_nan_stays_nan_and_large_values_stay_finite),
         cmocka_unit_test(test_rope_table_is_cos_and_sin_of_the_exact_angle),

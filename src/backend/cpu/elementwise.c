@@ -118,6 +118,7 @@ typedef struct rows_job {
     int64_t n_rows, width;       /* width: elements of a row of y, or F */
     int64_t rows_per_task;
     bool is_gelu; /* the gate of swiglu */
+    void *again;  /* its result, once more beside the backward; NULL: not asked for */
 } rows_job;
 
 static void rows_run(backend_context *c, rows_job *j, pool_fn fn) {
@@ -171,14 +172,18 @@ VEC_INLINE void geglu_row(dtype t, void *y, const void *gate, const void *up, si
     gated_row(t, true, y, gate, up, n);
 }
 
+static void gated_part(const rows_job *j, void *y, const void *gate, const void *up, size_t n) {
+    if (j->is_gelu) BY_TYPE(j->type, geglu_row, y, gate, up, n);
+    else BY_TYPE(j->type, swiglu_row, y, gate, up, n);
+}
+
 static void swiglu_task(void *context, int64_t task, int thread) {
     const rows_job *j = context;
     int64_t first = task * j->rows_per_task, end = MIN(first + j->rows_per_task, j->n_rows), F = j->width;
     for (int64_t row = first; row < end; row++) {
         void *y = element_at(j->y, j->type, row * F);
         const void *gate = element_at(j->x, j->type, row * 2 * F), *up = element_at(j->x, j->type, row * 2 * F + F);
-        if (j->is_gelu) BY_TYPE(j->type, geglu_row, y, gate, up, (size_t)F);
-        else BY_TYPE(j->type, swiglu_row, y, gate, up, (size_t)F);
+        gated_part(j, y, gate, up, (size_t)F);
     }
 }
 
@@ -235,16 +240,27 @@ VEC_INLINE void geglu_bwd_row(dtype t, void *dgate, void *dup, const void *gate,
     gated_bwd_row(t, true, dgate, dup, gate, up, dy, n);
 }
 
+/* Elements [first, first + n) of a row. dgu may lie on gu and the result of the forward on dy: neither is written before the other
+ * has been read, and it is the forward's own code that computes it, so that its bits are the same. */
+enum { BWD_PART = 1024 };
+static void gated_bwd_part(const rows_job *j, int64_t row, int64_t first, int64_t n) {
+    float held[BWD_PART]; /* of any type */
+    int64_t F = j->width, at_gate = row * 2 * F + first, at_up = at_gate + F, at = row * F + first;
+    const void *gate = element_at(j->x, j->type, at_gate), *up = element_at(j->x, j->type, at_up);
+    void *dgate = element_at(j->y, j->type, at_gate), *dup = element_at(j->y, j->type, at_up);
+    const void *dy = element_at(j->other, j->type, at);
+    if (j->again) gated_part(j, held, gate, up, (size_t)n);
+    if (j->is_gelu) BY_TYPE(j->type, geglu_bwd_row, dgate, dup, gate, up, dy, (size_t)n);
+    else BY_TYPE(j->type, swiglu_bwd_row, dgate, dup, gate, up, dy, (size_t)n);
+    if (j->again) memcpy(element_at(j->again, j->type, at), held, (size_t)n * dtype_bytes(j->type));
+}
+
 static void swiglu_bwd_task(void *context, int64_t task, int thread) {
     const rows_job *j = context;
     int64_t first = task * j->rows_per_task, end = MIN(first + j->rows_per_task, j->n_rows), F = j->width;
-    for (int64_t row = first; row < end; row++) {
-        void *dgate = element_at(j->y, j->type, row * 2 * F), *dup = element_at(j->y, j->type, row * 2 * F + F);
-        const void *gate = element_at(j->x, j->type, row * 2 * F), *up = element_at(j->x, j->type, row * 2 * F + F);
-        const void *dy = element_at(j->other, j->type, row * F);
-        if (j->is_gelu) BY_TYPE(j->type, geglu_bwd_row, dgate, dup, gate, up, dy, (size_t)F);
-        else BY_TYPE(j->type, swiglu_bwd_row, dgate, dup, gate, up, dy, (size_t)F);
-    }
+    int64_t part = j->again ? BWD_PART : F;
+    for (int64_t row = first; row < end; row++)
+        for (int64_t i = 0; i < F; i += part) gated_bwd_part(j, row, i, MIN(part, F - i));
 }
 
 void cpu_kernel_SWIGLU_BWD(backend_context *c, const kernel_call *k) {
@@ -255,6 +271,7 @@ void cpu_kernel_SWIGLU_BWD(backend_context *c, const kernel_call *k) {
                   .y = k->out[SWIGLU_BWD_DGU],
                   .x = k->in[SWIGLU_BWD_GU],
                   .other = k->in[SWIGLU_BWD_DY],
+                  .again = k->out[SWIGLU_BWD_Y],
                   .width = shape_row_length(&dy->shape)};
     j.n_rows = shape_count(&dy->shape) / j.width;
     rows_run(c, &j, swiglu_bwd_task);

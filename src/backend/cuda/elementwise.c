@@ -37,7 +37,7 @@ void cuda_kernel_SWIGLU_BWD(backend_context *c, const kernel_call *k) {
     ASSERT(gu->type == dy->type && call_out(k, SWIGLU_BWD_DGU)->type == gu->type);
     ASSERT(shape_count(&gu->shape) == 2 * shape_count(&dy->shape));
     launch_swiglu_bwd(c->stream, launch_type_of(gu->type), k->out[SWIGLU_BWD_DGU], k->out[SWIGLU_BWD_AMAX],
-                      k->in[SWIGLU_BWD_GU], k->in[SWIGLU_BWD_DY], shape_row_count(&dy->shape),
+                      k->out[SWIGLU_BWD_Y], k->in[SWIGLU_BWD_GU], k->in[SWIGLU_BWD_DY], shape_row_count(&dy->shape),
                       shape_row_length(&dy->shape), k->op->attr.gelu_gate);
 }
 

@@ -158,9 +158,9 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 /* silu(g) = g s: d gate = dy up s (1 + g (1 - s)), d up = dy g s. */
-template <typename T, bool VECTOR, bool AMAX, bool GELU>
+template <typename T, bool VECTOR, bool AMAX, bool GELU, bool AGAIN>
 static __global__ void __launch_bounds__(THREADS)
-    swiglu_bwd_kernel(T *dgu, float *amax, const T *gu, const T *dy, int64_t n_rows, int64_t F) {
+    swiglu_bwd_kernel(T *dgu, float *amax, T *y, const T *gu, const T *dy, int64_t n_rows, int64_t F) {
     __shared__ uint32_t mosts[WARP];
     uint32_t most = 0;
     int64_t column = row_column<T>(), left = F - column;
@@ -168,9 +168,10 @@ static __global__ void __launch_bounds__(THREADS)
         int64_t gate = row * 2 * F + column, up = gate + F;
         uint4 g_raw = raw_load<VECTOR>(gu + gate, left), u_raw = raw_load<VECTOR>(gu + up, left),
               d_raw = raw_load<VECTOR>(dy + row * F + column, left);
-        pack<T> g = pack_widen<T>(g_raw), u = pack_widen<T>(u_raw), d = pack_widen<T>(d_raw), dg, du;
+        pack<T> g = pack_widen<T>(g_raw), u = pack_widen<T>(u_raw), d = pack_widen<T>(d_raw), dg, du, again;
 #pragma unroll
         for (int e = 0; e < pack<T>::N; e++) {
+            if (AGAIN) again.v[e] = gated(g.v[e], u.v[e], GELU);
             if (GELU) {
                 dg.v[e] = map_gelu_bwd::run(g.v[e], d.v[e] * u.v[e]);
                 du.v[e] = d.v[e] * gelu(g.v[e]);
@@ -183,6 +184,7 @@ static __global__ void __launch_bounds__(THREADS)
         uint4 gate_rounded = pack_narrow<T>(dg), up_rounded = pack_narrow<T>(du);
         raw_store<VECTOR>(dgu + gate, gate_rounded, left);
         raw_store<VECTOR>(dgu + up, up_rounded, left);
+        if (AGAIN) raw_store<VECTOR>(y + row * F + column, pack_narrow<T>(again), left);
         if (AMAX) most = absmax_pack<T>(absmax_pack<T>(most, gate_rounded, left), up_rounded, left);
     }
     if (AMAX) absmax_give(amax, most, mosts);
@@ -225,18 +227,22 @@ void launch_swiglu(cudaStream_t s, launch_type t, void *y, float *amax, const vo
     });
 }
 
-void launch_swiglu_bwd(cudaStream_t s, launch_type t, void *dgu, float *amax, const void *gu, const void *dy,
+void launch_swiglu_bwd(cudaStream_t s, launch_type t, void *dgu, float *amax, void *y, const void *gu, const void *dy,
                        int64_t n_rows, int64_t F, bool is_gelu) {
     absmax_clear(s, amax);
     by_type(t, [&](auto zero) {
         using T = decltype(zero);
-        bool whole = F % pack<T>::N == 0 && aligned(dgu, 16) && aligned(gu, 16) && aligned(dy, 16);
+        bool whole = F % pack<T>::N == 0 && aligned(dgu, 16) && aligned(gu, 16) && aligned(dy, 16) && aligned(y, 16);
         by_flag(whole, [&](auto vector) {
             by_amax<T>(amax, [&](auto asked) {
                 by_flag(is_gelu, [&](auto gelu) {
-                    launch(swiglu_bwd_kernel<T, decltype(vector)::value, decltype(asked)::value, decltype(gelu)::value>,
-                           row_grid(rows_of_blocks(n_rows, 1, amax), F, pack<T>::N), dim3(row_threads(F, pack<T>::N)),
-                           s, (T *)dgu, amax, (const T *)gu, (const T *)dy, n_rows, F);
+                    by_flag(y != NULL, [&](auto again) {
+                        launch(swiglu_bwd_kernel<T, decltype(vector)::value, decltype(asked)::value,
+                                                 decltype(gelu)::value, decltype(again)::value>,
+                               row_grid(rows_of_blocks(n_rows, 1, amax), F, pack<T>::N),
+                               dim3(row_threads(F, pack<T>::N)), s, (T *)dgu, amax, (T *)y, (const T *)gu,
+                               (const T *)dy, n_rows, F);
+                    });
                 });
             });
         });

@@ -21,10 +21,11 @@ void launch_map(cudaStream_t s, launch_op op, launch_type t, void *y, const void
 
 void launch_add_bias(cudaStream_t s, launch_type t, void *y, const void *x, const void *bias, int64_t n_rows,
                      int64_t width, const int32_t *rows);
-/* gu (n_rows, 2F), y (n_rows, F); is_gelu: the gate has gelu in the place of silu. amax: the largest |y|, |dgu|, or NULL. */
+/* gu (n_rows, 2F), y (n_rows, F); is_gelu: the gate has gelu in the place of silu. amax: the largest |y|, |dgu|, or NULL.
+ * Of the backward y is what the forward wrote, once more, or NULL; it may be dy. */
 void launch_swiglu(cudaStream_t s, launch_type t, void *y, float *amax, const void *gu, int64_t n_rows, int64_t F,
                    const int32_t *rows, bool is_gelu);
-void launch_swiglu_bwd(cudaStream_t s, launch_type t, void *dgu, float *amax, const void *gu, const void *dy,
+void launch_swiglu_bwd(cudaStream_t s, launch_type t, void *dgu, float *amax, void *y, const void *gu, const void *dy,
                        int64_t n_rows, int64_t F, bool is_gelu);
 
 typedef struct launch_rope_args {
