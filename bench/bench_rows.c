@@ -64,7 +64,7 @@ int main(int argc, char **argv) {
         {1024, 192, DTYPE_F32},   {2304, 768, DTYPE_F32},  {768, 3072, DTYPE_F32},
         {4096, 4096, DTYPE_BF16}, {2304, 768, DTYPE_BF16}, {2304, 768, DTYPE_F16},
     };
-    static const int64_t ROWS[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64};
+    static const int64_t ROWS[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64};
     roofline r;
     if (!roofline_open(&r, argc, argv)) return 2;
     printf("few rows: fp32 by %s, bf16 by %s, %d threads\n", gemm_kernel_name(DTYPE_F32), gemm_kernel_name(DTYPE_BF16),

@@ -323,6 +323,36 @@ static void columns_alone(const char *kernel, dtype type) {
 }
 static void test_a_part_of_the_columns_has_the_bits_of_the_whole(void **state) { each_kernel(columns_alone); }
 
+/* Few rows are multiplied without packing. They have the bits of the GEMM. */
+static void few_rows(const char *kernel, dtype type) {
+    static const int64_t shapes[][2] = {{37, 801}, {64, 384}, {5, 3}, {19, 390}}; /* n, k */
+    if (strcmp(kernel, "openblas") == 0) return;                                  /* never by rows */
+    pool *threads;
+    assert_int_equal(pool_open(&threads, 2, false), OK);
+    backend_context context = {.threads = threads, .n_threads = 2};
+    for (size_t i = 0; i < ARRAY_LENGTH(shapes); i++)
+        for (int64_t m = 1; m <= 9; m++) {
+            int64_t n = shapes[i][0], k = shapes[i][1];
+            void *a = matrix(&(problem){0}, type, m * k, 1), *b = matrix(&(problem){0}, type, n * k, 2);
+            void *bias = matrix(&(problem){0}, type, n, 3);
+            size_t c_bytes = (size_t)(m * n) * dtype_bytes(type);
+            guarded work = guarded_open(gemm_rows_work_bytes(m, n, k, type, 2), 0xff);
+            guarded c = guarded_open(c_bytes, 0), c_rows = guarded_open(c_bytes, 0);
+            gemm_call g = {.m = m, .n = n, .k = k, .a = {a, type, k, 1}, .b = {b, type, 1, k}};
+            g.c = c.data, g.c_type = type, g.ldc = n, g.bias = bias, g.bias_type = type, g.by_row = true;
+            gemm_run(&context, &g, work.data);
+            g.c = c_rows.data;
+            gemm_rows_run(&context, &g, work.data);
+            if (memcmp(c.data, c_rows.data, c_bytes) != 0)
+                fail_msg("%s %s m %d n %d k %d: other bits without packing", kernel, dtype_name(type), (int)m, (int)n,
+                         (int)k);
+            guarded_close(&work), guarded_close(&c), guarded_close(&c_rows);
+            free(a), free(b), free(bias);
+        }
+    pool_close(threads);
+}
+static void test_few_rows_have_the_bits_of_many(void **state) { each_kernel(few_rows); }
+
 static void test_scratch_is_bounded_for_any_shape(void **state) {
     /* 8 MiB shared, and per thread a strip, a tile and, for long k, a second strip: below 1 MiB. */
     static const int64_t shapes[][3] = {{256, 151936, 896}, {151936, 896, 256},   {8192, 8192, 8192},
@@ -447,6 +477,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_shapes_larger_than_the_scratch),
         cmocka_unit_test(test_nan_and_infinity_stay_in_their_rows),
         cmocka_unit_test(test_a_part_of_the_columns_has_the_bits_of_the_whole),
+        cmocka_unit_test(test_few_rows_have_the_bits_of_many),
         cmocka_unit_test(test_scratch_is_bounded_for_any_shape),
         cmocka_unit_test(test_unknown_kernel_is_refused),
         cmocka_unit_test(test_linear_ops_forward_and_both_gradients),

@@ -13,8 +13,8 @@
 #include "backend/cpu/gemm_kernels.h"
 
 enum {
-    FEW_MOST = 5,         /* rows of A; above, packing pays (bench_rows on Neoverse-N1) */
-    MOST_GROUPS = 4,      /* of W weight rows, at once */
+    FEW_MOST = 6,         /* rows of A; at 7 the GEMM is as fast, above it is faster (bench_rows on Neoverse-N1) */
+    MOST_GROUPS = 2,      /* of W weight rows, at once: four are more streams than the sets of a cache may hold */
     TASK_WEIGHTS = 65536, /* elements of B per task: long enough to hide the claiming, short enough to share out */
 };
 
@@ -65,7 +65,7 @@ VEC_INLINE vec load_rows4(const void *const *w, dtype t, int64_t at, int i) { re
 #endif
 
 /* turned[s] lane j = w[j][at + s]: a transpose inside every group of four lanes. */
-VEC_INLINE void load_turned(vec turned[4], const void *const *w, dtype t, int64_t at) {
+VEC_INLINE void load_turned4(vec turned[4], const void *const *w, dtype t, int64_t at) {
     vec r0 = load_rows4(w, t, at, 0), r1 = load_rows4(w, t, at, 1), r2 = load_rows4(w, t, at, 2);
     vec r3 = load_rows4(w, t, at, 3);
     vec_pairs a = (vec_pairs)__builtin_shufflevector(r0, r1, EVEN), b = (vec_pairs)__builtin_shufflevector(r0, r1, ODD);
@@ -76,43 +76,88 @@ VEC_INLINE void load_turned(vec turned[4], const void *const *w, dtype t, int64_
     turned[3] = (vec)__builtin_shufflevector(b, d, HIGH_PAIRS);
 }
 
+/* The same for 4 steps, or for 8 of 16-bit types, which are turned as pairs and then widened: half the shuffles per element. */
+#if defined(__aarch64__)
+#define STEPS(t) ((t) == DTYPE_F32 ? 4 : 8)
+VEC_INLINE void widen_f16_pairs(vec turned[4], vec first, vec second) { /* steps 0 and 1, 2 and 3 */
+    float16x8_t even = vreinterpretq_f16_u16(vuzp1q_u16((uint16x8_t)first, (uint16x8_t)second));
+    float16x8_t odd = vreinterpretq_f16_u16(vuzp2q_u16((uint16x8_t)first, (uint16x8_t)second));
+    turned[0] = (vec)vcvt_f32_f16(vget_low_f16(even)), turned[2] = (vec)vcvt_high_f32_f16(even);
+    turned[1] = (vec)vcvt_f32_f16(vget_low_f16(odd)), turned[3] = (vec)vcvt_high_f32_f16(odd);
+}
+#else
+#define STEPS(t) ((t) == DTYPE_BF16 ? 8 : 4)
+#endif
+enum { STEPS_MOST = 8 };
+
+VEC_INLINE void load_turned(vec turned[STEPS_MOST], const void *const *w, dtype t, int64_t at) {
+    if (STEPS(t) == 4) {
+        load_turned4(turned, w, t, at);
+        return;
+    }
+    vec pairs[4];
+    load_turned4(pairs, w, DTYPE_F32, at / 2);
+#if defined(__aarch64__)
+    if (t == DTYPE_F16) {
+        widen_f16_pairs(turned, pairs[0], pairs[1]);
+        widen_f16_pairs(turned + 4, pairs[2], pairs[3]);
+        return;
+    }
+#endif
+    for (int i = 0; i < 4; i++) {
+        turned[2 * i] = (vec)((vec_u32)pairs[i] << 16);
+        turned[2 * i + 1] = (vec)((vec_u32)pairs[i] & 0xffff0000u);
+    }
+}
+
 VEC_INLINE vec load_column(const void *const *w, dtype t, int64_t at) {
     vec v;
     for (int j = 0; j < VEC_WIDTH; j++) v[j] = tensor_get_f32(w[j], t, (size_t)at);
     return v;
 }
 
-/* Sums of `rows` rows of A with `groups` x W weight rows over the whole of k. */
+/* sum += W weights x one element of every row of A, STEPS(t) steps of k from `k` on. */
+VEC_INLINE void few_steps(dtype t, const int rows, const few_job *j, const void *const *w, int64_t k, vec *sum) {
+    vec turned[STEPS_MOST];
+    load_turned(turned, w, t, k);
+    for (int r = 0; r < rows; r++) {
+        const float *x = j->x + r * j->ldx + k;
+#if defined(__aarch64__)
+        float32x4_t s = (float32x4_t)sum[r];
+        for (int i = 0; i < STEPS(t); i += 4) {
+            float32x4_t a = vld1q_f32(x + i);
+            s = vfmaq_laneq_f32(s, (float32x4_t)turned[i], a, 0);
+            s = vfmaq_laneq_f32(s, (float32x4_t)turned[i + 1], a, 1);
+            s = vfmaq_laneq_f32(s, (float32x4_t)turned[i + 2], a, 2);
+            s = vfmaq_laneq_f32(s, (float32x4_t)turned[i + 3], a, 3);
+        }
+        sum[r] = (vec)s;
+#else
+        for (int i = 0; i < STEPS(t); i++) sum[r] = vec_fma(turned[i], vec_set(x[i]), sum[r]);
+#endif
+    }
+}
+
+/* Sums of `rows` rows of A with `groups` x W weight rows over the whole of k. While they are computed, as many bytes from
+ * `next` on are asked for: the weight rows that come next, which begin where these end. A machine's own prefetching follows
+ * neither so many streams at once nor ones that end after a few hundred bytes. */
 VEC_INLINE void few_sums(dtype t, const int rows, const int groups, const few_job *j, const void *const *w,
-                         vec *total) {
-    const float *x = j->x;
+                         const char *next, vec *total) {
+    const int step_bytes = groups * VEC_WIDTH * STEPS(t) * (t == DTYPE_F32 ? 4 : 2);
     int64_t k_all = j->g->k, k0 = 0;
     do {
         int64_t end = MIN(k0 + j->kc, k_all), k = k0;
         vec sum[MOST_GROUPS * FEW_MOST];
         for (int i = 0; i < groups * rows; i++) sum[i] = vec_set(0);
-        for (; k + 4 <= end; k += 4)
-            for (int q = 0; q < groups; q++) {
-                vec turned[4];
-                load_turned(turned, w + q * VEC_WIDTH, t, k);
-                for (int r = 0; r < rows; r++) {
-#if defined(__aarch64__)
-                    float32x4_t a = vld1q_f32(x + r * j->ldx + k), s = (float32x4_t)sum[q * rows + r];
-                    s = vfmaq_laneq_f32(s, (float32x4_t)turned[0], a, 0);
-                    s = vfmaq_laneq_f32(s, (float32x4_t)turned[1], a, 1);
-                    s = vfmaq_laneq_f32(s, (float32x4_t)turned[2], a, 2);
-                    sum[q * rows + r] = (vec)vfmaq_laneq_f32(s, (float32x4_t)turned[3], a, 3);
-#else
-                    for (int i = 0; i < 4; i++)
-                        sum[q * rows + r] = vec_fma(turned[i], vec_set(x[r * j->ldx + k + i]), sum[q * rows + r]);
-#endif
-                }
-            }
+        for (; k + STEPS(t) <= end; k += STEPS(t), next += step_bytes) {
+            for (int line = 0; line < step_bytes; line += 64) __builtin_prefetch(next + line);
+            for (int q = 0; q < groups; q++) few_steps(t, rows, j, w + q * VEC_WIDTH, k, sum + q * rows);
+        }
         for (; k < end; k++)
             for (int q = 0; q < groups; q++) {
                 vec column = load_column(w + q * VEC_WIDTH, t, k);
                 for (int r = 0; r < rows; r++)
-                    sum[q * rows + r] = vec_fma(column, vec_set(x[r * j->ldx + k]), sum[q * rows + r]);
+                    sum[q * rows + r] = vec_fma(column, vec_set(j->x[r * j->ldx + k]), sum[q * rows + r]);
             }
         for (int i = 0; i < groups * rows; i++) total[i] = k0 == 0 ? sum[i] : total[i] + sum[i];
         k0 += j->kc;
@@ -123,6 +168,7 @@ VEC_INLINE void few_sums(dtype t, const int rows, const int groups, const few_jo
 VEC_INLINE void few_strip(dtype t, const int rows, const int groups, const few_job *j, int64_t first, int64_t end) {
     const gemm_call *g = j->g;
     const int columns = groups * VEC_WIDTH;
+    const int64_t strip_bytes = columns * g->b.col_stride * (int64_t)dtype_bytes(t);
     for (int64_t n = first; n < end; n += columns) {
         const void *w[MOST_GROUPS * VEC_WIDTH];
         vec total[MOST_GROUPS * FEW_MOST];
@@ -130,7 +176,9 @@ VEC_INLINE void few_strip(dtype t, const int rows, const int groups, const few_j
         size_t wanted = (size_t)MIN((int64_t)columns, end - n);
         for (int i = 0; i < columns; i++) /* past the end the last row again: computed, not stored */
             w[i] = (const char *)g->b.data + (size_t)(MIN(n + i, end - 1) * g->b.col_stride) * dtype_bytes(t);
-        few_sums(t, rows, groups, j, w, total);
+        /* Past the last one: itself again, which is in the cache. */
+        const char *next = n + 2 * columns <= g->n ? (const char *)w[0] + strip_bytes : w[0];
+        few_sums(t, rows, groups, j, w, next, total);
         if (g->bias)
             tensor_convert(bias, DTYPE_F32, (const char *)g->bias + (size_t)n * dtype_bytes(g->bias_type), g->bias_type,
                            wanted);
@@ -146,14 +194,17 @@ VEC_INLINE void few_strip(dtype t, const int rows, const int groups, const few_j
     }
 }
 
-/* More groups for fewer rows, so that there are always enough independent sums to hide the latency of an fma. */
+/* Sums of more than 4 rows with two groups are more than the 16 registers of AVX2. */
+enum { GROUPS = MOST_GROUPS, GROUPS_MANY = VEC_WIDTH == 8 ? 1 : MOST_GROUPS };
+
 VEC_INLINE void few_rows(dtype t, const few_job *j, int64_t first, int64_t end) {
     switch (j->g->m) {
-    case 1: few_strip(t, 1, 4, j, first, end); break;
-    case 2: few_strip(t, 2, 4, j, first, end); break;
-    case 3: few_strip(t, 3, 4, j, first, end); break;
-    case 4: few_strip(t, 4, 2, j, first, end); break;
-    default: few_strip(t, FEW_MOST, 2, j, first, end); break;
+    case 1: few_strip(t, 1, GROUPS, j, first, end); break;
+    case 2: few_strip(t, 2, GROUPS, j, first, end); break;
+    case 3: few_strip(t, 3, GROUPS, j, first, end); break;
+    case 4: few_strip(t, 4, GROUPS, j, first, end); break;
+    case 5: few_strip(t, 5, GROUPS_MANY, j, first, end); break;
+    default: few_strip(t, FEW_MOST, GROUPS_MANY, j, first, end); break;
     }
 }
 
