@@ -9,14 +9,22 @@
  * Every sum is made in one order. The tiles of keys that a tile of queries sees add their parts of its dq from the first to the last: a
  * count per tile says whose turn it is. Blocks take tiles of keys in ascending order and walk queries from the last to their own, all heads
  * of a group at each, so the block in front is always where this one will be, or further. A block waits only for tiles of lower index,
- * which are under way or done: the grid is no larger than what is resident at once. The last to add is the tile of the queries' own
- * keys: its block rounds dq while the sums are in the cache. In a ring any rank's keys may be the last, and a kernel behind does that. */
+ * which are under way or done: the grid is no larger than what is resident at once. A kernel
+ * behind rounds the sums: done by the block that adds last, it cost the products more registers than it saved time. */
 #include "backend/cuda/attention_wgmma.cuh"
 
 namespace {
 
 enum { CONSUMERS = 2, ROWS = CONSUMERS * 64, THREADS = (1 + CONSUMERS) * 128, CONSUMER_WARPS = CONSUMERS * 4 };
-enum { QUERIES = ATTENTION_DQ_ROWS, Q_STAGES = 3, DY_STAGES = 2, DS_STAGES = 2, ADDERS = 2, RING_DQ_THREADS = 128 };
+enum {
+    QUERIES = ATTENTION_DQ_ROWS,
+    Q_STAGES = 3,
+    DY_STAGES = 2,
+    DS_STAGES = 2,
+    ADDERS = 2,
+    DQ_THREADS = 128,
+    PAIRS_AT_ONCE = 16
+};
 enum {
     KV_FULL,
     KV_EMPTY,
@@ -27,8 +35,7 @@ enum {
     DY_EMPTY = DY_FULL + DY_STAGES,
     DQ_FULL = DY_EMPTY + DY_STAGES,          /* (who adds, consumer) */
     DQ_EMPTY = DQ_FULL + ADDERS * CONSUMERS, /* (consumer) */
-    DQ_DONE = DQ_EMPTY + CONSUMERS,          /* all of a tile of keys */
-    N_BARRIERS
+    N_BARRIERS = DQ_EMPTY + CONSUMERS
 };
 struct query_statistics {
     float lse_2[QUERIES], delta[QUERIES]; /* lse in units of log 2 */
@@ -108,10 +115,13 @@ __device__ inline int pair_count(const launch_attention &a, const key_task &t) {
     return max(t.end - t.first, 0) * (a.H / a.G);
 }
 
+/* A few pairs of row and kv head at a time, and of these one tile of keys each after the other. With all pairs at once no two blocks would
+ * walk the same queries, and queries and sums would come from memory instead of the cache; with one, each tile would wait for the one before. */
 template <bool RING> __device__ inline key_task key_task_of(const launch_attention &a, int task) {
-    const int pairs = (int)a.B * a.G, pair = task % pairs;
-    const int n_tiles = ((int)a.T + QUERIES - 1) / QUERIES;
-    key_task t = {pair / a.G, pair % a.G, task / pairs, 0, n_tiles};
+    const int n_tiles = ((int)a.T + QUERIES - 1) / QUERIES, n_key_tiles = ((int)a.T + ROWS - 1) / ROWS;
+    const int first = task / (PAIRS_AT_ONCE * n_key_tiles) * PAIRS_AT_ONCE, rest = task - first * n_key_tiles;
+    const int n_pairs = min(PAIRS_AT_ONCE, (int)a.B * a.G - first), pair = first + rest % n_pairs;
+    key_task t = {pair / a.G, pair % a.G, rest / n_pairs, 0, n_tiles};
     const int32_t *doc_start = a.doc_start + t.b * a.T;
     if (RING) { /* the first tile whose span ends behind this one */
         int high = n_tiles;
@@ -234,7 +244,6 @@ __device__ void add_dq(const launch_attention &a, const shared_layout<D> &in, in
                 copy_bulk_wait_all();
                 turn_pass(a.turns + tile, before + 1);
             }
-            if (!RING) barrier_arrive(in.barrier(DQ_DONE));
         }
         next ^= n_pairs % ADDERS;
         __syncwarp();
@@ -399,13 +408,6 @@ __device__ void consume(const launch_attention &a, const shared_layout<D> &in, i
             barrier_wait(in.barrier(DQ_EMPTY + consumer), dq_parity ^ 1);
             store_sums<E, D, 1>((E *)a.dkv + out, a.kv_stride, T - k0, dq_part, row, dk, lane);
             store_sums<E, D, 1>((E *)a.dkv + value, a.kv_stride, T - k0, dq_part, row, dv, lane);
-            static_assert(ROWS / QUERIES == CONSUMERS, "a consumer rounds one tile of queries");
-            barrier_wait(in.barrier(DQ_DONE), round & 1);
-            const int group = a.H / a.G, tile = task.tile * CONSUMERS + consumer;
-            for (int head = task.g * group; head < (task.g + 1) * group && tile * QUERIES < T; head++) {
-                threads_meet(2 + consumer, GROUP);
-                round_dq<E, D, false>(a, task.b, {head, tile}, true, dq_part);
-            }
             threads_meet(2 + consumer, GROUP);
         }
     }
@@ -437,7 +439,6 @@ __global__ void __launch_bounds__(THREADS, 1)
         }
         for (int i = 0; i < ADDERS * CONSUMERS; i++) barrier_init(in.barrier(DQ_FULL + i), GROUP);
         for (int i = 0; i < CONSUMERS; i++) barrier_init(in.barrier(DQ_EMPTY + i), 1);
-        barrier_init(in.barrier(DQ_DONE), ADDERS);
         barriers_publish();
     }
     __syncthreads();
@@ -455,15 +456,16 @@ __global__ void __launch_bounds__(THREADS, 1)
 #endif
 }
 
-/* dq of a ring from its sums, one block per tile of queries of a head. A tile that sees no key of this rank has none. */
-template <typename E, int D>
-__global__ void __launch_bounds__(RING_DQ_THREADS) attention_wgmma_ring_dq(const __grid_constant__ launch_attention a) {
+/* dq from its sums, one block per tile of queries of a head. In a ring a tile may see no key of this rank: nobody has added. */
+template <typename E, int D, bool RING>
+__global__ void __launch_bounds__(DQ_THREADS) attention_wgmma_dq(const __grid_constant__ launch_attention a) {
 #if WGMMA_HERE
+    __shared__ __align__(128) unsigned char staged[RING ? 16 : QUERIES * D * 2];
     const int n_tiles = ((int)a.T + QUERIES - 1) / QUERIES, tile = (int)(blockIdx.x % n_tiles);
     const int b = (int)(blockIdx.x / n_tiles / a.H), head = (int)(blockIdx.x / n_tiles % a.H);
     const int32_t *doc_start = a.doc_start + b * a.T;
-    const bool any = end_key_tile<true>(a, doc_start, tile) > first_key_tile<true>(a, doc_start, tile);
-    round_dq<E, D, true>(a, b, {head, tile}, any, 0);
+    const bool any = !RING || end_key_tile<RING>(a, doc_start, tile) > first_key_tile<RING>(a, doc_start, tile);
+    round_dq<E, D, RING>(a, b, {head, tile}, any, shared_address(staged));
 #else
     __trap();
 #endif
@@ -474,9 +476,7 @@ void backward(const launch_attention *a, const attention_maps *m, cudaStream_t s
     int64_t n_tasks = a->B * a->G * ((a->T + ROWS - 1) / ROWS), most = a->n_multiprocessors;
     launch_kernel(attention_wgmma_backward<E, D, RING>, n_tasks < most ? n_tasks : most, THREADS, shared_bytes<D>(), s,
                   *a, m->q, m->kv, m->dy);
-    if (!RING) return;
-    launch_kernel(attention_wgmma_ring_dq<E, D>, a->B * a->H * ((a->T + QUERIES - 1) / QUERIES), RING_DQ_THREADS, 0, s,
-                  *a);
+    launch_kernel(attention_wgmma_dq<E, D, RING>, a->B * a->H * ((a->T + QUERIES - 1) / QUERIES), DQ_THREADS, 0, s, *a);
 }
 
 template <typename E, bool RING> void by_length(const launch_attention *a, const attention_maps *m, cudaStream_t s) {
