@@ -15,6 +15,10 @@ status checkpoint_locate(const char *why, const char *from, const char *expected
     if (strlen(from) >= n) return ERR(ERR_INPUT, "%s: a path of %zu characters is too long", why, strlen(from));
     if (stat(from, &st) != 0)
         return ERR(ERR_INPUT, "%s from %s: %s; expected %s", why, from, strerror(errno), expected);
+    if (!S_ISDIR(st.st_mode) && str_ends_with(from, ".gguf"))
+        return ERR(ERR_INPUT,
+                   "%s from %s: found a GGUF file, which ralo writes and does not read, expected %s; llama.cpp runs it",
+                   why, from, expected);
     if (!S_ISDIR(st.st_mode)) return ERR(ERR_INPUT, "%s from %s: found a file, expected %s", why, from, expected);
     if (is_checkpoint) {
         snprintf(out, n, "%s", from);

@@ -61,12 +61,14 @@ static status find_group(const groups *a, const question *q, const char *otherwi
     strbuf names;
     strbuf_init(&names);
     for (size_t i = 0; i < a->n; i++) strbuf_printf(&names, "%s%s", i ? ", " : "", a->items[i].adapter);
-    status rc = name ? ERR(ERR_INPUT, "%s:%llu: found the adapter '%.100s', expected one of %s", r->path,
-                           (unsigned long long)r->line, name, names.text)
-                     : ERR(ERR_INPUT,
-                           "%s:%llu: found a prompt that names no adapter, expected --use NAME, or in a record the key "
-                           "\"adapter\", with one of %s",
-                           r->path, (unsigned long long)r->line, names.text);
+    status rc =
+        name && !q->adapter ? ERR(ERR_INPUT, "--use: found the adapter '%.100s', expected one of %s", name, names.text)
+        : name              ? ERR(ERR_INPUT, "%s:%llu: found the adapter '%.100s', expected one of %s", r->path,
+                                  (unsigned long long)r->line, name, names.text)
+                            : ERR(ERR_INPUT,
+                                  "%s:%llu: found a prompt that names no adapter, expected --use NAME, or in a record the key "
+                                               "\"adapter\", with one of %s",
+                                  r->path, (unsigned long long)r->line, names.text);
     strbuf_fini(&names);
     return rc;
 }

@@ -218,10 +218,9 @@ status model_config_from_json(model_config *out, const json_t *root, const char 
 bool model_dir_is(const char *dir) { return dir_holds(dir, "config.json") || dir_holds(dir, "params.json"); }
 
 #define SAVE_AGAIN \
-    "; it is not read: save the model as safetensors, with transformers' save_pretrained, and name that directory"
-
-#define OF_GGUF                                                                                                        \
-    ": training reads safetensors; name the directory of the model that it was made of (hf download NAME --local-dir " \
+    "it is not read: save the model as safetensors, with transformers' save_pretrained, and name that directory"
+#define OF_GGUF                                                                                                      \
+    "training reads safetensors; name the directory of the model that it was made of (hf download NAME --local-dir " \
     "DIR)"
 
 static bool has_gguf(const char *dir) {
@@ -232,24 +231,28 @@ static bool has_gguf(const char *dir) {
     return found;
 }
 
-/* What stands in the place of a model: a file, or a directory of another kind. */
-static const char *what_instead(const char *dir) {
+/* What stands in the place of a model, a file or a directory of another kind, and what to do. */
+typedef struct other_thing {
+    const char *found, *advice;
+} other_thing;
+
+static other_thing what_instead(const char *dir) {
     struct stat st;
     bool is_file = stat(dir, &st) == 0 && !S_ISDIR(st.st_mode);
-    if (is_file && str_ends_with(dir, ".gguf")) return ", but a file of GGUF" OF_GGUF;
+    if (is_file && str_ends_with(dir, ".gguf")) return (other_thing){"a GGUF file", OF_GGUF};
     if (is_file && (str_ends_with(dir, ".bin") || str_ends_with(dir, ".pt") || str_ends_with(dir, ".pth")))
-        return ", but a file of PyTorch" SAVE_AGAIN;
-    if (is_file) return ", but a file; name the directory of a model";
-    if (dir_holds(dir, "pytorch_model.bin")) return ", but pytorch_model.bin" SAVE_AGAIN;
+        return (other_thing){"a file of PyTorch", SAVE_AGAIN};
+    if (is_file) return (other_thing){"a file", "name the directory of a model"};
+    if (dir_holds(dir, "pytorch_model.bin")) return (other_thing){"no config.json, but pytorch_model.bin", SAVE_AGAIN};
     if (dir_holds(dir, "adapter_config.json"))
-        return ", but an adapter: name its base with --model, and this with --set model.adapter=DIR";
+        return (other_thing){"an adapter", "name its base with --model, and this with --set model.adapter=DIR"};
     if (dir_holds(dir, "checkpoint.json") || dir_holds(dir, "checkpoints"))
-        return ", but a run or a checkpoint: `ralo train RUN` goes on with it, `ralo export RUN DIR` makes a model of "
-               "it";
+        return (other_thing){"a run or a checkpoint",
+                             "`ralo train RUN` goes on with it, `ralo export RUN DIR` makes a model of it"};
     if (dir_holds(dir, "model.safetensors") || dir_holds(dir, "model.safetensors.index.json"))
-        return ", but weights alone: put the config.json of the model beside them";
-    if (has_gguf(dir)) return ", but GGUF" OF_GGUF;
-    return "; download one: hf download NAME --local-dir DIR";
+        return (other_thing){"weights alone", "put the config.json of the model beside them"};
+    if (has_gguf(dir)) return (other_thing){"GGUF files", OF_GGUF};
+    return (other_thing){"no config.json", "download a model: hf download NAME --local-dir DIR"};
 }
 
 status model_config_read(model_config *out, const char *dir) {
@@ -263,8 +266,11 @@ status model_config_read(model_config *out, const char *dir) {
     bool meta = !dir_holds(dir, "config.json") && dir_holds(dir, "params.json");
     strbuf_printf(&path, "%s/%s.json", dir, meta ? "params" : "config");
     if (access(path.text, F_OK) != 0) {
-        rc = ERR(ERR_INPUT, "%s: found no config.json (%s), expected a Hugging Face model directory%s", dir,
-                 strerror(errno), what_instead(dir));
+        int why = errno;
+        other_thing it = what_instead(dir);
+        if (why != ENOENT && why != ENOTDIR) it.found = strerror(why);
+        rc = ERR(ERR_INPUT, "%s: found %s, expected a Hugging Face model directory with config.json; %s", dir, it.found,
+                 it.advice);
         goto done;
     }
     TRY_GOTO(rc, json_read_file(path.text, CONFIG_MAX_BYTES, &root), done);

@@ -149,7 +149,7 @@ typedef struct model_traits {
     bool tied;                                           /* where tie_word_embeddings is absent */
     bool long_rope_alone;                                /* no other way of stretching positions */
     bool partial_rope;                                   /* partial_rotary_factor */
-    int64_t usual_original_positions;                    /* of original_max_position_embeddings; 0: as config.json has them */
+    int64_t usual_original_positions; /* original_max_position_embeddings; 0: as config.json has it */
     bool two_ropes;                                      /* rotary parameters of each type of layer */
     const char *activation_key;                          /* "hidden_act" unless given */
     bool query_scalar_key;                               /* query_pre_attn_scalar, usually 256 */

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 status job_init(job *j, const config *c, const char *hardware) {
     *j = (job){.asked_dir = c->run.dir ? c->run.dir : ""};
@@ -229,7 +230,28 @@ static status check_lengths(const job *j) {
     return data_survey_check(&s, j->request.data.source, j->request.plan.model.max_positions);
 }
 
-status job_check(const job *j) {
+/* `ralo train RUN` of a run that is done finds the export that it made: nothing is trained, and nothing is exported again. */
+static status forget_old_export(job *j) {
+    train_request *r = &j->request;
+    bool is_old = false;
+    int64_t step;
+    char found[4096] = "";
+    if (!r->export_dir || !r->resume) return OK;
+    const char *from = strcmp(r->resume, "auto") == 0 ? j->asked_dir : r->resume;
+    if (!r->comm || comm_rank(r->comm) == 0) {
+        TRY(checkpoint_find_newest_quietly(from, found, sizeof found));
+        is_old =
+            found[0] && checkpoint_step_of(found, &step) && step >= r->train.steps && access(r->export_dir, F_OK) == 0;
+        if (is_old)
+            log_warn("run.export: %s is there, and the run was done before; it is not exported again", r->export_dir);
+    }
+    if (r->comm) TRY(comm_broadcast(r->comm, &is_old, sizeof is_old, 0));
+    if (is_old) r->export_dir = NULL;
+    return OK;
+}
+
+status job_check(job *j) {
+    TRY(forget_old_export(j));
     TRY(check_lengths(j)); /* first: other rows are another plan */
     TRY(plan_check_fit(&j->plan));
     if (*j->asked_dir) TRY(check_no_earlier_run(j, j->asked_dir)); /* before its other files: they follow from it */

@@ -54,7 +54,7 @@ typedef struct job {
  * moved. */
 status job_init(job *j, const config *c, const char *hardware);
 status job_open(job *j);                     /* data and plan; job_close also after an error */
-status job_check(const job *j);              /* everything that can be refused before anything is written */
+status job_check(job *j);                    /* everything that can be refused before anything is written */
 status job_use_dir(job *j, const char *dir); /* makes it; refuses another run's checkpoints and a full disk */
 void job_close(job *j);
 void note_say(const plan *p); /* its note, as a warning */

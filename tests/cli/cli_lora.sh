@@ -9,6 +9,8 @@ sets=(--set model.path="$base" --set data.source="$text" --set data.seq_len=32 -
 
 check 0 "lora      rank 4" "exported to peft" -- train "${sets[@]}" --set model.lora.rank=4 --set run.dir=run --set run.export=peft
 [ "$(ls peft | LC_ALL=C sort | tr '\n' ' ')" = "README.md adapter_config.json adapter_model.safetensors " ] || fail "run.export: $(ls peft)"
+check 0 "run.export: peft is there, and the run was done before" "nothing is left to train" "!exported to peft" -- train run
+check 2 "run.export: peft holds files already" -- train run --set train.steps=4
 check 0 "an adapter with" -- export run again --json
 holds 'r["adapter"] and r["dtype"] == "fp32" and r["step"] == 3'
 cmp -s peft/adapter_model.safetensors again/adapter_model.safetensors || fail "run.export and ralo export differ"

@@ -76,14 +76,14 @@ data 'no-*.jsonl' "found no file that matches no-*.jsonl"
 model() { local dir=$1 && shift && check 2 "$@" -- train --model "$dir" --data text.txt --out never; }
 model Some-Org/Model-1 "no model of that name in the cache of the Hugging Face hub (HF_HOME)" "hf download Some-Org/Model-1"
 model nowhere "model.path: found no directory nowhere" "hf download NAME --local-dir DIR"
-model m.gguf "m.gguf: found no config.json" "a file of GGUF: training reads safetensors"
-model gguf "gguf: found no config.json" "but GGUF: training reads safetensors"
+model m.gguf "m.gguf: found a GGUF file, expected a Hugging Face model directory" "training reads safetensors"
+model gguf "gguf: found GGUF files, expected" "training reads safetensors"
 model weights.bin "a file of PyTorch" "save_pretrained"
 model torch "pytorch_model.bin is not read" "writes safetensors"
-model weights "weights alone: put the config.json"
+model weights "found weights alone, expected" "put the config.json"
 model bert "key 'model_type': found \"bert\", expected one of"
-model run "but a run or a checkpoint" "ralo train RUN" "ralo export RUN DIR"
-check 2 "found a file, expected a directory with config.json, a run or a checkpoint" -- generate m.gguf --prompt x
+model run "found a run or a checkpoint, expected" "ralo train RUN" "ralo export RUN DIR"
+check 2 "found a GGUF file, which ralo writes and does not read, expected a directory with config.json, a run or a checkpoint" -- generate m.gguf --prompt x
 check 2 "m.gguf: found a file of GGUF" -- eval model --data m.gguf
 check 2 "m.gguf: found a file of GGUF" -- generate model --prompt-file m.gguf
 check 2 "no complete checkpoint there, expected a run or a checkpoint" -- export model never

@@ -22,10 +22,9 @@
 #define BETA2 0.95
 
 static const char *const fixtures[] = {
-    "gpt2_tied",    "gpt2_untied",    "llama_untied_gqa", "llama_tied_rope3", "qwen2_tied_gqa",
-    "qwen2_untied", "qwen3_tied_gqa", "qwen3_untied",     "mistral_window",   "qwen2_window",
-    "phi3",         "olmo2",          "gemma2",           "gemma3",           "llama_yarn",
-    "phi3_long",    "phi4_mini",      "llama_longrope"};
+    "gpt2_tied",      "gpt2_untied",  "llama_untied_gqa", "llama_tied_rope3", "qwen2_tied_gqa", "qwen2_untied",
+    "qwen3_tied_gqa", "qwen3_untied", "mistral_window",   "qwen2_window",     "phi3",           "olmo2",
+    "gemma2",         "gemma3",       "llama_yarn",       "phi3_long",        "phi4_mini",      "llama_longrope"};
 
 typedef struct family {
     const char *name;
@@ -265,9 +264,48 @@ static void config_json_is_written_as_it_was_read(void **state) {
     }
 }
 
+/* Which factors of longrope a program has: those of its rows, also where samples beside the training may grow longer; of
+ * generation alone those of its context. */
+static void longrope_factors_follow_the_rows(void **state) {
+    (void)state;
+    static const struct {
+        int64_t seq_len, context;
+        bool trains, is_long;
+    } all[] = {
+        {16, 0, true, false}, {17, 0, true, true}, {16, 40, true, false}, {1, 16, false, false}, {1, 17, false, true}};
+    char path[512];
+    safetensors file;
+    snprintf(path, sizeof path, "%s/phi3_long.safetensors", TEST_FIXTURES);
+    must(safetensors_open(&file, path));
+    model_config c = family_config(&file, "phi3_long");
+    for (size_t i = 0; i < ARRAY_LENGTH(all); i++) {
+        program p;
+        model m;
+        model_build_options o = {.batch = 1, .seq_len = all[i].seq_len, .compute = DTYPE_F32};
+        if (all[i].context)
+            o.generation = (generation_shape){.slots = 1,
+                                              .pages = 8,
+                                              .page_size = 8,
+                                              .context = all[i].context,
+                                              .prefill_tokens = 8,
+                                              .beside_training = all[i].trains};
+        program_init(&p);
+        must(model_build(&m, &p, &c, &o));
+        size_t k = 0;
+        while (k < p.n_ops && p.ops[k].kind != OP_ROPE_TABLE) k++;
+        assert_true(k < p.n_ops);
+        const double *want = all[i].is_long ? c.long_rope.long_factors : c.long_rope.short_factors;
+        assert_memory_equal(p.ops[k].attr.rope.pair_factors, want, (size_t)c.long_rope.n * sizeof *want);
+        model_fini(&m);
+        program_fini(&p);
+    }
+    safetensors_close(&file);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(config_json_is_written_as_it_was_read),
+        cmocka_unit_test(longrope_factors_follow_the_rows),
         cmocka_unit_test(logits_and_losses_equal_pytorch),
         cmocka_unit_test(every_gradient_equals_pytorch),
         cmocka_unit_test(twenty_adamw_steps_equal_pytorch),
