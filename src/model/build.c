@@ -87,22 +87,21 @@ static const char *begin_reference(builder *b, const char *prefix) {
 }
 static void end_reference(builder *b, const char *before) { b->of_reference = false, b->prefix = before; }
 
-/* The same with a reference: a job of the pipeline is both models on one chunk, the reference first, and their messages stand side by
- * side. So a step has the jobs and the order of one model. *reference: its last hidden states. */
-static value_id write_layers_of_both(builder *b, const outer_params *w, const outer_params *other,
+/* The same with all layers of a reference: a job of the pipeline is both models on one chunk, the reference first, and their messages
+ * stand side by side. So a step has the jobs and the order of one model. *reference: its last hidden states. */
+static value_id write_layers_of_both(builder *b, const outer_params *w, int64_t end, const outer_params *other,
                                      value_id *reference) {
     value_id x = NO_VALUE, y = NO_VALUE;
     int n = b->m->n_chunks;
     for (int k = b->stage; k < n; k += b->n_stages) {
-        int64_t end = MIN(b->first_layer[k + 1], model_main_layers(b->c));
         const char *before = begin_reference(b, REFERENCE_PREFIX);
         y = write_entry(b, other, k, TAG_REFERENCE);
         end_reference(b, before);
         x = write_entry(b, w, k, TAG_FORWARD);
         begin_reference(b, REFERENCE_PREFIX);
-        y = builder_layers(b, other, b->first_layer[k], end, y);
+        y = builder_layers(b, other, b->first_layer[k], MIN(b->first_layer[k + 1], model_main_layers(b->c)), y);
         end_reference(b, before);
-        x = builder_layers(b, w, b->first_layer[k], end, x);
+        x = builder_layers(b, w, b->first_layer[k], MIN(b->first_layer[k + 1], end), x);
         if (k == n - 1) break;
         write_exit(b, y, k, TAG_REFERENCE);
         write_exit(b, x, k, TAG_FORWARD);
@@ -233,24 +232,34 @@ static bool has_reference_model(const builder *b) {
     return b->o->reference == REFERENCE_BASE || b->o->reference == REFERENCE_COPY;
 }
 
+/* The layers of the model up to `end`, as write_layers; *losses: of the reference for all tokens, which are an input of the program or made
+ * here, first, while no activation of the model is there. On a stage without the last layers both are NO_VALUE, but for an input. */
+static value_id write_layers_and_reference(builder *b, const outer_params *w, int64_t end,
+                                           const outer_params *reference, value_id *losses) {
+    value_id x = NO_VALUE, y;
+    bool beside = b->n_stages > 1;
+    *losses = b->m->reference;
+    if (!has_reference_model(b)) return write_layers(b, w, end);
+    if (beside) {
+        x = write_layers_of_both(b, w, end, reference, &y);
+        const char *before = begin_reference(b, REFERENCE_PREFIX);
+        *losses = write_reference_loss(b, reference, y);
+        end_reference(b, before);
+    } else {
+        *losses = write_reference(b, reference, REFERENCE_PREFIX);
+    }
+    if (*losses) *losses = gather_tokens(b, REFERENCE_PREFIX "losses.all", *losses);
+    return beside ? x : write_layers(b, w, end);
+}
+
 /* The loss of whole responses: weights of tokens are known after their losses, so the logits are made once more for the
  * gradient. The reference comes first, while no activation of the model is there. Sequence ranks gather the losses of their tokens, four
  * bytes each, and judge whole responses. */
 static void write_preference(builder *b, const outer_params *w, const outer_params *reference) {
     model *m = b->m;
-    value_id other = m->reference, x; /* other: an input, or: */
-    if (has_reference_model(b) && b->n_stages > 1) {
-        x = write_layers_of_both(b, w, reference, &other);
-        const char *before = begin_reference(b, REFERENCE_PREFIX);
-        other = write_reference_loss(b, reference, other);
-        end_reference(b, before);
-    } else {
-        if (has_reference_model(b)) other = write_reference(b, reference, REFERENCE_PREFIX);
-        x = write_layers(b, w, model_main_layers(b->c));
-    }
+    value_id other, x = write_layers_and_reference(b, w, model_main_layers(b->c), reference, &other);
     m->loss_sums = program_persistent(b->p, "loss.sums", DTYPE_F64, SHAPE(PREFERENCE_SUM_COUNT), ROLE_WORK);
     if (x == NO_VALUE) return;
-    if (has_reference_model(b)) other = gather_tokens(b, REFERENCE_PREFIX "losses.all", other);
     value_id h = write_final_norm(b, w, x);
     m->losses = builder_value(b, "losses", DTYPE_F32, SHAPE(n_tokens(b)));
     write_shared_loss(b, w, h, m->losses, NO_VALUE);
@@ -290,12 +299,10 @@ static void write_selected_loss(builder *b, const outer_params *w, value_id h, v
 static void write_heads(builder *b, const outer_params *w, const outer_params *other) {
     int64_t first = model_main_layers(b->c) - 1, n_sums = SUM_COUNT + SELECT_SUM_COUNT;
     bool selects = b->m->selection.kind != SELECTION_NONE;
-    value_id reference = b->m->reference; /* an input, or: */
-    if (selects && has_reference_model(b))
-        reference = gather_tokens(b, REFERENCE_PREFIX "losses.all", write_reference(b, other, REFERENCE_PREFIX));
+    value_id reference = NO_VALUE;
     if (selects)
         b->m->loss_sums = program_persistent(b->p, "loss.sums", DTYPE_F64, SHAPE(n_sums * b->m->n_losses), ROLE_WORK);
-    value_id trunk = write_layers(b, w, first);
+    value_id trunk = selects ? write_layers_and_reference(b, w, first, other, &reference) : write_layers(b, w, first);
     for (int k = 0; k < b->m->n_losses && trunk; k++) {
         char prefix[32];
         value_id x = builder_layers(b, w, first + k, first + k + 1, trunk);

@@ -99,17 +99,6 @@ static status check_policy(const model_build_options *o) {
     return OK;
 }
 
-/* The last stage of a pipeline has all heads and all tokens, but a reference in memory would be a second model in the stages. */
-static status check_selection(const model_build_options *o) {
-    int stages = mesh_size(&o->mesh, AXIS_PIPELINE);
-    if (!o->selection.kind || stages == 1 || o->reference == REFERENCE_INPUT) return OK;
-    return ERR(
-        ERR_INPUT,
-        "train.weighting: found rho1 with parallel.pipeline %d and its reference in memory, expected "
-        "rho1.reference_on=disk: the stages of a pipeline hold one model; or use parallel.data, tensor or sequence",
-        stages);
-}
-
 /* Codes stand for whole weights of a file, of which a tensor rank would have a part. */
 static status check_base(const model_build_options *o) {
     const char *name = base_format_name(o->base);
@@ -168,7 +157,6 @@ static status check_training(const model_config *c, const model_build_options *o
                    (long long)c->n_heads / n, (long long)MAX(c->n_kv_heads / n, (int64_t)1),
                    n > 1 ? " of each tensor rank" : "", S, such_as(such, "parallel.sequence", fewer_sequence(c, o)));
     TRY(check_preference(o));
-    TRY(check_selection(o));
     return model_stages_check(c, mesh_size(&o->mesh, AXIS_PIPELINE), MAX(o->virtual_stages, 1));
 }
 
