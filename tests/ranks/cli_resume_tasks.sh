@@ -36,7 +36,8 @@ moved() { # NAME SETTINGS: one rank's bits after 2 ranks, 1 rank, 4 ranks and 2 
     [ "$got" = "$expected" ] || fail "$name, from rank to rank: $got, never stopped: $expected"
 }
 moved 'lora in bf16' "${arithmetic[@]}" --set model.lora.rank=4 --set precision=bf16
-moved 'lora with dropout over nf4' "${arithmetic[@]}" --set model.lora.rank=4 --set model.lora.dropout=0.2 --set model.base=nf4
+moved 'lora with dropout over nf4, the MLP in two chunks' "${arithmetic[@]}" --set model.lora.rank=4 --set model.lora.dropout=0.2 \
+    --set model.base=nf4 --set memory.chunk_tokens=64
 moved 'lora by pissa' "${arithmetic[@]}" --set model.lora.rank=4 --set model.lora.init=pissa
 moved 'dpo with a copy' "${preferences[@]}" --set precision=bf16
 moved 'kto with adapters' "${preferences[@]}" --set preference.loss=kto --set model.lora.rank=4
