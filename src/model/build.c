@@ -51,15 +51,20 @@ static op *emit_between_stages(builder *b, op_kind k, int peer, int tag) {
     return o;
 }
 
-/* The hidden states that a chunk begins with. */
-static value_id write_entry(builder *b, const outer_params *w, int chunk) {
+/* The hidden states that a chunk begins with, of the model or of a reference that passes the stages beside it. */
+static value_id write_entry(builder *b, const outer_params *w, int chunk, int tag) {
     char name[NAME_BYTES];
     if (chunk == 0) return write_embed(b, w);
     snprintf(name, sizeof name, "chunk.%d.x", chunk);
     value_id x = builder_value(b, name, b->o->compute, SHAPE(n_own_tokens(b), b->c->hidden));
-    op *o = emit_between_stages(b, OP_RECV, (chunk - 1) % b->n_stages, TAG_FORWARD);
+    op *o = emit_between_stages(b, OP_RECV, (chunk - 1) % b->n_stages, tag);
     op_out(o, RECV_Y, x);
     return x;
+}
+
+static void write_exit(builder *b, value_id x, int chunk, int tag) {
+    op *o = emit_between_stages(b, OP_SEND, (chunk + 1) % b->n_stages, tag);
+    op_in(o, SEND_X, x);
 }
 
 /* Embedding and layers up to `end`, which is in the last chunk. On a stage that does not have that: NO_VALUE. */
@@ -67,12 +72,43 @@ static value_id write_layers(builder *b, const outer_params *w, int64_t end) {
     value_id x = NO_VALUE;
     int n = b->m->n_chunks;
     for (int k = b->stage; k < n; k += b->n_stages) {
-        x = builder_layers(b, w, b->first_layer[k], MIN(b->first_layer[k + 1], end), write_entry(b, w, k));
+        x = builder_layers(b, w, b->first_layer[k], MIN(b->first_layer[k + 1], end), write_entry(b, w, k, TAG_FORWARD));
         if (k == n - 1) break;
-        op *o = emit_between_stages(b, OP_SEND, (k + 1) % b->n_stages, TAG_FORWARD);
-        op_in(o, SEND_X, x);
+        write_exit(b, x, k, TAG_FORWARD);
     }
     return b->stage == (n - 1) % b->n_stages ? x : NO_VALUE;
+}
+
+/* Values and ops from here on are those of the reference, until end_reference is called with what this returns. */
+static const char *begin_reference(builder *b, const char *prefix) {
+    const char *before = b->prefix;
+    b->of_reference = true, b->prefix = prefix;
+    return before;
+}
+static void end_reference(builder *b, const char *before) { b->of_reference = false, b->prefix = before; }
+
+/* The same with all layers of a reference: a job of the pipeline is both models on one chunk, the reference first, and their messages
+ * stand side by side. So a step has the jobs and the order of one model. *reference: its last hidden states. */
+static value_id write_layers_of_both(builder *b, const outer_params *w, int64_t end, const outer_params *other,
+                                     value_id *reference) {
+    value_id x = NO_VALUE, y = NO_VALUE;
+    int n = b->m->n_chunks;
+    for (int k = b->stage; k < n; k += b->n_stages) {
+        const char *before = begin_reference(b, REFERENCE_PREFIX);
+        y = write_entry(b, other, k, TAG_REFERENCE);
+        end_reference(b, before);
+        x = write_entry(b, w, k, TAG_FORWARD);
+        begin_reference(b, REFERENCE_PREFIX);
+        y = builder_layers(b, other, b->first_layer[k], MIN(b->first_layer[k + 1], model_main_layers(b->c)), y);
+        end_reference(b, before);
+        x = builder_layers(b, w, b->first_layer[k], MIN(b->first_layer[k + 1], end), x);
+        if (k == n - 1) break;
+        write_exit(b, y, k, TAG_REFERENCE);
+        write_exit(b, x, k, TAG_FORWARD);
+    }
+    bool is_last = b->stage == (n - 1) % b->n_stages;
+    *reference = is_last ? y : NO_VALUE;
+    return is_last ? x : NO_VALUE;
 }
 
 static value_id write_final_norm(builder *b, const outer_params *w, value_id x) {
@@ -176,13 +212,19 @@ static void write_loss(builder *b, const outer_params *w, value_id h, value_id l
     op_out(o, UNEMBED_LOSS_LOSSES, losses), op_out(o, UNEMBED_LOSS_ARGMAX, argmax);
 }
 
-/* The losses of the reference: with its own parameters, or those of the model without adapters. */
-static value_id write_reference(builder *b, const outer_params *w, const char *prefix) {
-    const char *before = b->prefix;
-    b->of_reference = true, b->prefix = prefix;
+/* The losses of the reference from its last hidden states, of which a stage may have none. */
+static value_id write_reference_loss(builder *b, const outer_params *w, value_id x) {
+    if (x == NO_VALUE) return NO_VALUE;
     value_id losses = builder_value(b, "losses", DTYPE_F32, SHAPE(n_tokens(b)));
-    write_loss(b, w, write_hidden(b, w), losses, NO_VALUE);
-    b->of_reference = false, b->prefix = before;
+    write_loss(b, w, write_final_norm(b, w, x), losses, NO_VALUE);
+    return losses;
+}
+
+/* ... with its own parameters, or those of the model without adapters. */
+static value_id write_reference(builder *b, const outer_params *w, const char *prefix) {
+    const char *before = begin_reference(b, prefix);
+    value_id losses = write_reference_loss(b, w, write_layers(b, w, model_main_layers(b->c)));
+    end_reference(b, before);
     return losses;
 }
 
@@ -190,19 +232,43 @@ static bool has_reference_model(const builder *b) {
     return b->o->reference == REFERENCE_BASE || b->o->reference == REFERENCE_COPY;
 }
 
+/* The layers of the model up to `end`, as write_layers; *losses: of the reference for all tokens, which are an input of the program or made
+ * here, first, while no activation of the model is there. On a stage without the last layers both are NO_VALUE, but for an input. */
+static value_id write_layers_and_reference(builder *b, const outer_params *w, int64_t end,
+                                           const outer_params *reference, value_id *losses) {
+    value_id x = NO_VALUE, y;
+    bool beside = b->n_stages > 1;
+    *losses = b->m->reference;
+    if (!has_reference_model(b)) return write_layers(b, w, end);
+    if (beside) {
+        x = write_layers_of_both(b, w, end, reference, &y);
+        const char *before = begin_reference(b, REFERENCE_PREFIX);
+        *losses = write_reference_loss(b, reference, y);
+        end_reference(b, before);
+    } else {
+        *losses = write_reference(b, reference, REFERENCE_PREFIX);
+    }
+    if (*losses) *losses = gather_tokens(b, REFERENCE_PREFIX "losses.all", *losses);
+    return beside ? x : write_layers(b, w, end);
+}
+
 /* The loss of whole responses: weights of tokens are known after their losses, so the logits are made once more for the
- * gradient. The reference comes first, while no activation of the model is there. */
+ * gradient. The reference comes first, while no activation of the model is there. Sequence ranks gather the losses of their tokens, four
+ * bytes each, and judge whole responses. */
 static void write_preference(builder *b, const outer_params *w, const outer_params *reference) {
     model *m = b->m;
-    value_id other = has_reference_model(b) ? write_reference(b, reference, REFERENCE_PREFIX) : m->reference;
-    value_id h = write_hidden(b, w);
+    value_id other, x = write_layers_and_reference(b, w, model_main_layers(b->c), reference, &other);
     m->loss_sums = program_persistent(b->p, "loss.sums", DTYPE_F64, SHAPE(PREFERENCE_SUM_COUNT), ROLE_WORK);
+    if (x == NO_VALUE) return;
+    value_id h = write_final_norm(b, w, x);
     m->losses = builder_value(b, "losses", DTYPE_F32, SHAPE(n_tokens(b)));
     write_shared_loss(b, w, h, m->losses, NO_VALUE);
     value_id weights = builder_value(b, "preference.weights", DTYPE_F32, SHAPE(n_tokens(b)));
+    value_id losses = gather_tokens(b, "losses.all", m->losses);
     op *o = builder_emit(b, OP_PREFERENCE);
     o->attr.preference = b->o->preference;
-    op_in(o, PREFERENCE_LOSSES, m->losses), op_in(o, PREFERENCE_REFERENCE, other);
+    if (b->n_sequence > 1) o->attr.group_size = b->n_sequence, o->attr.index = b->o->mesh.index[AXIS_SEQUENCE];
+    op_in(o, PREFERENCE_LOSSES, losses), op_in(o, PREFERENCE_REFERENCE, other);
     op_in(o, PREFERENCE_SEGMENTS, m->segments), op_in(o, PREFERENCE_SCALARS, m->scalars), op_in(o, PREFERENCE_Z, m->z);
     op_out(o, PREFERENCE_WEIGHTS, weights), op_out(o, PREFERENCE_SUMS, m->loss_sums);
 }
@@ -233,12 +299,10 @@ static void write_selected_loss(builder *b, const outer_params *w, value_id h, v
 static void write_heads(builder *b, const outer_params *w, const outer_params *other) {
     int64_t first = model_main_layers(b->c) - 1, n_sums = SUM_COUNT + SELECT_SUM_COUNT;
     bool selects = b->m->selection.kind != SELECTION_NONE;
-    value_id reference = b->m->reference; /* an input, or: */
-    if (selects && has_reference_model(b))
-        reference = gather_tokens(b, REFERENCE_PREFIX "losses.all", write_reference(b, other, REFERENCE_PREFIX));
+    value_id reference = NO_VALUE;
     if (selects)
         b->m->loss_sums = program_persistent(b->p, "loss.sums", DTYPE_F64, SHAPE(n_sums * b->m->n_losses), ROLE_WORK);
-    value_id trunk = write_layers(b, w, first);
+    value_id trunk = selects ? write_layers_and_reference(b, w, first, other, &reference) : write_layers(b, w, first);
     for (int k = 0; k < b->m->n_losses && trunk; k++) {
         char prefix[32];
         value_id x = builder_layers(b, w, first + k, first + k + 1, trunk);
@@ -342,7 +406,7 @@ static void add_inputs(builder *b) {
         m->spans[k] = program_persistent(b->p, k ? "spans.prompt" : "spans.own", DTYPE_I32, SHAPE(2 * N), ROLE_INPUT);
     const policy_options *policy = &b->o->policy;
     if (b->o->preference.kind || policy->on || b->o->critic.kind)
-        m->segments = program_persistent(b->p, "segments", DTYPE_I32, SHAPE(N), ROLE_INPUT);
+        m->segments = program_persistent(b->p, "segments", DTYPE_I32, SHAPE(N * b->n_sequence), ROLE_INPUT);
     if (policy->on) m->advantages = program_persistent(b->p, "advantages", DTYPE_F32, SHAPE(N), ROLE_INPUT);
     if (policy->on && policy->is_old) m->old = program_persistent(b->p, "old", DTYPE_F32, SHAPE(N), ROLE_INPUT);
     if (policy->on && policy->cap > 0)

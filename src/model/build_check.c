@@ -58,15 +58,15 @@ static int64_t fewer_sequence(const model_config *c, const model_build_options *
     return m.size[AXIS_SEQUENCE];
 }
 
-/* A response is whole on a rank that has its losses. */
+/* A second answer looks back at the keys of a prompt in its row. */
 static status check_preference(const model_build_options *o) {
-    int stages = mesh_size(&o->mesh, AXIS_PIPELINE), S = mesh_size(&o->mesh, AXIS_SEQUENCE);
-    if (!o->preference.kind || (stages == 1 && S == 1)) return OK;
+    int S = mesh_size(&o->mesh, AXIS_SEQUENCE);
+    if (!o->share_prompts || S == 1) return OK;
     return ERR(
         ERR_INPUT,
-        "train.task: found preference with parallel.%s %d, expected 1: pairs of responses are compared on one rank; "
-        "use parallel.data and parallel.tensor",
-        stages > 1 ? "pipeline" : "sequence", stages > 1 ? stages : S);
+        "preference.share_prompt: found prompts that stand in a row once with parallel.sequence %d, expected off: "
+        "the keys of a prompt would be on another rank than its second answer; set preference.share_prompt=off",
+        S);
 }
 
 /* Solutions are whole on a rank that has their values. */
@@ -97,17 +97,6 @@ static status check_policy(const model_build_options *o) {
                        "layers; use parallel.data",
                        axis_name(shared[i]), mesh_size(&o->mesh, shared[i]));
     return OK;
-}
-
-/* The last stage of a pipeline has all heads and all tokens, but a reference in memory would be a second model in the stages. */
-static status check_selection(const model_build_options *o) {
-    int stages = mesh_size(&o->mesh, AXIS_PIPELINE);
-    if (!o->selection.kind || stages == 1 || o->reference == REFERENCE_INPUT) return OK;
-    return ERR(
-        ERR_INPUT,
-        "train.weighting: found rho1 with parallel.pipeline %d and its reference in memory, expected "
-        "rho1.reference_on=disk: the stages of a pipeline hold one model; or use parallel.data, tensor or sequence",
-        stages);
 }
 
 /* Codes stand for whole weights of a file, of which a tensor rank would have a part. */
@@ -161,14 +150,13 @@ static status check_training(const model_config *c, const model_build_options *o
                    (long long)o->batch, (long long)o->seq_len / S, n,
                    such_as(such, "train.micro_batch", shared_batch(o->batch, o->seq_len / S, n)));
     if (!o->ring && !model_heads_divide(c, &o->mesh))
-        return ERR(
-            ERR_INPUT,
-            "parallel.sequence: %lld heads and %lld kv heads%s cannot be shared by %d ranks; set a divisor of both%s, or "
-            "parallel.attention=ring",
-            (long long)c->n_heads / n, (long long)MAX(c->n_kv_heads / n, (int64_t)1),
-            n > 1 ? " of each tensor rank" : "", S, such_as(such, "parallel.sequence", fewer_sequence(c, o)));
+        return ERR(ERR_INPUT,
+                   "parallel.sequence: %lld heads and %lld kv heads%s cannot be shared by %d ranks; set a divisor of "
+                   "both%s, or "
+                   "parallel.attention=ring",
+                   (long long)c->n_heads / n, (long long)MAX(c->n_kv_heads / n, (int64_t)1),
+                   n > 1 ? " of each tensor rank" : "", S, such_as(such, "parallel.sequence", fewer_sequence(c, o)));
     TRY(check_preference(o));
-    TRY(check_selection(o));
     return model_stages_check(c, mesh_size(&o->mesh, AXIS_PIPELINE), MAX(o->virtual_stages, 1));
 }
 

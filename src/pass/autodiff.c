@@ -51,7 +51,7 @@ static void find_wanted(differ *d, const op *ops, size_t first, size_t end) {
     for (size_t i = 0; i < m->n_params; i++) d->is_wanted[m->params[i].value] = !m->params[i].frozen;
     for (size_t i = first; i < end; i++) {
         const op *o = &ops[i];
-        bool wanted = o->kind == OP_RECV && is_trained_before(d->options, ops, i, end);
+        bool wanted = o->kind == OP_RECV && o->attr.tag != TAG_REFERENCE && is_trained_before(d->options, ops, i, end);
         for (int k = 0; k < op_input_count(o->kind); k++) wanted |= o->in[k] && d->is_wanted[o->in[k]];
         for (int k = 0; k < op_output_count(o->kind); k++)
             if (o->out[k]) d->is_wanted[o->out[k]] = wanted;

@@ -94,8 +94,8 @@ static micro_inputs inputs_of_model(const model *m) {
 
 static void widen_inputs(unroller *u) {
     const micro_inputs one = inputs_of_model(u->options->model);
-    const value_id list[] = {one.tokens,  one.targets,   one.doc_start, one.doc_start_all,
-                             one.weights, one.reference, one.scalars};
+    const value_id list[] = {one.tokens,    one.targets,  one.doc_start, one.doc_start_all, one.weights,
+                             one.reference, one.segments, one.spans[0],  one.spans[1],      one.scalars};
     int n_losses = u->options->model->n_losses;
     for (size_t i = 0; i < ARRAY_LENGTH(list); i++) widen_input(u, list[i]);
     for (int k = 1; k < n_losses; k++) widen_input(u, one.loss[k].targets), widen_input(u, one.loss[k].weights);
@@ -106,6 +106,8 @@ static void widen_inputs(unroller *u) {
                                             .doc_start_all = copy_of(u, one.doc_start_all, m),
                                             .weights = copy_of(u, one.weights, m),
                                             .reference = copy_of(u, one.reference, m),
+                                            .segments = copy_of(u, one.segments, m),
+                                            .spans = {copy_of(u, one.spans[0], m), copy_of(u, one.spans[1], m)},
                                             .scalars = copy_of(u, one.scalars, m)};
         for (int k = 0; k < n_losses; k++)
             u->step->inputs[m].loss[k] =
@@ -121,12 +123,14 @@ static void narrow_inputs(unroller *u) {
 
 /* ---- ops -------------------------------------------------------------------------------------------------------------- */
 
-/* A job begins with its message; the first job begins with the section. */
+/* A job begins with its message, or two, where a reference passes the stages beside the model; the first job begins with the
+ * section. */
 static status find_jobs(unroller *u) {
     int n = 0;
     u->n_jobs = pipeline_jobs(&u->shape, u->options->mesh.index[AXIS_PIPELINE], u->jobs);
     for (size_t i = 0; i < u->n_ops; i++) {
-        if (i > 0 && !is_between_stages(&u->ops[i], OP_RECV)) continue;
+        bool second = i > 0 && is_between_stages(&u->ops[i - 1], OP_RECV) && u->ops[i - 1].attr.tag == TAG_REFERENCE;
+        if (i > 0 && (!is_between_stages(&u->ops[i], OP_RECV) || second)) continue;
         if (n < u->n_jobs) u->job_begin[n] = i;
         n++;
     }
@@ -146,7 +150,7 @@ static void append_copy(unroller *u, const op *o, int64_t micro) {
 
 static status append_entry(unroller *u, const pipeline_entry *e) {
     int j = 0;
-    size_t n = 0;
+    size_t n = 0; /* messages of the model */
     while (u->jobs[j].kind != e->job.kind || u->jobs[j].chunk != e->job.chunk) j++;
     for (size_t i = u->job_begin[j]; i < u->job_begin[j + 1]; i++) {
         const op *o = &u->ops[i];
@@ -155,7 +159,7 @@ static status append_entry(unroller *u, const pipeline_entry *e) {
                                                            : ACT_RUN;
         if (act != e->act) continue;
         append_copy(u, o, e->micro);
-        n++;
+        n += act == ACT_RUN || o->attr.tag != TAG_REFERENCE;
     }
     if (e->act != ACT_RUN && n != 1)
         return ERR(ERR_BUG, "pipeline: chunk %d %s %zu messages of a micro-batch, expected 1", e->job.chunk,

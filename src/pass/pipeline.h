@@ -2,7 +2,7 @@
 /* pipeline.h - private to pass: the order in which the stages of a pipeline run the micro-batches of a step.
  *
  * The ops of one micro-batch at a stage form jobs. Each job begins with a message from another stage (except the first) and
- * ends with a message to another (except the last). 1F1B: a stage runs as many forwards as there are stages after it, then
+ * ends with a message to another (except the last); where a reference passes beside the model, with one more directly before. 1F1B: a stage runs as many forwards as there are stages after it, then
  * alternates one forward and one backward, then runs the remaining backwards. A stage never has more micro-batches in flight
  * than there are stages from it to the last. Interleaved 1F1B: the same with several chunks of layers per stage; each chunk
  * runs as many micro-batches as there are stages before the next chunk runs. It divides the bubble by the number of chunks. */

@@ -136,18 +136,35 @@ PREFERENCE_MATH preference_result preference_single(const preference_options *o,
     return out;
 }
 
-/* Sums over the tokens of each response of a row of T tokens, into PREFERENCE_PARTS parts for every example; returns the number of
- * examples. reference: NULL where the loss has none. */
-PREFERENCE_MATH int64_t preference_add_row(preference_part *parts, int64_t T, const int32_t *segments,
-                                           const float *losses, const float *reference) {
+/* The tokens of a micro-batch as sequence ranks have gathered them: those of one rank behind the other, of every row the two runs
+ * that sequence_token of program.h gives it. Sums go over a row in its own order, so they have the bits of one rank. */
+typedef struct preference_rows {
+    int64_t batch, seq_len; /* of whole rows */
+    int n_ranks;            /* 1: rows lie one behind the other */
+} preference_rows;
+/* Where token t of a row lies. */
+PREFERENCE_MATH int64_t preference_token(const preference_rows *r, int64_t row, int64_t t) {
+    if (r->n_ranks == 1) return row * r->seq_len + t;
+    int64_t own = r->seq_len / r->n_ranks, run = own / 2, chunk = t / run;
+    bool front = chunk < r->n_ranks;
+    int64_t rank = front ? chunk : 2 * r->n_ranks - 1 - chunk;
+    return (rank * r->batch + row) * own + (front ? 0 : run) + t % run;
+}
+
+/* Sums over the tokens of each response of a row, into PREFERENCE_PARTS parts for every example; returns the number of examples.
+ * segments, losses, reference: of all rows; reference: NULL where the loss has none. */
+PREFERENCE_MATH int64_t preference_add_row(preference_part *parts, const preference_rows *rows, int64_t row,
+                                           const int32_t *segments, const float *losses, const float *reference) {
     int64_t n = 0;
-    for (int64_t t = 0; t < T; t++) {
-        if (segments[t] < 0) continue;
-        for (; n <= segments[t] / PREFERENCE_PARTS; n++)
+    for (int64_t t = 0; t < rows->seq_len; t++) {
+        int64_t at = preference_token(rows, row, t);
+        int32_t s = segments[at];
+        if (s < 0) continue;
+        for (; n <= s / PREFERENCE_PARTS; n++)
             for (int i = 0; i < PREFERENCE_PARTS; i++) parts[n * PREFERENCE_PARTS + i] = (preference_part){0, 0, 0};
-        preference_part *p = &parts[segments[t]];
-        p->loss += (double)losses[t];
-        if (reference) p->reference += (double)reference[t];
+        preference_part *p = &parts[s];
+        p->loss += (double)losses[at];
+        if (reference) p->reference += (double)reference[at];
         p->n++;
     }
     return n;

@@ -132,6 +132,7 @@ enum {
     TAG_EMBED,    /* tied tables: the embedding's gradient, to the stage that has the unembedding */
     TAG_TABLE,    /* ... and the table that it has updated, back */
     TAG_ANSWER,   /* evaluation: losses and best tokens, from the last stage to all others */
+    TAG_REFERENCE, /* hidden states of a frozen reference, directly before those of the model; no gradient comes back */
 };
 
 /* How positions become angles; llama3 stretches low frequencies as Llama 3.1 does, yarn those that turn less than beta_fast times

@@ -115,7 +115,8 @@ static status preference_shape(train_request *r) {
     bool single = r->preference.kind == PREFERENCE_KTO;
     p->preference = r->preference;
     TRY(choose_reference(r, &p->reference));
-    p->open.sequence = p->left_open.sequence = false; /* responses are whole on a rank */
+    p->open.sequence = p->left_open.sequence =
+        false; /* only where it is asked for: the plan weighs rows of tokens alone */
     r->data.kind = single ? DATA_LABELLED : DATA_PAIRS;
     p->with_eval = r->train.eval_rows > 0;
     TRY(choose_sharing(r, &p->share_prompts));
@@ -206,16 +207,16 @@ static void write_spans(preference *t, const micro_inputs *to, const batch *b) {
 
 /* A micro-batch of a split; with a reference on disk also what it says of it, through t->reference. */
 static status write_rows(preference *t, split s, const micro_inputs *to, const batch *b) {
-    int64_t T = length_of(t), n = rows_of(t) * T;
+    int64_t T = length_of(t);
     if (t->spans) write_spans(t, to, b);
     TRY(batch_write(
         t->host.exec, t->host.plan, to,
         &(batch_rows){b->tokens, b->targets, t->spans ? t->positions : b->doc_start, .first_row = b->first_row}));
-    exec_write(t->host.exec, to->segments, 0, b->segments, (size_t)n * sizeof *b->segments);
+    batch_write_all(t->host.exec, t->host.plan, to->segments, b->segments);
     if (!t->file) return OK;
     for (int64_t r = 0; r < rows_of(t); r++)
         TRY(numbers_file_read(t->file, s, b->segments + r * T, b->examples + r * slots_of(t), T, t->reference + r * T));
-    exec_write(t->host.exec, to->reference, 0, t->reference, (size_t)n * sizeof *t->reference);
+    batch_write_all(t->host.exec, t->host.plan, to->reference, t->reference);
     return OK;
 }
 
@@ -255,10 +256,10 @@ static status evaluate_rows(preference *t, split s, uint64_t first, uint64_t end
 /* The same, summed over the responses of the rows before `end`: into parts, n_examples, and to gains what z is made of. */
 static status measure_rows(preference *t, split s, uint64_t first, uint64_t end, preference_gains *gains) {
     TRY(evaluate_rows(t, s, first, end));
-    int64_t T = length_of(t), n = (int64_t)MIN((uint64_t)rows_of(t), end - first);
+    preference_rows rows = {rows_of(t), length_of(t), 1};
+    int64_t n = (int64_t)MIN((uint64_t)rows_of(t), end - first);
     for (int64_t b = 0; b < n; b++) {
-        t->n_examples[b] =
-            preference_add_row(parts_of(t, b), T, t->segments + b * T, t->losses + b * T, t->reference + b * T);
+        t->n_examples[b] = preference_add_row(parts_of(t, b), &rows, b, t->segments, t->losses, t->reference);
         preference_add_gains(gains, parts_of(t, b), t->n_examples[b]);
     }
     return OK;

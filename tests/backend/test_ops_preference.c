@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-enum { ROWS = 4, T = 75, N = ROWS * T };
+enum { ROWS = 4, T = 76, N = ROWS * T };
 static const double beta = 0.5, smoothing = 0.2, gamma_ = 0.7, lambda = 0.3, good = 1.25, bad = 0.75;
 
 typedef struct response {
@@ -19,12 +19,12 @@ static const response pairs[] = {
     {0, 0, PREFERENCE_CHOSEN, 3, 5},     {0, 0, PREFERENCE_REJECTED, 12, 9}, {0, 1, PREFERENCE_CHOSEN, 25, 30},
     {0, 1, PREFERENCE_REJECTED, 60, 2},  {1, 0, PREFERENCE_CHOSEN, 0, 1},    {1, 0, PREFERENCE_REJECTED, 2, 1},
     {1, 1, PREFERENCE_CHOSEN, 5, 6},     {1, 1, PREFERENCE_REJECTED, 14, 6}, {1, 2, PREFERENCE_CHOSEN, 28, 8},
-    {1, 2, PREFERENCE_REJECTED, 40, 33}, {3, 0, PREFERENCE_CHOSEN, 1, 35},   {3, 0, PREFERENCE_REJECTED, 37, 38}};
+    {1, 2, PREFERENCE_REJECTED, 40, 33}, {3, 0, PREFERENCE_CHOSEN, 1, 35},   {3, 0, PREFERENCE_REJECTED, 37, 39}};
 /* Of single responses each has another one beside it, to the same prompt. */
 static const response mixed[] = {{0, 0, PREFERENCE_CHOSEN, 3, 5},     {0, 0, PREFERENCE_OTHER, 12, 9},
                                  {0, 1, PREFERENCE_REJECTED, 25, 30}, {0, 1, PREFERENCE_OTHER, 60, 2},
                                  {1, 0, PREFERENCE_REJECTED, 0, 1},   {1, 0, PREFERENCE_OTHER, 2, 1},
-                                 {3, 0, PREFERENCE_CHOSEN, 1, 35},    {3, 0, PREFERENCE_OTHER, 37, 38}};
+                                 {3, 0, PREFERENCE_CHOSEN, 1, 35},    {3, 0, PREFERENCE_OTHER, 37, 39}};
 static const response all_good[] = {{0, 0, PREFERENCE_CHOSEN, 3, 5},
                                     {0, 0, PREFERENCE_OTHER, 12, 9},
                                     {1, 0, PREFERENCE_CHOSEN, 2, 4},
@@ -39,7 +39,8 @@ typedef struct batch_case {
     const response *of;
     size_t n;
     double losses[N], reference[N];
-    const double *z; /* as an input; NULL: none */
+    const double *z;   /* as an input; NULL: none */
+    int n_ranks, rank; /* that share every row; 0: one */
 } batch_case;
 
 /* Losses of a model that is nearer (closer > 0) or farther than the reference from all responses; rounded as the op reads them. */
@@ -53,23 +54,43 @@ static batch_case make_case(preference_kind kind, const response *of, size_t n, 
     return c;
 }
 
+/* Where token t of a row lies when ranks have gathered theirs: by sequence_token, and not by what the kernel has. */
+static int gathered_at(const batch_case *c, int row, int t) {
+    if (!c->n_ranks) return row * T + t;
+    int own = T / c->n_ranks;
+    for (int rank = 0; rank < c->n_ranks; rank++)
+        for (int i = 0; i < own; i++)
+            if (sequence_token(i, rank, c->n_ranks, T) == t) return (rank * ROWS + row) * own + i;
+    fail_msg("token %d is of no rank", t);
+    return -1;
+}
+
 static op_case *run_case(const batch_case *c, uint32_t micro, const double *sums) {
+    int n_ranks = c->n_ranks ? c->n_ranks : 1;
     op_attr a = {
         .batch = ROWS,
-        .seq_len = T,
+        .seq_len = T / n_ranks,
+        .group_size = c->n_ranks,
+        .index = c->rank,
         .preference = {c->kind, (float)beta, (float)smoothing, (float)gamma_, (float)lambda, (float)good, (float)bad}};
     int32_t segments[N];
     for (int i = 0; i < N; i++) segments[i] = -1;
     for (size_t i = 0; i < c->n; i++)
         for (int t = 0; t < c->of[i].n; t++)
-            segments[c->of[i].row * T + c->of[i].start + t] = PREFERENCE_PARTS * c->of[i].example + c->of[i].part;
+            segments[gathered_at(c, c->of[i].row, c->of[i].start + t)] =
+                PREFERENCE_PARTS * c->of[i].example + c->of[i].part;
+    double losses[N], reference[N];
+    for (int i = 0; i < N; i++) {
+        int at = gathered_at(c, i / T, i % T);
+        losses[at] = c->losses[i], reference[at] = c->reference[i];
+    }
     op_case *o = op_case_open(OP_PREFERENCE, &a);
-    op_case_floats(o, PREFERENCE_LOSSES, DTYPE_F32, SHAPE(N), c->losses);
-    if (preference_compares(c->kind)) op_case_floats(o, PREFERENCE_REFERENCE, DTYPE_F32, SHAPE(N), c->reference);
+    op_case_floats(o, PREFERENCE_LOSSES, DTYPE_F32, SHAPE(N), losses);
+    if (preference_compares(c->kind)) op_case_floats(o, PREFERENCE_REFERENCE, DTYPE_F32, SHAPE(N), reference);
     op_case_ints(o, PREFERENCE_SEGMENTS, SHAPE(N), segments);
     op_case_bytes(o, PREFERENCE_SCALARS, SHAPE((int64_t)sizeof(step_scalars)), &(step_scalars){.micro = micro});
     if (c->z) op_case_floats(o, PREFERENCE_Z, DTYPE_F64, SHAPE(1), c->z);
-    op_case_output(o, PREFERENCE_WEIGHTS, DTYPE_F32, SHAPE(N));
+    op_case_output(o, PREFERENCE_WEIGHTS, DTYPE_F32, SHAPE(N / n_ranks));
     op_case_output_floats(o, PREFERENCE_SUMS, DTYPE_F64, SHAPE(PREFERENCE_SUM_COUNT), sums);
     op_case_run(o, 2);
     return o;
@@ -254,6 +275,31 @@ static void the_first_micro_batch_restarts_the_sums(void **state) {
     }
 }
 
+/* Ranks that share rows judge whole responses: each has the bits of one rank at its tokens, and the sums are the first one's. */
+static void sequence_ranks_judge_as_one_rank(void **state) {
+    enum { RANKS = 2, OWN = N / RANKS };
+    for (preference_kind k = PREFERENCE_DPO; k < PREFERENCE_KIND_COUNT; k++) {
+        bool single = k == PREFERENCE_KTO;
+        batch_case c = make_case(k, single ? mixed : pairs, single ? ARRAY_LENGTH(mixed) : ARRAY_LENGTH(pairs), 0.2);
+        op_case *whole = run_case(&c, 0, poisoned);
+        for (int rank = 0; rank < RANKS; rank++) {
+            c.n_ranks = RANKS, c.rank = rank;
+            op_case *part = run_case(&c, 0, poisoned);
+            for (int i = 0; i < N; i++) {
+                int at = gathered_at(&c, i / T, i % T) - rank * OWN;
+                if (at >= 0 && at < OWN)
+                    assert_true(op_case_values(part, PREFERENCE_WEIGHTS)[at] ==
+                                op_case_values(whole, PREFERENCE_WEIGHTS)[i]);
+            }
+            for (int i = 0; i < PREFERENCE_SUM_COUNT; i++)
+                assert_true(op_case_values(part, PREFERENCE_SUMS)[i] ==
+                            (rank ? 0 : op_case_values(whole, PREFERENCE_SUMS)[i]));
+            op_case_close(part);
+        }
+        op_case_close(whole);
+    }
+}
+
 /* Responses that are certain, impossible or equal give finite losses and weights. */
 static void extremes_stay_finite(void **state) {
     static const double extremes[][2] = {{0, 0}, {0, 1e4}, {1e4, 0}, {1e4, 1e4}};
@@ -282,6 +328,7 @@ int main(void) {
         cmocka_unit_test(kto_of_one_kind_of_response_alone),
         cmocka_unit_test(rows_without_examples_have_no_part),
         cmocka_unit_test(the_first_micro_batch_restarts_the_sums),
+        cmocka_unit_test(sequence_ranks_judge_as_one_rank),
         cmocka_unit_test(extremes_stay_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -41,7 +41,8 @@ static const safetensor *get(const family *f, const char *name) {
     return t;
 }
 
-static void family_open(family *f, const char *name, precision q) {
+/* base: how the linear layers are stored; in fewer bits beside adapters that add nothing, for weights that are trained have numbers. */
+static void family_open_base(family *f, const char *name, precision q, base_format base) {
     char path[512];
     *f = (family){.name = name};
     snprintf(path, sizeof path, "%s/%s.safetensors", TEST_FIXTURES, name);
@@ -58,9 +59,11 @@ static void family_open(family *f, const char *name, precision q) {
         .choice.precision = q,
         .with_eval = true,
         .verify = true,
+        .base = base,
         .optimizer = {.beta1 = (float)BETA1, .beta2 = (float)BETA2, .eps = 1e-8f, .weight_decay = 0.1f, .clip = 1.0f},
         .logits_chunk_bytes = 4096, /* several chunks even for these small models */
         .target = backend_target(backend_kind(b), 2)};
+    if (base != BASE_COMPUTE) r.lora = (lora_options){.rank = 1, .alpha = 1, .modules = (1u << LORA_MODULE_COUNT) - 1};
     must(plan_build(&f->plan, &r));
     must(exec_open(&f->e, &f->plan.program, &(exec_options){.backend = b, .n_threads = 2}));
     must(weights_load(f->e, &f->plan, &f->file, 1, "w/"));
@@ -69,6 +72,8 @@ static void family_open(family *f, const char *name, precision q) {
     exec_write(f->e, f->plan.model.targets, 0, get(f, "targets")->data, n);
     exec_write(f->e, f->plan.model.doc_start, 0, get(f, "doc")->data, n);
 }
+
+static void family_open(family *f, const char *name, precision q) { family_open_base(f, name, q, BASE_COMPUTE); }
 
 static void family_close(family *f) {
     exec_close(f->e);
@@ -103,11 +108,10 @@ static double capped(const model_config *c, double logit) {
 }
 
 /* The program never holds (tokens, vocabulary); the test multiplies the last hidden states itself. */
-static double largest_logit_error(const family *f) {
+static double largest_logit_error(const family *f, const float *want) {
     const model_config *c = &f->config;
     float *h = read_f32(f, program_find(&f->plan.program, "eval.final_norm"));
     float *w = read_f32(f, program_find(&f->plan.program, c->tied ? "embed.w" : "unembed.w"));
-    const float *want = get(f, "logits")->data;
     double worst = 0;
     for (int64_t t = 0; t < f->n_tokens; t++)
         for (int64_t v = 0; v < c->vocab; v++) {
@@ -140,12 +144,49 @@ static void logits_and_losses_equal_pytorch(void **state) {
         family f;
         family_open(&f, fixtures[i], PRECISION_FP32);
         exec_run(f.e, SECTION_EVAL);
-        double logits = largest_logit_error(&f), losses = largest_loss_error(&f, "losses");
+        double logits = largest_logit_error(&f, get(&f, "logits")->data), losses = largest_loss_error(&f, "losses");
         print_message("%-18s fp32: logits within %.1e, losses within %.1e\n", f.name, logits, losses);
         assert_true(logits < 1e-4);
         assert_true(losses < 1e-4);
         family_close(&f);
     }
+}
+
+/* A base in fewer bits against bitsandbytes (tools/make_quantized_logits.py): nf4 is its Linear4bit with blocks of 64 and double
+ * quantisation, int8 its codes and scales with products of whole activations, fp8 torch's numbers. Logits are of size 5 and equal but for the
+ * rounding of fp32. LLM.int8() also rounds activations to 8 bits, by the largest of a token: 1/254 of that for each input of every layer,
+ * which these models bring to 0.1 in the logits; so it is near, and not equal. */
+static void logits_of_bases_in_fewer_bits_equal_bitsandbytes(void **state) {
+    static const char *const models[] = {"llama_untied_gqa", "qwen3_untied"};
+    static const struct {
+        const char *name;
+        base_format format;
+        double least, most;
+    } cases[] = {{"nf4", BASE_NF4, 0, 1e-4},
+                 {"int8", BASE_INT8, 0, 1e-4},
+                 {"fp8", BASE_FP8, 0, 1e-4},
+                 {"llm_int8", BASE_INT8, 1e-3, 0.15}};
+    char name[600];
+    safetensors file;
+    (void)state;
+    snprintf(name, sizeof name, "%s/quantized_logits.safetensors", TEST_FIXTURES);
+    must(safetensors_open(&file, name));
+    for (size_t m = 0; m < ARRAY_LENGTH(models); m++)
+        for (size_t i = 0; i < ARRAY_LENGTH(cases); i++) {
+            family f;
+            family_open_base(&f, models[m], PRECISION_FP32, cases[i].format);
+            must(exec_run(f.e, SECTION_EVAL));
+            snprintf(name, sizeof name, "%s.%s", models[m], cases[i].name);
+            const safetensor *want = safetensors_find(&file, name);
+            assert_non_null(want);
+            assert_int_equal(shape_count(&want->shape), f.n_tokens * f.config.vocab);
+            double error = largest_logit_error(&f, want->data),
+                   whole = largest_logit_error(&f, get(&f, "logits")->data);
+            print_message("%-26s logits within %.1e; of the model in fp32 within %.2f\n", name, error, whole);
+            if (!(error >= cases[i].least && error < cases[i].most)) fail_msg("%s: logits differ by %g", name, error);
+            family_close(&f);
+        }
+    safetensors_close(&file);
 }
 
 /* Cosine of one Hugging Face tensor's gradient with ours, which lies in rows of a packed and maybe turned parameter. */
@@ -307,6 +348,7 @@ int main(void) {
         cmocka_unit_test(config_json_is_written_as_it_was_read),
         cmocka_unit_test(longrope_factors_follow_the_rows),
         cmocka_unit_test(logits_and_losses_equal_pytorch),
+        cmocka_unit_test(logits_of_bases_in_fewer_bits_equal_bitsandbytes),
         cmocka_unit_test(every_gradient_equals_pytorch),
         cmocka_unit_test(twenty_adamw_steps_equal_pytorch),
         cmocka_unit_test(sixteen_bit_losses_and_gradients_stay_close),

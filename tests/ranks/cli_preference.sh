@@ -1,7 +1,7 @@
 #!/bin/bash
-# cli_preference.sh - preferences on many ranks: the same bits as one rank with as many micro-batches, in every stage of ZeRO, with
-# a copy and with the base as the reference; tensor parallelism within a bound; what cannot be shared is refused by name. RALO names
-# the program.
+# cli_preference.sh - preferences on many ranks: the same bits as one rank with as many micro-batches, in every stage of ZeRO and in
+# pipelines, with a copy, the base and a file as the reference; tensor and sequence parallelism within a bound; what cannot be shared is
+# refused by name. RALO names the program.
 . "$(dirname "$0")/../harness/check.sh"
 need_ranks
 need python3
@@ -24,7 +24,7 @@ same() { # EXPECTED ARGUMENTS
     [ "$got" = "$expected" ] || fail "2 ranks, $*: $got, one rank: $expected"
 }
 full=(--set preference.reference=copy --set precision=bf16)
-expected=$(train 1 "${full[@]}" --set train.accumulation=2)
+expected=$(train 1 "${full[@]}" --set train.accumulation=2) of_copy=$expected
 for zero in 0 1 2 3; do same "$expected" "${full[@]}" --set parallel.zero=$zero; done
 disk=("${full[@]}" --set preference.reference=disk)
 for zero in 0 3; do same "$expected" "${disk[@]}" --set parallel.zero=$zero; done
@@ -41,15 +41,23 @@ for zero in 0 3; do same "$expected" "${kto[@]}" --set parallel.zero=$zero; done
 expected=$(train 1 "${kto[@]}" --set train.accumulation=4)
 same "$expected" "${kto[@]}" --set train.accumulation=2
 
-# Sums over ranks in another order: fp32 to rounding.
-for way in "loss=dpo reference=copy none" "loss=kto reference=base 4"; do
-    set -- $way
-    sets=(--set "preference.$1" --set "preference.$2" --set model.lora.rank="$3" --set precision=fp32)
+# Stages of a pipeline: the reference passes them beside the model, and every loss has the bits of one rank.
+two=(--set parallel.pipeline=2 --set train.accumulation=2)
+same "$of_copy" "${full[@]}" "${two[@]}" --set memory.recompute=full --set memory.offload.params=host --set memory.offload.states=host
+same "$of_copy" "${disk[@]}" "${two[@]}"
+deep=(--set preference.loss=kto "${lora[@]}" --set model.lora.dropout=0.1 --set model.layers=4)
+same "$(train 1 "${deep[@]}" --set train.accumulation=2)" "${deep[@]}" "${two[@]}" --set parallel.virtual_stages=2
+
+# Gradients summed over ranks in another order: fp32 to rounding.
+for way in "tensor heads dpo copy none" "tensor heads kto base 4" "sequence heads dpo disk none" "sequence ring simpo auto none" "sequence ring kto base 4"; do
+    read -r axis attention name reference rank <<<"$way"
+    sets=(--set preference.loss="$name" --set preference.reference="$reference" --set model.lora.rank="$rank" --set precision=fp32 --set train.steps=3)
+    [ "$name" = kto ] && sets+=(--set train.accumulation=2)
     train 1 "${sets[@]}" >/dev/null
     one=$(loss)
-    train 2 "${sets[@]}" --set parallel.tensor=2 >/dev/null
+    train 2 "${sets[@]}" --set parallel.attention="$attention" --set parallel.$axis=2 >/dev/null
     two=$(loss)
-    python3 -c "import sys; sys.exit(not abs($one - $two) < 1e-5)" || fail "$way on 2 tensor ranks: $two, one rank: $one"
+    python3 -c "import sys; sys.exit(not abs($one - $two) < 1e-5 * max(1, abs($one)))" || fail "$way: $two on 2 ranks, $one on one"
 done
 
 refused() { # WORDS ARGUMENTS
@@ -58,8 +66,6 @@ refused() { # WORDS ARGUMENTS
     run 2 train --ranks 2 "${common[@]}" --set run.dir=no "$@"
     grep -q "$words" err || fail "refused without '$words': $(tail -n 2 err)"
 }
-refused 'train.task: found preference with parallel.pipeline 2' --set parallel.pipeline=2
-refused 'train.task: found preference with parallel.sequence 2' --set parallel.sequence=2
 # A prompt that stands in a row once: losses and gradients of every step and the evaluation as with two, to rounding, with fewer tokens.
 python3 - <<'P'
 import json, random
@@ -96,6 +102,7 @@ done
 sets=("${sharing[@]}" --set precision=bf16)
 expected=$(train 1 "${sets[@]}" --set train.accumulation=2)
 same "$expected" "${sets[@]}" --set parallel.zero=3 --set memory.recompute=selective --set preference.reference=disk
+same "$expected" "${sets[@]}" --set parallel.pipeline=2 --set train.accumulation=2
 
 # Rows that hold all examples are shorter, and so the memory of a step is smaller.
 planned=()
@@ -106,5 +113,6 @@ for share in off on; do
 done
 [ "${planned[1]}" -lt "${planned[0]}" ] || fail "planned bytes with shared prompts: ${planned[1]}, without: ${planned[0]}"
 refused "preference.share_prompt: found on with a built-in source" --set preference.share_prompt=on
+refused "preference.share_prompt: found prompts that stand in a row once with parallel.sequence 2" "${sharing[@]}" --set parallel.sequence=2
 refused "preference.share_prompt: found on with a model whose layers attend to a window" "${sharing[@]}" --set model.preset=test-gemma2
 finish "preferences on 2 ranks: as on one"

@@ -14,8 +14,8 @@ void cuda_kernel_PREFERENCE(backend_context *c, const kernel_call *k) {
         .z = k->in[PREFERENCE_Z],
         .weights = k->out[PREFERENCE_WEIGHTS],
         .sums = k->out[PREFERENCE_SUMS],
-        .batch = a->batch,
-        .seq_len = a->seq_len,
+        .rows = {a->batch, a->seq_len * MAX(a->group_size, 1), MAX(a->group_size, 1)},
+        .rank = a->index,
         .work = k->work};
     launch_preference_run(c->stream, &p);
 }

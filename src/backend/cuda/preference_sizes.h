@@ -12,7 +12,7 @@ typedef struct preference_layout {
 /* Sums of a row: those of the op, then what z is made of. */
 enum { ROW_KL = PREFERENCE_SUM_COUNT, ROW_KL_COUNT, ROW_SUMS };
 
-PREFERENCE_MATH preference_layout preference_layout_of(int64_t batch, int64_t seq_len) {
+PREFERENCE_MATH preference_layout preference_layout_of(int64_t batch, int64_t seq_len) { /* of whole rows */
     preference_layout l;
     l.at_sums = (size_t)(batch * seq_len) * PREFERENCE_PARTS * sizeof(preference_part);
     l.at_counts = l.at_sums + (size_t)batch * ROW_SUMS * sizeof(double);

@@ -5,6 +5,6 @@
 
 static size_t preference_bytes(const program *p, const op *o) {
     (void)p;
-    return preference_layout_of(o->attr.batch, o->attr.seq_len).n_bytes;
+    return preference_layout_of(o->attr.batch, o->attr.seq_len * MAX(o->attr.group_size, 1)).n_bytes;
 }
 const cuda_work cuda_work_PREFERENCE = {preference_bytes, NO_PRODUCTS};
