@@ -459,6 +459,7 @@ __global__ void __launch_bounds__(THREADS, 2)
             const int k0 = split * KEYS;
             float s[1][KEYS / 8][4], sum[1][D / 8][4] = {};
             row_state state[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
+            if (next <= last_split) tiles.find(p, b, next * KEYS, lane);
             tiles.template wait<1>(tiles.k_barrier, round);
             if (k0 + KEYS > is_new) {
                 tiles.template wait<0>(tiles.v_barrier, round);
@@ -469,7 +470,6 @@ __global__ void __launch_bounds__(THREADS, 2)
             if (BOXES) fence_bulk(); /* keys were read, and perhaps written, before others come there */
             __syncwarp();
             if (next <= last_split) {
-                tiles.find(p, b, next * KEYS, lane);
                 tiles.fetch_keys(p, &cache, lane);
                 tiles.template wait<1>(tiles.v_barrier, round);
             } else tiles.template wait<0>(tiles.v_barrier, round);
