@@ -322,6 +322,38 @@ __device__ void give_split(uint32_t to, const float (&sum)[1][D / 8][4], const r
     }
 }
 
+/* One split of a warp; the keys of its next, -1: there is none, are asked for when these have been read. */
+template <typename E, int D, bool BOXES>
+__device__ void attend_split(key_tiles<E, D, BOXES> &tiles, const launch_paged_step &a, const step_rows &b,
+                             const CUtensorMap *cache, uint32_t q_tile, const int *position, int split, int next,
+                             int round, int is_new, int64_t n_tokens, int lane) {
+    const int k0 = split * KEYS;
+    float s[1][KEYS / 8][4], sum[1][D / 8][4] = {};
+    row_state state[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
+    if (next >= 0) tiles.find(a.paged, b, next * KEYS, lane);
+    tiles.template wait<1>(tiles.k_barrier, round);
+    if (k0 + KEYS > is_new) {
+        tiles.template wait<0>(tiles.v_barrier, round);
+        put_new<E, D, BOXES>(tiles, a, b, k0, n_tokens, lane);
+        __syncwarp();
+    }
+    score<E, D, BOXES>(s, a.paged, q_tile, tiles.k, k0, position, lane);
+    if (BOXES) fence_bulk(); /* keys were read, and perhaps written, before others come there */
+    __syncwarp();
+    if (next >= 0) {
+        tiles.fetch_keys(a.paged, cache, lane);
+        tiles.template wait<1>(tiles.v_barrier, round);
+    } else tiles.template wait<0>(tiles.v_barrier, round);
+    tiles.clear_unseen(b, k0, lane);
+    const float factor = score_scale(a.paged);
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        scale_row<1, D>(sum, 0, half, softmax_row<1, KEYS>(s, 0, half, state[half], factor));
+    add_values<E, D, BOXES>(sum, s, tiles.v, lane);
+    __syncwarp();
+    give_split<D>(tiles.v, sum, state, factor, lane);
+}
+
 /* Four columns of a row, over the splits so far. */
 struct joined_quad {
     float4 sum;
@@ -456,31 +488,8 @@ __global__ void __launch_bounds__(THREADS, 2)
     for (int round = 0; round < n_rounds; round++) {
         const int first = begin + round * in_round, next = split + in_round;
         if (split <= last_split) {
-            const int k0 = split * KEYS;
-            float s[1][KEYS / 8][4], sum[1][D / 8][4] = {};
-            row_state state[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
-            if (next <= last_split) tiles.find(p, b, next * KEYS, lane);
-            tiles.template wait<1>(tiles.k_barrier, round);
-            if (k0 + KEYS > is_new) {
-                tiles.template wait<0>(tiles.v_barrier, round);
-                put_new<E, D, BOXES>(tiles, a, b, k0, n_tokens, lane);
-                __syncwarp();
-            }
-            score<E, D, BOXES>(s, p, q_tile, tiles.k, k0, position, lane);
-            if (BOXES) fence_bulk(); /* keys were read, and perhaps written, before others come there */
-            __syncwarp();
-            if (next <= last_split) {
-                tiles.fetch_keys(p, &cache, lane);
-                tiles.template wait<1>(tiles.v_barrier, round);
-            } else tiles.template wait<0>(tiles.v_barrier, round);
-            tiles.clear_unseen(b, k0, lane);
-            const float factor = score_scale(p);
-#pragma unroll
-            for (int half = 0; half < 2; half++)
-                scale_row<1, D>(sum, 0, half, softmax_row<1, KEYS>(s, 0, half, state[half], factor));
-            add_values<E, D, BOXES>(sum, s, tiles.v, lane);
-            __syncwarp();
-            give_split<D>(tiles.v, sum, state, factor, lane);
+            attend_split<E, D, BOXES>(tiles, a, b, &cache, q_tile, position, split, next <= last_split ? next : -1,
+                                      round, is_new, n_tokens, lane);
         }
         cluster_sync();
 #pragma unroll
