@@ -7,7 +7,7 @@
  * any others. Beyond 64 rows cuBLASLt is faster: there x, which every block reads, is larger than its part of w.
  *
  * A kernel more costs a decode step as much as reading some megabytes of weights, so that small ops around a product are done
- * in it where they may: each block takes the norm of x again, step by step in shared memory; a block whose product is gated has 32
+ * in it where they may: each block takes the norm of x again, in shared memory; a block whose product is gated has 32
  * rows of both halves of w; what is added to the product waits in its place. */
 #include "backend/cuda/attention_wgmma.cuh"
 #include "backend/cuda/chain.cuh"
@@ -23,10 +23,13 @@ enum { BLOCKS_ENOUGH = 396, BLOCKS_PER_MULTIPROCESSOR = 3 }; /* of a GPU with 13
 enum { RING_BYTES = 73 * 1024 };                             /* as many steps ahead as three blocks have room for */
 constexpr uint32_t W_BYTES = COLUMNS * STEP * 2;
 
-template <int ROWS> struct ring {
-    static constexpr uint32_t X_BYTES = ROWS * STEP * 2, STEP_BYTES = W_BYTES + X_BYTES;
-    static constexpr int STAGES = (int)(RING_BYTES / STEP_BYTES);
-    static constexpr size_t SHARED_BYTES = STAGES * STEP_BYTES + 1024; /* boxes begin at multiples of 1024 */
+/* X is in the ring, or (NORMED) all of a block's part of it lies behind the ring. */
+template <int ROWS, bool NORMED> struct ring {
+    static constexpr uint32_t X_BYTES = ROWS * STEP * 2, STEP_BYTES = W_BYTES + (NORMED ? 0 : X_BYTES);
+    static constexpr uint32_t NORMED_BYTES = NORMED ? FEW_ROWS_NORMED_K / STEP * X_BYTES : 0;
+    static constexpr int STAGES = (int)((RING_BYTES - NORMED_BYTES) / STEP_BYTES);
+    static constexpr size_t SHARED_BYTES =
+        STAGES * STEP_BYTES + NORMED_BYTES + 1024; /* boxes begin at multiples of 1024 */
 };
 
 /* What is done beside the product. */
@@ -50,9 +53,10 @@ __device__ inline float4 load_cluster(uint32_t address) {
 template <int ROWS, typename B>
 __device__ void produce(const few_rows_product &q, const CUtensorMap *w, const CUtensorMap *x, int first, int n,
                         uint32_t tiles, uint32_t full, uint32_t empty) {
-    using R = ring<ROWS>;
+    using R = ring<ROWS, B::NORMED>;
     const int column = (int)blockIdx.x * B::Y_COLUMNS;
     auto fetch_x = [&](int step, int stage) {
+        if (B::NORMED) return;
         fetch_box(tiles + stage * R::STEP_BYTES + W_BYTES, x, (first + step) * STEP, 0, 0, full + 8 * stage);
     };
     auto fetch_w = [&](int step, int stage) {
@@ -100,62 +104,53 @@ __device__ inline float warp_sum(float x) {
     return x;
 }
 
-/* rstd[row] of the rows of x, a warp for each: lane l sums what thread 32 i + l of norm.cu does, for all i. */
-template <typename E> __device__ void find_rstd(float *rstd, const few_rows_product &q, norm_shape shape) {
+/* Norms the rows of x, a warp for each, into tiles as the TMA unit would lay them: steps [first, first + n) of k. Lane l sums what
+ * thread 32 i + l of norm.cu does, for all i. Rows that are not there stay what they are: nothing reads their sums. */
+template <typename E> struct row_norm {
     enum { WARPS_MOST = FEW_ROWS_NORMED_K / 8 / 2 / WARP }; /* of norm.cu, two packs a thread */
-    const int lane = (int)threadIdx.x % WARP, n_packs = (int)(q.k / 8);
-    for (int row = (int)threadIdx.x / WARP; row < FEW_ROWS_NORMED; row += CONSUMERS / WARP) {
-        const uint4 *x = (const uint4 *)((const E *)q.x + row * q.k);
-        uint4 raw[WARPS_MOST][2];
+    uint4 gains[WARPS_MOST][2];
+
+    /* The number of a pack of this lane; -1: there is none. */
+    __device__ static int pack_at(int w, int p, norm_shape shape, int n_packs) {
+        const int thread = w * WARP + (int)threadIdx.x % WARP, at = thread + p * shape.threads;
+        return thread < shape.threads && p < shape.per_thread && at < n_packs ? at : -1;
+    }
+    __device__ static void load(uint4 (&to)[WARPS_MOST][2], const void *row, norm_shape shape, int n_packs) {
 #pragma unroll
-        for (int w = 0; w < WARPS_MOST; w++)
-#pragma unroll
-            for (int p = 0; p < 2; p++) {
-                const int thread = w * WARP + lane, at = thread + p * shape.threads;
-                const bool there = row < q.m && thread < shape.threads && p < shape.per_thread && at < n_packs;
-                raw[w][p] = there ? x[at] : make_uint4(0, 0, 0, 0);
-            }
-        float of_warp = 0; /* lane w: the sum of norm.cu's warp w */
-#pragma unroll
-        for (int w = 0; w < WARPS_MOST; w++) {
-            const float sum = warp_sum(add_squares<E>(add_squares<E>(0, raw[w][0]), raw[w][1]));
-            if (lane == w) of_warp = sum;
+        for (int i = 0; i < 2 * WARPS_MOST; i++) {
+            const int at = pack_at(i / 2, i % 2, shape, n_packs);
+            to[i / 2][i % 2] = at >= 0 ? ((const uint4 *)row)[at] : make_uint4(0, 0, 0, 0);
         }
-        const float total = warp_sum(of_warp);
-        if (lane == 0) rstd[row] = 1.0f / sqrtf(total / (float)q.k + q.eps);
     }
-}
-
-/* A thread norms four columns of one row of every tile of x; the gains of the next are asked for a step ahead. */
-template <typename E> struct tile_norm {
-    const E *gamma; /* of this thread's columns, at the first step */
-    int64_t left;   /* columns of k from there on */
-    float rstd, offset;
-    uint32_t at; /* in a tile, which lies swizzled */
-    uint2 next;
-
-    __device__ uint2 gains(int step) const {
-        return step * STEP < left ? *(const uint2 *)(gamma + step * STEP) : make_uint2(0, 0);
-    }
-    __device__ void begin(const few_rows_product &q, int first) {
-        const int row = (int)threadIdx.x / 16, quad = (int)threadIdx.x % 16;
-        gamma = (const E *)q.gamma + (int64_t)first * STEP + quad * 4;
-        left = q.k - (int64_t)first * STEP - quad * 4;
-        offset = q.offset;
-        at = (uint32_t)(row * STEP * 2 + ((quad / 2 ^ row) << 4) + quad % 2 * 8);
-        next = gains(0);
-    }
-    __device__ uint32_t pair(uint32_t x, uint32_t gain) const {
+    __device__ static uint32_t pair(uint32_t x, uint32_t gain, float rstd, float offset) {
         float x0, x1, g0, g1;
         widen_pair<E>(x, x0, x1);
         widen_pair<E>(gain, g0, g1);
         return pack<E>(x0 * rstd * (g0 + offset), x1 * rstd * (g1 + offset));
     }
-    __device__ void run(uint32_t tile, uint2 gain) const {
-        uint2 x;
-        asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(tile + at) : "memory");
-        x.x = pair(x.x, gain.x), x.y = pair(x.y, gain.y);
-        asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(tile + at), "r"(x.x), "r"(x.y) : "memory");
+    __device__ void run(uint32_t tiles, const few_rows_product &q, norm_shape shape, int first, int n) const {
+        const int n_packs = (int)(q.k / 8), lane = (int)threadIdx.x % WARP;
+        for (int row = (int)threadIdx.x / WARP; row < q.m; row += CONSUMERS / WARP) {
+            uint4 x[WARPS_MOST][2];
+            load(x, (const E *)q.x + row * q.k, shape, n_packs);
+            float of_warp = 0; /* lane w: the sum of norm.cu's warp w */
+#pragma unroll
+            for (int w = 0; w < WARPS_MOST; w++) {
+                const float sum = warp_sum(add_squares<E>(add_squares<E>(0, x[w][0]), x[w][1]));
+                if (lane == w) of_warp = sum;
+            }
+            const float rstd = 1.0f / sqrtf(warp_sum(of_warp) / (float)q.k + q.eps);
+#pragma unroll
+            for (int i = 0; i < 2 * WARPS_MOST; i++) {
+                const int at = pack_at(i / 2, i % 2, shape, n_packs) - first * (STEP / 8);
+                const uint4 a = x[i / 2][i % 2], g = gains[i / 2][i % 2];
+                if (at < 0 || at >= n * (STEP / 8)) continue;
+                store_shared_16(
+                    tiles + (uint32_t)(at / 8 * (FEW_ROWS_NORMED * STEP * 2) + row * STEP * 2 + ((at % 8 ^ row) << 4)),
+                    make_uint4(pair(a.x, g.x, rstd, q.offset), pair(a.y, g.y, rstd, q.offset),
+                               pair(a.z, g.z, rstd, q.offset), pair(a.w, g.w, rstd, q.offset)));
+            }
+        }
         fence_bulk(); /* wgmma reads it */
         consumers_sync();
     }
@@ -165,19 +160,16 @@ template <typename E> struct tile_norm {
 
 /* sum (64, ROWS) = w x^T over n steps. */
 template <typename E, int ROWS, bool NORMED>
-__device__ void consume(float (&sum)[ROWS / 8][4], int n, uint32_t tiles, uint32_t full, uint32_t empty,
-                        tile_norm<E> &norm) {
-    using R = ring<ROWS>;
+__device__ void consume(float (&sum)[ROWS / 8][4], int n, uint32_t tiles, uint32_t full, uint32_t empty) {
+    using R = ring<ROWS, NORMED>;
     ring_place<R::STAGES> place;
 #pragma unroll
     for (int i = 0; i < ROWS / 8 * 4; i++) sum[i / 4][i % 4] = 0;
     uint32_t before = empty; /* the barrier of the step in front, whose product is still to end */
     for (int step = 0; step < n; step++, place.advance()) {
-        uint2 gain;
-        if (NORMED) gain = norm.next, norm.next = norm.gains(step + 1);
         barrier_wait(full + 8 * place.stage, place.parity);
-        const uint32_t w = tiles + place.stage * R::STEP_BYTES, x = w + W_BYTES;
-        if (NORMED) norm.run(x, gain);
+        const uint32_t w = tiles + place.stage * R::STEP_BYTES;
+        const uint32_t x = NORMED ? tiles + R::STAGES * R::STEP_BYTES + step * R::X_BYTES : w + W_BYTES;
         wgmma_begin();
 #pragma unroll
         for (int k = 0; k < STEP / 16; k++)
@@ -253,10 +245,9 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_MULTIPROCESSOR)
     few_rows(const __grid_constant__ few_rows_product q, const __grid_constant__ CUtensorMap w,
              const __grid_constant__ CUtensorMap x, norm_shape shape) {
 #if WGMMA_HERE
-    using R = ring<ROWS>;
+    using R = ring<ROWS, B::NORMED>;
     extern __shared__ unsigned char memory[];
     __shared__ __align__(8) uint64_t barriers[2 * R::STAGES];
-    __shared__ float rstd[FEW_ROWS_NORMED];
     const uint32_t full = shared_address(barriers), empty = full + 8 * R::STAGES;
     const uint32_t tiles = (shared_address(memory) + 1023) & ~1023u;
     const int rank = (int)cluster_rank(), n_parts = (int)cluster_size();
@@ -280,15 +271,13 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_MULTIPROCESSOR)
     } else {
         float sum[ROWS / 8][4];
         const int lane = (int)threadIdx.x % WARP, row = (int)threadIdx.x / WARP * 16 + lane / 4;
-        tile_norm<E> norm;
-        if (B::NORMED) norm.begin(q, first);
-        chain_wait();
-        if (B::NORMED) {
-            find_rstd<E>(rstd, q, shape);
-            consumers_sync();
-            norm.rstd = rstd[threadIdx.x / 16];
-        }
-        consume<E, ROWS, B::NORMED>(sum, n, tiles, full, empty, norm);
+        if constexpr (B::NORMED) {
+            row_norm<E> norm;
+            norm.load(norm.gains, q.gamma, shape, (int)(q.k / 8)); /* parameters stand already */
+            chain_wait();
+            norm.run(tiles + R::STAGES * R::STEP_BYTES, q, shape, first, n);
+        } else chain_wait();
+        consume<E, ROWS, B::NORMED>(sum, n, tiles, full, empty);
         consumers_sync(); /* all have read the tiles */
 #pragma unroll
         for (int i = 0; i < ROWS / 8; i++)
@@ -329,8 +318,8 @@ template <typename E, typename Y, int ROWS, typename B> void run(cudaStream_t s,
     x.data = q->x, x.rows = q->m, x.box_rows = ROWS;
     const int64_t columns = B::GATED ? q->n / 2 : q->n;
     const unsigned parts = parts_of(q), blocks = (unsigned)((columns + B::Y_COLUMNS - 1) / B::Y_COLUMNS);
-    launch_chained(few_rows<E, Y, ROWS, B>, dim3(blocks, parts), dim3(THREADS), ring<ROWS>::SHARED_BYTES, parts, s, *q,
-                   tensor_map_make(&w), tensor_map_make(&x), norm_shape_of(q->k / 8));
+    launch_chained(few_rows<E, Y, ROWS, B>, dim3(blocks, parts), dim3(THREADS), ring<ROWS, B::NORMED>::SHARED_BYTES,
+                   parts, s, *q, tensor_map_make(&w), tensor_map_make(&x), norm_shape_of(q->k / 8));
 }
 
 template <typename E, typename Y, typename B> void by_rows(cudaStream_t s, const few_rows_product *q) {

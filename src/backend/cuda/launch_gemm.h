@@ -35,7 +35,7 @@ void launch_plain_product(cudaStream_t stream, const plain_product *q);
  *   gamma   x is RMSNORM of the rows that are given; m at most FEW_ROWS_NORMED, k at most FEW_ROWS_NORMED_K
  *   gated   y (m, n / 2) = SWIGLU of the product
  *   add     y = add + the product; add may be y */
-enum { FEW_ROWS_MOST = 64, FEW_ROWS_NORMED = 8, FEW_ROWS_NORMED_K = 4096 };
+enum { FEW_ROWS_MOST = 64, FEW_ROWS_NORMED = 8, FEW_ROWS_NORMED_K = 2048 };
 typedef struct few_rows_product {
     int64_t m, n, k;
     const void *x, *w;

@@ -3,7 +3,7 @@
  *
  * A cluster of blocks has the query heads of one kv head for one token, or for neighbouring tokens of one slot. A warp takes a split: its keys
  * are under way before the kernels in front are done, whatever lies there, and what this step itself has for the cache is
- * put over them afterwards. Splits are dealt out in rounds; after each the cluster joins them in order, every thread some
+ * put over them afterwards. Sums of splits meet in scratch, and when all are there the cluster joins them in order, every thread some
  * columns of a row. Keys of a split, their sums and the way splits join are those of paged_device.cuh and paged_mma.cu: the same bits.
  *
  * The warp that has a token's own position stores its key and value. */
@@ -17,7 +17,7 @@ using namespace attention_mma;
 
 namespace {
 
-enum { WARPS = 3, THREADS = WARPS * WARP, KEYS = PAGED_SPLIT, ROWS = MMA_ROWS, CLUSTER_MOST = 8 };
+enum { WARPS = 3, THREADS = WARPS * WARP, KEYS = PAGED_SPLIT, ROWS = MMA_ROWS, CLUSTER_MOST = 4 };
 enum { BLOCKS_ENOUGH = 264, ROUNDS_MOST = 8 }; /* two blocks on each of 132 multiprocessors */
 
 /* Query heads of a group, `parts` times, for `tokens` neighbours: ROWS rows at most. */
@@ -38,10 +38,6 @@ __host__ __device__ inline row_shape row_shape_of(const launch_paged &a) {
 template <int D> struct sizes {
     static constexpr int CHUNKS = D / 8, HALF = D / 16; /* packs of a head, of half a head */
     static constexpr int LANES = HALF <= 4 ? 4 : 8;     /* that hold a head, as in qk_norm_rope.cu */
-    static constexpr int LINE = D + 8;                  /* floats from row to row of a split's sums: no bank twice */
-    static constexpr uint32_t STATES = ROWS * LINE * 4; /* where their states lie behind them */
-    static constexpr int QUADS = (ROWS * D / 4 + THREADS - 1) / THREADS; /* of y, for a thread of a block alone */
-    static_assert(STATES + ROWS * 8 <= tile_bytes<D>(KEYS), "sums lie where the values were");
 };
 
 /* What the warps of a block know of their rows. */
@@ -49,6 +45,7 @@ struct step_rows {
     int64_t token;
     int n, slot, g, part, first_head, n_heads; /* n: tokens */
     int last, least;                           /* positions seen */
+    int first_new, n_new; /* of the slot's positions that this step brings: the earliest; how many */
 };
 
 template <typename E> __device__ inline void widen_pack(float (&x)[8], uint4 raw) {
@@ -205,45 +202,57 @@ template <typename E, int D, bool BOXES> struct key_tiles {
     }
 };
 
-/* The earliest position of this slot that this step brings. */
-__device__ inline int first_new(const launch_paged &a, int slot, int64_t n_tokens, int lane) {
-    int least = ATTENTION_NO_WINDOW;
+__device__ inline void find_new(step_rows &b, const launch_paged &a, int64_t n_tokens, int lane) {
+    int least = ATTENTION_NO_WINDOW, n = 0;
 #pragma unroll 4
     for (int64_t t = lane; t < n_tokens; t += WARP)
-        if (a.slots[t] == slot) least = min(least, position_of(a, t));
-    return __reduce_min_sync(0xffffffff, least);
+        if (a.slots[t] == b.slot) least = min(least, position_of(a, t)), n++;
+    b.first_new = __reduce_min_sync(0xffffffff, least);
+    b.n_new = __reduce_add_sync(0xffffffff, n);
 }
 
-/* Keys and values of this step over what was fetched in their place; this block's own also into the cache. The warp comes here. */
+/* Key and value of a token of this step at a position of the tile, over what was fetched there; this block's own also into the
+ * cache. The warp comes here. */
+template <typename E, int D, bool BOXES>
+__device__ void put_token(const key_tiles<E, D, BOXES> &tiles, const launch_paged_step &a, const step_rows &b, int k0,
+                          int64_t token, int at, int lane) {
+    using S = sizes<D>;
+    const launch_paged &p = a.paged;
+    const E *key = (const E *)p.qkv + (token * (p.H + 2 * p.G) + p.H + b.g) * D, *value = key + p.G * D;
+    uint4 low, high, v = make_uint4(0, 0, 0, 0);
+    const int chunk = lane - WARP / 2, r = at - k0;
+    if (chunk >= 0 && chunk < S::CHUNKS) v = *(const uint4 *)(value + chunk * 8);
+    turn_head<E, D>(low, high, a, key, a.gk, at, lane % S::LANES, lane < S::LANES);
+    const bool own = b.part == 0 && token >= b.token && token < b.token + b.n;
+    E *to = (E *)p.cache + key_at(p, b.slot, at, b.g);
+    if (lane < S::HALF) {
+        store_shared_16(tiles.k + key_tile_at<D, BOXES>(r, lane), low);
+        store_shared_16(tiles.k + key_tile_at<D, BOXES>(r, lane + S::HALF), high);
+        if (own) *(uint4 *)(to + lane * 8) = low, *(uint4 *)(to + D / 2 + lane * 8) = high;
+    }
+    if (chunk >= 0 && chunk < S::CHUNKS) {
+        store_shared_16(tiles.v + key_tile_at<D, BOXES>(r, chunk), v);
+        if (own) *(uint4 *)(to + value_offset(p) + chunk * 8) = v;
+    }
+}
+
+/* All that this step has for the tile from k0 on. */
 template <typename E, int D, bool BOXES>
 __device__ void put_new(const key_tiles<E, D, BOXES> &tiles, const launch_paged_step &a, const step_rows &b, int k0,
                         int64_t n_tokens, int lane) {
-    using S = sizes<D>;
     const launch_paged &p = a.paged;
+    if (b.n_new == 1) { /* a decode step: it is this block's own */
+        put_token<E, D, BOXES>(tiles, a, b, k0, b.token, b.last, lane);
+        return;
+    }
     for (int64_t some = 0; some < n_tokens; some += WARP) {
         const int64_t mine = some + lane;
         const int position = mine < n_tokens && p.slots[mine] == b.slot ? position_of(p, mine) : -1;
         uint32_t found =
             __ballot_sync(0xffffffff, position >= max(k0, b.least) && position < k0 + KEYS && position <= b.last);
         for (; found; found &= found - 1) {
-            const int from = __ffs((int)found) - 1, at = __shfl_sync(0xffffffff, position, from), r = at - k0;
-            const int64_t token = some + from;
-            const E *key = (const E *)p.qkv + (token * (p.H + 2 * p.G) + p.H + b.g) * D, *value = key + p.G * D;
-            uint4 low, high, v = make_uint4(0, 0, 0, 0);
-            const int chunk = lane - WARP / 2;
-            if (chunk >= 0 && chunk < S::CHUNKS) v = *(const uint4 *)(value + chunk * 8);
-            turn_head<E, D>(low, high, a, key, a.gk, at, lane % S::LANES, lane < S::LANES);
-            const bool own = b.part == 0 && token >= b.token && token < b.token + b.n;
-            E *to = (E *)p.cache + key_at(p, b.slot, at, b.g);
-            if (lane < S::HALF) {
-                store_shared_16(tiles.k + key_tile_at<D, BOXES>(r, lane), low);
-                store_shared_16(tiles.k + key_tile_at<D, BOXES>(r, lane + S::HALF), high);
-                if (own) *(uint4 *)(to + lane * 8) = low, *(uint4 *)(to + D / 2 + lane * 8) = high;
-            }
-            if (chunk >= 0 && chunk < S::CHUNKS) {
-                store_shared_16(tiles.v + key_tile_at<D, BOXES>(r, chunk), v);
-                if (own) *(uint4 *)(to + value_offset(p) + chunk * 8) = v;
-            }
+            const int from = __ffs((int)found) - 1;
+            put_token<E, D, BOXES>(tiles, a, b, k0, some + from, __shfl_sync(0xffffffff, position, from), lane);
         }
     }
 }
@@ -300,67 +309,91 @@ __device__ void add_values(float (&sum)[1][D / 8][4], const float (&w)[1][KEYS /
     }
 }
 
-/* Sums and states of a split to where its values were. */
+/* Sums and states of a split to scratch, for the rows that see it. */
 template <int D>
-__device__ void give_split(uint32_t to, const float (&sum)[1][D / 8][4], const row_state (&state)[2], float factor,
-                           int lane) {
-    using S = sizes<D>;
+__device__ void give_split(const launch_paged &a, const step_rows &b, const int *position, int split, int n_splits,
+                           const float (&sum)[1][D / 8][4], const row_state (&state)[2], float factor, int lane) {
+    const int heads = row_shape_of(a).heads;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int r = half * 8 + lane / 4;
-        const float total = quad_sum(state[half].sum);
+        const softmax_state of_split = {state[half].max * factor, quad_sum(state[half].sum)};
+        if (split * KEYS > position[r] || (split + 1) * KEYS <= first_seen(a, position[r])) continue;
+        const int64_t partial = partial_of(a, b.token + r / heads, b.first_head + r % heads, split, n_splits);
+        float *values = partial_values(a, partial) + lane % 4 * 2;
 #pragma unroll
         for (int c = 0; c < D / 8; c++)
-            asm volatile(
-                "st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to + (uint32_t)(r * S::LINE + c * 8 + lane % 4 * 2) * 4),
-                "f"(sum[0][c][2 * half]), "f"(sum[0][c][2 * half + 1])
-                : "memory");
-        if (lane % 4 == 0)
-            asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to + S::STATES + (uint32_t)r * 8),
-                         "f"(state[half].max * factor), "f"(total)
-                         : "memory");
+            *(float2 *)(values + c * 8) = make_float2(sum[0][c][2 * half], sum[0][c][2 * half + 1]);
+        if (lane % 4 == 0) *partial_state(a, partial, n_splits) = of_split;
     }
 }
 
-/* Four columns of a row, over the splits so far. */
-struct joined_quad {
-    float4 sum;
-    softmax_state total;
-};
-
-/* Splits [first, first + cluster size x WARPS) of one row, as far as it sees them. values: where this block's first warp has its own,
- * `stride` bytes from one warp to the next. */
-template <int D>
-__device__ void join_round(joined_quad &q, int row, int column, int first, int position, int start, uint32_t values,
-                           uint32_t stride, int n_blocks) {
-    using S = sizes<D>;
-    for (int block = 0; block < n_blocks; block++) {
-        float4 sum[WARPS];
-        softmax_state state[WARPS];
-        const int split = first + block * WARPS;
-        if (split * KEYS > position) return;
+/* One split of a warp. The keys of its next, -1: there is none, are asked for when these have been read, and so the values. */
+template <typename E, int D, bool BOXES>
+__device__ void attend_split(key_tiles<E, D, BOXES> &tiles, const launch_paged_step &a, const step_rows &b,
+                             const CUtensorMap *cache, uint32_t q_tile, const int *position, int split, int next,
+                             int round, int n_splits, int64_t n_tokens, int lane) {
+    const int k0 = split * KEYS;
+    float s[1][KEYS / 8][4], sum[1][D / 8][4] = {};
+    row_state state[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
+    if (next >= 0) tiles.find(a.paged, b, next * KEYS, lane);
+    tiles.template wait<1>(tiles.k_barrier, round);
+    if (k0 + KEYS > b.first_new) {
+        tiles.template wait<0>(tiles.v_barrier, round);
+        put_new<E, D, BOXES>(tiles, a, b, k0, n_tokens, lane);
+        __syncwarp();
+    }
+    score<E, D, BOXES>(s, a.paged, q_tile, tiles.k, k0, position, lane);
+    if (BOXES) fence_bulk(); /* keys were read, and perhaps written, before others come there */
+    __syncwarp();
+    if (next >= 0) {
+        tiles.fetch_keys(a.paged, cache, lane);
+        tiles.template wait<1>(tiles.v_barrier, round);
+    } else tiles.template wait<0>(tiles.v_barrier, round);
+    tiles.clear_unseen(b, k0, lane);
+    const float factor = score_scale(a.paged);
 #pragma unroll
-        for (int w = 0; w < WARPS; w++) { /* asked for at once */
-            const uint32_t from = cluster_address(values + (uint32_t)w * stride, (uint32_t)block);
-            asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                         : "=f"(sum[w].x), "=f"(sum[w].y), "=f"(sum[w].z), "=f"(sum[w].w)
-                         : "r"(from + (uint32_t)(row * S::LINE + column) * 4)
-                         : "memory");
-            asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
-                         : "=f"(state[w].max), "=f"(state[w].sum)
-                         : "r"(from + S::STATES + (uint32_t)row * 8)
-                         : "memory");
+    for (int half = 0; half < 2; half++)
+        scale_row<1, D>(sum, 0, half, softmax_row<1, KEYS>(s, 0, half, state[half], factor));
+    add_values<E, D, BOXES>(sum, s, tiles.v, lane);
+    if (BOXES) fence_bulk();
+    __syncwarp();
+    if (next >= 0) tiles.fetch_values(a.paged, cache, lane);
+    give_split<D>(a.paged, b, position, split, n_splits, sum, state, factor, lane);
+}
+
+/* Four columns of a row over all splits that it sees, in order. What other blocks of the cluster wrote is in L2. */
+template <typename E, int D>
+__device__ void join_quad(const launch_paged &a, const step_rows &b, int row, int column, int position, int n_splits) {
+    enum { ASKED = 4 }; /* at once */
+    const int heads = row_shape_of(a).heads, last = position / KEYS;
+    const int64_t token = b.token + row / heads;
+    const int head = b.first_head + row % heads;
+    const int64_t first = partial_of(a, token, head, 0, n_splits);
+    softmax_state total = {-INFINITY, 0};
+    float4 sum = make_float4(0, 0, 0, 0);
+    for (int some = first_seen(a, position) / KEYS; some <= last; some += ASKED) {
+        float4 values[ASKED];
+        float2 states[ASKED];
+#pragma unroll
+        for (int i = 0; i < ASKED; i++) {
+            const int64_t partial = first + min(some + i, last);
+            values[i] = __ldcg((const float4 *)(partial_values(a, partial) + column));
+            states[i] = __ldcg((const float2 *)partial_state(a, partial, n_splits));
         }
 #pragma unroll
-        for (int w = 0; w < WARPS; w++) {
-            if ((split + w) * KEYS > position || (split + w + 1) * KEYS <= start) continue;
-            const join_factors f = join(q.total, state[w]);
-            q.sum.x = fmaf(q.sum.x, f.total, sum[w].x * f.part);
-            q.sum.y = fmaf(q.sum.y, f.total, sum[w].y * f.part);
-            q.sum.z = fmaf(q.sum.z, f.total, sum[w].z * f.part);
-            q.sum.w = fmaf(q.sum.w, f.total, sum[w].w * f.part);
+        for (int i = 0; i < ASKED; i++) {
+            if (some + i > last) break;
+            const join_factors f = join(total, softmax_state{states[i].x, states[i].y});
+            sum.x = fmaf(sum.x, f.total, values[i].x * f.part);
+            sum.y = fmaf(sum.y, f.total, values[i].y * f.part);
+            sum.z = fmaf(sum.z, f.total, values[i].z * f.part);
+            sum.w = fmaf(sum.w, f.total, values[i].w * f.part);
         }
     }
+    E *y = (E *)a.y + (token * a.H + head) * D + column;
+    *(uint2 *)y =
+        make_uint2(pack<E>(sum.x / total.sum, sum.y / total.sum), pack<E>(sum.z / total.sum, sum.w / total.sum));
 }
 
 /* The block of token `first` serves it and its neighbours of the same slot up to the next multiple of `most`; blocks of those
@@ -410,10 +443,9 @@ __device__ bool rows_find(step_rows &b, int *position, const launch_paged &a, in
 #endif
 
 template <typename E, int D, bool BOXES>
-__global__ void __launch_bounds__(THREADS, 2)
-    attention_step(const __grid_constant__ launch_paged_step a, const __grid_constant__ CUtensorMap cache) {
+__global__ void __launch_bounds__(THREADS, 2) attention_step(const __grid_constant__ launch_paged_step a,
+                                                             const __grid_constant__ CUtensorMap cache, int n_splits) {
 #if WGMMA_HERE
-    using S = sizes<D>;
     extern __shared__ unsigned char shared[];
     __shared__ int position[ROWS]; /* of each row; -1: there is none, it sees nothing */
     __shared__ __align__(8) uint64_t barriers[2 * WARPS];
@@ -436,74 +468,25 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
     __syncthreads();
 
-    const int begin = b.least / KEYS, in_round = n_blocks * WARPS, n_rounds = (b.last / KEYS - begin) / in_round + 1;
-    int split = begin + rank * WARPS + warp;
-    const int last_split = b.last / KEYS;
+    const int last_split = b.last / KEYS, in_round = n_blocks * WARPS;
+    int split = b.least / KEYS + rank * WARPS + warp;
     if (split <= last_split) {
         tiles.find(p, b, split * KEYS, lane);
         tiles.fetch_keys(p, &cache, lane);
         tiles.fetch_values(p, &cache, lane);
     }
-    const int is_new = first_new(p, b.slot, n_tokens, lane);
+    find_new(b, p, n_tokens, lane);
     chain_wait();
     fetch_queries<E, D>(q_tile, a, b, position);
     __syncthreads();
-
-    const int heads = row_shape_of(p).heads;
-    joined_quad joined[S::QUADS];
-#pragma unroll
-    for (int i = 0; i < S::QUADS; i++) joined[i] = {make_float4(0, 0, 0, 0), {-INFINITY, 0}};
-    for (int round = 0; round < n_rounds; round++) {
-        const int first = begin + round * in_round, next = split + in_round;
-        if (split <= last_split) {
-            const int k0 = split * KEYS;
-            float s[1][KEYS / 8][4], sum[1][D / 8][4] = {};
-            row_state state[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
-            tiles.template wait<1>(tiles.k_barrier, round);
-            if (k0 + KEYS > is_new) {
-                tiles.template wait<0>(tiles.v_barrier, round);
-                put_new<E, D, BOXES>(tiles, a, b, k0, n_tokens, lane);
-                __syncwarp();
-            }
-            score<E, D, BOXES>(s, p, q_tile, tiles.k, k0, position, lane);
-            if (BOXES) fence_bulk(); /* keys were read, and perhaps written, before others come there */
-            __syncwarp();
-            if (next <= last_split) {
-                tiles.find(p, b, next * KEYS, lane);
-                tiles.fetch_keys(p, &cache, lane);
-                tiles.template wait<1>(tiles.v_barrier, round);
-            } else tiles.template wait<0>(tiles.v_barrier, round);
-            tiles.clear_unseen(b, k0, lane);
-            const float factor = score_scale(p);
-#pragma unroll
-            for (int half = 0; half < 2; half++)
-                scale_row<1, D>(sum, 0, half, softmax_row<1, KEYS>(s, 0, half, state[half], factor));
-            add_values<E, D, BOXES>(sum, s, tiles.v, lane);
-            __syncwarp();
-            give_split<D>(tiles.v, sum, state, factor, lane);
-        }
-        cluster_sync();
-#pragma unroll
-        for (int i = 0; i < S::QUADS; i++) {
-            const int quad = (i * n_blocks + rank) * THREADS + (int)threadIdx.x, r = quad / (D / 4);
-            if (r < ROWS && position[r] >= 0)
-                join_round<D>(joined[i], r, quad % (D / 4) * 4, first, position[r], first_seen(p, position[r]),
-                              first_tile + tile_bytes<D>(KEYS), STRIDE, n_blocks);
-        }
-        if (BOXES) fence_bulk();
-        cluster_sync(); /* all have read what lies where values go next */
-        if (next <= last_split) tiles.fetch_values(p, &cache, lane);
-        split = next;
-    }
-#pragma unroll
-    for (int i = 0; i < S::QUADS; i++) {
-        const int quad = (i * n_blocks + rank) * THREADS + (int)threadIdx.x, r = quad / (D / 4);
-        if (r >= ROWS || position[r] < 0) continue;
-        const float by = joined[i].total.sum;
-        const float4 sum = joined[i].sum;
-        E *y = (E *)p.y + ((b.token + r / heads) * p.H + b.first_head + r % heads) * D + quad % (D / 4) * 4;
-        *(uint2 *)y = make_uint2(pack<E>(sum.x / by, sum.y / by), pack<E>(sum.z / by, sum.w / by));
-    }
+    for (int round = 0; split <= last_split; round++, split += in_round)
+        attend_split<E, D, BOXES>(tiles, a, b, &cache, q_tile, position, split,
+                                  split + in_round <= last_split ? split + in_round : -1, round, n_splits, n_tokens,
+                                  lane);
+    cluster_sync();
+    for (int i = rank * THREADS + (int)threadIdx.x; i < ROWS * D / 4; i += n_blocks * THREADS)
+        if (position[i / (D / 4)] >= 0)
+            join_quad<E, D>(p, b, i / (D / 4), i % (D / 4) * 4, position[i / (D / 4)], n_splits);
 #endif
 }
 
@@ -528,7 +511,8 @@ template <typename E, int D, bool BOXES> void launch_step(const launch_paged_ste
                         .type = p->type};
     launch_chained(attention_step<E, D, BOXES>, dim3((unsigned)(p->N * p->G * row_shape_of(*p).parts), cluster),
                    dim3(THREADS), 1024 + tile_bytes<D>(ROWS) + WARPS * 2 * tile_bytes<D>(KEYS), cluster, s, *a,
-                   BOXES ? tensor_map_make(&cache) : CUtensorMap{});
+                   BOXES ? tensor_map_make(&cache) : CUtensorMap{},
+                   (int)paged_split_count(p->N, p->n_slots, p->page_size * p->pages_per_slot));
 }
 
 template <typename E, int D> void attend(const launch_paged_step *a, cudaStream_t s) {
@@ -551,6 +535,7 @@ extern "C" bool paged_step_takes(const launch_paged *a) {
     const int64_t n_splits = (a->page_size * a->pages_per_slot + KEYS - 1) / KEYS;
     const bool shaped = a->type != LAUNCH_F32 && (a->D == 64 || a->D == 80 || a->D == 96 || a->D == 128);
     return shaped && a->N <= a->n_slots && a->H % a->G == 0 &&
+           paged_split_count(a->N, a->n_slots, a->page_size * a->pages_per_slot) > 1 && /* else there is no scratch */
            (n_splits <= (int64_t)cluster_of(a) * WARPS * ROUNDS_MOST || pairs * 2 > BLOCKS_ENOUGH);
 }
 
