@@ -3,11 +3,12 @@
  * All of them are bound by memory: a thread loads all it needs in packs of 16 bytes, then computes, then stores. An
  * element's result depends on its inputs only, never on its place or on how it was loaded. Everything an element needs is
  * read by the thread that writes it, so outputs may take the bytes of an input.
- * GELU and SiLU both end in x / (1 + e^-a), as on the host: 1 + tanh(z) would lose all digits for z < -9. */
+ * What GELU and SwiGLU do to an element is in gated.cuh. */
 #include "backend/cuda/launch_elementwise.h"
 
 #include "backend/cuda/absmax.cuh"
 #include "backend/cuda/chain.cuh"
+#include "backend/cuda/gated.cuh"
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -15,35 +16,9 @@ enum { THREADS = 256 };
 
 /* ---- maps: y[i] from a[i] and b[i] ------------------------------------------------------------------------------- */
 
-DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-
-#define GELU_SLOPE 1.5957691216057308f /* 2 sqrt(2 / pi) */
-#define GELU_CUBIC 0.044715f
-
 struct map_add {
     enum { BINARY = 1 };
     static __device__ __forceinline__ float run(float a, float b) { return a + b; }
-};
-
-struct map_gelu {
-    enum { BINARY = 0 };
-    static __device__ __forceinline__ float run(float x, float) {
-        float a = x * GELU_SLOPE * fmaf(x * x, GELU_CUBIC, 1.0f);
-        return x / (1.0f + expf(-a));
-    }
-};
-
-/* d/dx x s(a(x)) = s + x s (1 - s) a'. Beyond |x| = 30 the answer is 0 or 1; the clamp keeps inf * 0 out, and lets NaN
- * pass, which fminf would not. */
-struct map_gelu_bwd {
-    enum { BINARY = 1 };
-    static __device__ __forceinline__ float run(float x, float dy) {
-        x = x > 30.0f ? 30.0f : x;
-        x = x < -30.0f ? -30.0f : x;
-        float square = x * x, s = sigmoid(x * GELU_SLOPE * fmaf(square, GELU_CUBIC, 1.0f));
-        float slope = GELU_SLOPE * fmaf(square, 3 * GELU_CUBIC, 1.0f);
-        return dy * fmaf(x * s * (1.0f - s), slope, s);
-    }
 };
 
 /* Two packs per thread and operand, all asked for before the first is used. The last pack of an array may be short: it is
@@ -130,15 +105,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* To one unit in the last place and without the branch of a division. Past 2^126 it gives 0. */
-DEVICE float reciprocal(float x) {
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-/* Two rows at once: one row's 32 bytes per thread are too few to keep memory busy. So few bytes to so much arithmetic
- * leave no time for exact divisions either: g / (1 + e^-g) is 0 here where g is below -87, not 1e-36. */
+/* Two rows at once: one row's 32 bytes per thread are too few to keep memory busy. */
 enum { SWIGLU_ROWS = 2 };
 
 template <typename T, bool VECTOR, bool AMAX, bool GELU>
@@ -162,8 +129,7 @@ static __global__ void __launch_bounds__(THREADS)
             int64_t row = first + r * gridDim.y, left = row < held ? F - column : 0;
             pack<T> g = pack_widen<T>(gate[r]), u = pack_widen<T>(up[r]);
 #pragma unroll
-            for (int e = 0; e < pack<T>::N; e++)
-                g.v[e] = (GELU ? map_gelu::run(g.v[e], 0) : g.v[e] * reciprocal(1.0f + expf(-g.v[e]))) * u.v[e];
+            for (int e = 0; e < pack<T>::N; e++) g.v[e] = gated<GELU>(g.v[e], u.v[e]);
             uint4 rounded = pack_narrow<T>(g);
             raw_store<VECTOR>(y + row * F + column, rounded, left);
             if (AMAX) most = absmax_pack<T>(most, rounded, left);
@@ -172,7 +138,6 @@ static __global__ void __launch_bounds__(THREADS)
     if (AMAX) absmax_give(amax, most, mosts);
 }
 
-/* silu(g) = g s: d gate = dy up s (1 + g (1 - s)), d up = dy g s. */
 template <typename T, bool VECTOR, bool AMAX, bool GELU>
 static __global__ void __launch_bounds__(THREADS)
     swiglu_bwd_kernel(T *dgu, float *amax, const T *gu, const T *dy, int64_t n_rows, int64_t F) {
@@ -186,14 +151,7 @@ static __global__ void __launch_bounds__(THREADS)
         pack<T> g = pack_widen<T>(g_raw), u = pack_widen<T>(u_raw), d = pack_widen<T>(d_raw), dg, du;
 #pragma unroll
         for (int e = 0; e < pack<T>::N; e++) {
-            if (GELU) {
-                dg.v[e] = map_gelu_bwd::run(g.v[e], d.v[e] * u.v[e]);
-                du.v[e] = d.v[e] * map_gelu::run(g.v[e], 0);
-                continue;
-            }
-            float s = sigmoid(g.v[e]);
-            dg.v[e] = d.v[e] * u.v[e] * s * fmaf(g.v[e], 1.0f - s, 1.0f);
-            du.v[e] = d.v[e] * (g.v[e] * s);
+            gated_gradient<GELU>(&dg.v[e], &du.v[e], g.v[e], u.v[e], d.v[e]);
         }
         uint4 gate_rounded = pack_narrow<T>(dg), up_rounded = pack_narrow<T>(du);
         raw_store<VECTOR>(dgu + gate, gate_rounded, left);
