@@ -308,7 +308,8 @@ const op_cost cost_QUANTIZE = {PER_INPUT(2, QUANTIZE_X)}; /* a product, a roundi
 
 status verify_SWIGLU8(const checker *c) {
     value_id gu = IN(SWIGLU8_GU), dy = IN(SWIGLU8_DY), amax = IN(SWIGLU8_AMAX);
-    value_id q = OUT(SWIGLU8_Q), t = OUT(SWIGLU8_T), numbers[] = {amax, OUT(SWIGLU8_SCALE), OUT(SWIGLU8_LARGEST), OUT(SWIGLU8_GUESS)};
+    value_id q = OUT(SWIGLU8_Q), t = OUT(SWIGLU8_T),
+             numbers[] = {amax, OUT(SWIGLU8_SCALE), OUT(SWIGLU8_LARGEST), OUT(SWIGLU8_GUESS)};
     REQUIRE(has_type(c, gu, DTYPE_BF16) && sh(c, gu)->rank == 2, "expected rows of bf16", gu);
     int64_t N = sh(c, gu)->dim[0], width = dy ? sh(c, gu)->dim[1] : sh(c, gu)->dim[1] / 2;
     REQUIRE(N % 16 == 0 && sh(c, gu)->dim[1] % 32 == 0, "tokens or columns are no multiples of 16", gu);
@@ -533,9 +534,10 @@ static status check_ring_step(const checker *c, value_id qkv, value_id kv, value
     TRY(check_attention(c, qkv));
     TRY(check_kv(c, kv, type_of(c, qkv)));
     TRY(verify_tokens(c, doc_start, sh(c, qkv)->dim[0] * (a->spans ? 2 : 1)));
-    REQUIRE(!a->spans || (a->group_size == 2 && a->index == 0 && !a->window), "keys by spans are two steps without a window", qkv);
-    REQUIRE(a->group_size > 1 && (a->spans || a->seq_len % 2 == 0) && a->index >= 0 && a->index < a->group_size && a->peer >= 0 &&
-                a->peer < a->group_size,
+    REQUIRE(!a->spans || (a->group_size == 2 && a->index == 0 && !a->window),
+            "keys by spans are two steps without a window", qkv);
+    REQUIRE(a->group_size > 1 && (a->spans || a->seq_len % 2 == 0) && a->index >= 0 && a->index < a->group_size &&
+                a->peer >= 0 && a->peer < a->group_size,
             "expected a rank of a group, with two runs of tokens", qkv);
     return OK;
 }
