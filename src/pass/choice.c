@@ -106,6 +106,11 @@ static void print_fp8_logits(const step_choice *c, strbuf *out) {
     if (c->fp8_logits) strbuf_add(next_part(out), "8-bit logits");
 }
 
+static const char *fp8_scales_name(fp8_scales s) { return s == FP8_POWER ? "power" : "exact"; }
+static void print_fp8_scales(const step_choice *c, strbuf *out) {
+    if (c->fp8_scales == FP8_POWER) strbuf_add(next_part(out), "scales of powers of two");
+}
+
 static void print_prefetch(const step_choice *c, strbuf *out) {
     if (offload_any(&c->offload)) strbuf_printf(next_part(out), "copies %d layers ahead", c->prefetch);
 }

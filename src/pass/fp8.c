@@ -32,6 +32,7 @@ typedef struct quantized {
 
 typedef struct rewriter {
     program *p;
+    bool power;     /* scales are powers of two */
     quantized *of;  /* per value of the old table; q is NO_VALUE where there is none yet */
     size_t *writer; /* ... and 1 + the op of the new list that wrote it; 0: none has */
     bool logits;    /* the loss too */
@@ -100,6 +101,7 @@ static quantized quantize(const rewriter *w, value_id v, section where, int laye
         op_out(o, ABSMAX_AMAX, amax);
     }
     o = program_emit(p, OP_QUANTIZE, where);
+    o->attr.power = w->power;
     op_in(o, QUANTIZE_X, v), op_in(o, QUANTIZE_AMAX, amax);
     op_out(o, QUANTIZE_Q, z.q), op_out(o, QUANTIZE_T, z.t), op_out(o, QUANTIZE_SCALE, z.scale);
     p->current_layer = -1;
@@ -247,7 +249,10 @@ status pass_fp8(program *p, const pass_options *options, step_interface *step) {
     if (!precision_fp8(options->choice.precision) || !step->grads) return OK;
     size_t n_ops, i = 0;
     if (options->choice.fp8_logits) TRY(check_logits(p));
-    rewriter w = {.p = p, .logits = options->choice.fp8_logits, .of = mem_alloc(p->n_values * sizeof *w.of)};
+    rewriter w = {.p = p,
+                  .power = options->choice.fp8_scales == FP8_POWER,
+                  .logits = options->choice.fp8_logits,
+                  .of = mem_alloc(p->n_values * sizeof *w.of)};
     w.writer = mem_alloc(p->n_values * sizeof *w.writer);
     op *ops = program_take_ops(p, &n_ops);
     for (; i < n_ops && ops[i].section < SECTION_PREPARE; i++) program_append(p, &ops[i]);

@@ -25,6 +25,7 @@
 #include "program/policy.h"
 #include "program/critic.h"
 #include "program/draw.h"
+#include "program/fp8_scale.h"
 #include "program/preference.h"
 #include "program/select.h"
 #include "tensor/tensor.h"
@@ -192,6 +193,7 @@ typedef struct op_attr {
     int64_t counted;
     base_format base_format; /* dequantize: how the codes are stored */
     bool over_tokens;        /* linear8: the gradient of a weight, a sum over all tokens */
+    bool power;              /* quantize, swiglu8: scales are powers of two */
     bool adapter;            /* linear and its gradients: of an adapter, which stays in the compute dtype */
     int first_part, n_parts; /* sum_parts: which of them */
     /* lora_*: n_parts (1 to LORA_PARTS) products side by side. Part i has these columns of y or dy, in ascending order, columns

@@ -306,6 +306,24 @@ status verify_QUANTIZE(const checker *c) {
 }
 const op_cost cost_QUANTIZE = {PER_INPUT(2, QUANTIZE_X)}; /* a product, a rounding */
 
+status verify_SWIGLU8(const checker *c) {
+    value_id gu = IN(SWIGLU8_GU), dy = IN(SWIGLU8_DY), amax = IN(SWIGLU8_AMAX);
+    value_id q = OUT(SWIGLU8_Q), t = OUT(SWIGLU8_T),
+             numbers[] = {amax, OUT(SWIGLU8_SCALE), OUT(SWIGLU8_LARGEST), OUT(SWIGLU8_GUESS)};
+    REQUIRE(has_type(c, gu, DTYPE_BF16) && sh(c, gu)->rank == 2, "expected rows of bf16", gu);
+    int64_t N = sh(c, gu)->dim[0], width = dy ? sh(c, gu)->dim[1] : sh(c, gu)->dim[1] / 2;
+    REQUIRE(N % 16 == 0 && sh(c, gu)->dim[1] % 32 == 0, "tokens or columns are no multiples of 16", gu);
+    if (dy) REQUIRE(is_shape2(c, dy, N, width / 2) && same_type(c, gu, dy), "dy is not (N, F)", dy);
+    REQUIRE(q || t, "neither q nor t is asked for", gu);
+    REQUIRE(!amax != !OUT(SWIGLU8_LARGEST), "the largest number is either given or asked for", gu);
+    if (q) REQUIRE(has_type(c, q, DTYPE_F8E4M3) && is_shape2(c, q, N, width), "q is not e4m3 (N, width)", q);
+    if (t) REQUIRE(has_type(c, t, DTYPE_F8E4M3) && is_shape2(c, t, width, N), "t is not e4m3 (width, N)", t);
+    for (size_t i = 0; i < ARRAY_LENGTH(numbers); i++)
+        if (numbers[i]) REQUIRE(is_number(c, numbers[i]), "not one fp32", numbers[i]);
+    return OK;
+}
+const op_cost cost_SWIGLU8 = {PER_INPUT(10, SWIGLU8_GU)};
+
 static status check_e4m3(const checker *c, value_id v, value_id scale) {
     REQUIRE(has_type(c, v, DTYPE_F8E4M3) && sh(c, v)->rank == 2, "expected rows of e4m3", v);
     REQUIRE(is_number(c, scale), "scale is not one fp32", scale);

@@ -119,6 +119,12 @@ static void warn_no_effect_schedule(const config *c) {
     warn_if_given(c, "train.min_lr_ratio", c->train.schedule != SCHEDULE_CONSTANT, "train.schedule is constant");
 }
 
+static void warn_no_effect_fp8(const config *c) {
+    int p = (int)c->choice.precision; /* negative: auto, which is never fp8 */
+    warn_if_given(c, "train.fp8.scales", p >= 0 && precision_fp8(c->choice.precision),
+                  "precision is not fp8 or fp8_sr");
+}
+
 static void warn_no_effect_evaluation(const config *c) {
     bool has_problems = data_source_has_problems(c->data.source), keeps_back = data_evaluates(&c->data);
     bool asks = has_problems && c->task != TASK_PREFERENCE && c->task != TASK_RLOO && c->task != TASK_CRITIC;
@@ -211,6 +217,7 @@ static void warn_no_effect_data(const config *c) {
 static void config_warn_no_effect(const config *c) {
     warn_no_effect_schedule(c);
     warn_no_effect_evaluation(c);
+    warn_no_effect_fp8(c);
     warn_no_effect_memory(c);
     warn_no_effect_preference(c);
     warn_no_effect_reward(c);

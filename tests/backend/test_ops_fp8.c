@@ -47,10 +47,22 @@ static void test_absmax_is_not_finite_where_a_number_is_not(void **state) {
     }
 }
 
+static bool power; /* scales of the cases at hand are powers of two */
+
+/* In words that are not the kernels': the largest number becomes 448, or the power of two is looked for. */
+static double scale_of(double amax) {
+    float a = (float)amax < 0x1p-100f ? 0x1p-100f : (float)amax;
+    if (!power || !isfinite(a)) return a / 448.0f;
+    double scale = 0x1p-110;
+    while (448 * scale < a) scale *= 2;
+    return scale;
+}
+
 /* What tensor.h says of one number. */
 static double rounded(double x, double amax) {
-    float a = (float)amax < 0x1p-100f ? 0x1p-100f : (float)amax;
-    return e4m3_to_f32(f32_to_e4m3((float)x * (448.0f / a)));
+    float a = (float)amax < 0x1p-100f ? 0x1p-100f : (float)amax,
+          factor = power ? 1 / (float)scale_of(amax) : 448.0f / a;
+    return e4m3_to_f32(f32_to_e4m3((float)x * factor));
 }
 
 static bool same(double a, double b) { return a == b || (isnan(a) && isnan(b)); }
@@ -64,7 +76,7 @@ typedef struct quantize_case {
 
 static void check_quantize(const quantize_case *c) {
     int64_t N = c->N, C = c->C;
-    op_case *t = op_case_open(OP_QUANTIZE, &(op_attr){0});
+    op_case *t = op_case_open(OP_QUANTIZE, &(op_attr){.power = power});
     op_case_random(t, QUANTIZE_X, DTYPE_BF16, SHAPE(N, C), c->scale_of_x, 5);
     const double *x = op_case_input_values(t, QUANTIZE_X);
     double amax = c->amax > 0 ? c->amax : largest(x, N * C);
@@ -85,8 +97,7 @@ static void check_quantize(const quantize_case *c) {
                 fail_msg("t (%lld, %lld) [%lld, %lld] of %g: %g, expected %g", (long long)C, (long long)N, (long long)j,
                          (long long)i, x[i * C + j], turned[j * N + i], want);
         }
-    float a = (float)amax < 0x1p-100f ? 0x1p-100f : (float)amax;
-    if (c->scale) assert_true(op_case_values(t, QUANTIZE_SCALE)[0] == (double)(a / 448.0f));
+    if (c->scale) assert_true(op_case_values(t, QUANTIZE_SCALE)[0] == scale_of(amax));
     op_case_close(t);
 }
 
@@ -120,6 +131,22 @@ static void test_quantize_at_the_ends(void **state) {
     for (int i = 0; i < 256; i++) assert_true(op_case_values(t, QUANTIZE_Q)[i] == 0);
     assert_true(op_case_values(t, QUANTIZE_SCALE)[0] > 0); /* a product with it is 0 and not NaN */
     op_case_close(t);
+}
+
+/* The power of two is the smallest that holds the largest number: exactly 448 times it, one unit more, and the ends. */
+static void test_scales_of_powers_of_two(void **state) {
+    static const double largest[] = {448, 448 * (1 + 0x1p-23), 447, 256, 0x1p-60 * 448, 1e30, 1e-37, 3.4e38, INFINITY};
+    power = true;
+    for (size_t i = 0; i < ARRAY_LENGTH(largest); i++)
+        check_quantize(&(quantize_case){.N = 32,
+                                        .C = 48,
+                                        .amax = largest[i],
+                                        .q = true,
+                                        .t = true,
+                                        .scale = true,
+                                        .scale_of_x = isfinite(largest[i]) ? largest[i] / 4 : 1});
+    check_quantize(&(quantize_case){.N = 7, .C = 33, .q = true, .t = true, .scale = true, .scale_of_x = 3});
+    power = false;
 }
 
 typedef struct product_case {
@@ -252,12 +279,88 @@ static void test_swiglu_hands_out_its_largest_number(void **state) {
     }
 }
 
+/* ---- SwiGLU that rounds ---------------------------------------------------------------------------------------------- */
+
+typedef struct gated_case {
+    int64_t N, F;
+    bool backward, gelu, q, t;
+    int known;    /* 0: the op finds the largest number; 1: it is given */
+    double guess; /* NAN: none */
+} gated_case;
+
+static op_case *gated_open(op_kind k, const gated_case *g) {
+    op_case *t = op_case_open(k, &(op_attr){.gelu_gate = g->gelu, .power = true});
+    op_case_random(t, SWIGLU8_GU, DTYPE_BF16, SHAPE(g->N, 2 * g->F), 2, 61);
+    if (g->backward) op_case_random(t, SWIGLU8_DY, DTYPE_BF16, SHAPE(g->N, g->F), 1, 62);
+    return t;
+}
+
+/* SWIGLU8 has the bits of SWIGLU or SWIGLU_BWD and QUANTIZE, whatever the guess was. */
+static void check_gated(const gated_case *g) {
+    SAME_PLACE(SWIGLU8_GU, SWIGLU_GU);
+    SAME_PLACE(SWIGLU8_GU, SWIGLU_BWD_GU);
+    SAME_PLACE(SWIGLU8_DY, SWIGLU_BWD_DY);
+    SAME_PLACE(SWIGLU_Y, SWIGLU_BWD_DGU);
+    int64_t width = g->backward ? 2 * g->F : g->F, N = g->N;
+    op_case *wide = gated_open(g->backward ? OP_SWIGLU_BWD : OP_SWIGLU, g);
+    op_case_output(wide, SWIGLU_Y, DTYPE_BF16, SHAPE(N, width));
+    op_case_run(wide, 2);
+    const double *y = op_case_values(wide, SWIGLU_Y);
+    double amax = largest(y, N * width);
+    op_case *t = gated_open(OP_SWIGLU8, g);
+    if (g->known) op_case_floats(t, SWIGLU8_AMAX, DTYPE_F32, SHAPE(1), &amax);
+    else op_case_output(t, SWIGLU8_LARGEST, DTYPE_F32, SHAPE(1));
+    if (g->q) op_case_output(t, SWIGLU8_Q, DTYPE_F8E4M3, SHAPE(N, width));
+    if (g->t) op_case_output(t, SWIGLU8_T, DTYPE_F8E4M3, SHAPE(width, N));
+    if (!g->known) op_case_output(t, SWIGLU8_SCALE, DTYPE_F32, SHAPE(1));
+    if (!isnan(g->guess)) op_case_output_floats(t, SWIGLU8_GUESS, DTYPE_F32, SHAPE(1), &g->guess);
+    op_case_run(t, 2);
+    const double *q = g->q ? op_case_values(t, SWIGLU8_Q) : NULL, *turned = g->t ? op_case_values(t, SWIGLU8_T) : NULL;
+    power = true;
+    for (int64_t i = 0; i < N * width; i++) {
+        double want = rounded(y[i], amax);
+        if (q && !same(q[i], want)) fail_msg("q[%lld]", (long long)i);
+        if (turned && !same(turned[i % width * N + i / width], want))
+            fail_msg("N=%lld F=%lld t[%lld]", (long long)N, (long long)g->F, (long long)i);
+    }
+    if (!g->known) {
+        assert_true(op_case_values(t, SWIGLU8_LARGEST)[0] == amax);
+        assert_true(op_case_values(t, SWIGLU8_SCALE)[0] == scale_of(amax));
+    }
+    if (!isnan(g->guess)) assert_true(op_case_values(t, SWIGLU8_GUESS)[0] == scale_of(amax));
+    power = false;
+    op_case_close(t);
+    op_case_close(wide);
+}
+
+static void test_swiglu_that_rounds_has_the_bits_of_two_ops(void **state) {
+    static const int64_t sides[][2] = {{16, 16}, {128, 64}, {48, 272}, {400, 144}};
+    static const double guesses[] = {NAN,    0,      0x1p-5,  0x1p-6,
+                                     0x1p-7, 0x1p-8, INFINITY}; /* the right ones are among them */
+    for (size_t s = 0; s < ARRAY_LENGTH(sides); s++)
+        for (int k = 0; k < 8; k++)
+            check_gated(&(gated_case){.N = sides[s][0],
+                                      .F = sides[s][1],
+                                      .backward = k & 1,
+                                      .gelu = k == 5 || k == 6,
+                                      .q = k != 2 && k != 3,
+                                      .t = k != 4 && k != 5,
+                                      .known = k < 4 && k > 1,
+                                      .guess = k < 4 && k > 1 ? NAN : guesses[(s + (size_t)k) % 7]});
+    for (size_t i = 0; i < ARRAY_LENGTH(guesses); i++)
+        for (int backward = 0; backward < 2; backward++)
+            check_gated(
+                &(gated_case){.N = 144, .F = 80, .backward = backward, .q = true, .t = true, .guess = guesses[i]});
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_absmax_finds_the_largest_wherever_it_is),
         cmocka_unit_test(test_absmax_is_not_finite_where_a_number_is_not),
         cmocka_unit_test(test_quantize_rounds_and_turns_every_shape),
         cmocka_unit_test(test_quantize_at_the_ends),
+        cmocka_unit_test(test_scales_of_powers_of_two),
+        cmocka_unit_test(test_swiglu_that_rounds_has_the_bits_of_two_ops),
         cmocka_unit_test(test_linear8_is_the_scaled_product),
         cmocka_unit_test(test_linear8_is_not_finite_where_a_scale_is_not),
         cmocka_unit_test(test_norms_hand_out_their_largest_number),

@@ -243,6 +243,35 @@ static void test_f32_to_e4m3_is_the_nearest_code(void **state) {
     assert_int_equal(f32_to_e4m3(-NAN), 0x7f);
 }
 
+/* e5m2 likewise, against its definition: 5 exponent bits of bias 15, 2 bits of fraction, infinity and three NaN. Codes of numbers
+ * are ordered, so the nearest is one of two neighbours. */
+static void test_f32_to_e5m2_is_the_nearest_code(void **state) {
+    (void)state;
+    double size[0x7c];
+    for (int e = 0; e < 0x7c; e++) {
+        size[e] = e >> 2 ? ldexp(1 + (e & 3) / 4.0, (e >> 2) - 15) : ldexp(e / 4.0, -14);
+        assert_true((double)e5m2_to_f32((uint8_t)e) == size[e] && (double)e5m2_to_f32((uint8_t)(e | 0x80)) == -size[e]);
+    }
+    for (int e = 0x7d; e < 0x80; e++) assert_true(isnan(e5m2_to_f32((uint8_t)e)));
+    int below = 0;
+    for (uint32_t high = 0; high < 0x7f80u; high++)
+        for (int step = -1; step <= 1; step++) {
+            uint32_t u = (high << 16) + (uint32_t)step;
+            float f;
+            if (u > 0x7f800000u) continue; /* one below zero */
+            memcpy(&f, &u, 4);
+            while (below < 0x7b && size[below + 1] <= (double)f) below++;
+            while (below > 0 && size[below] > (double)f) below--;
+            double down = (double)f - size[below], up = below < 0x7b ? size[below + 1] - (double)f : INFINITY;
+            int best = up < down || (up == down && below % 2) ? below + 1 : below;
+            if (f32_to_e5m2(f) != best)
+                fail_msg("%a became %02x, expected %02x", (double)f, f32_to_e5m2(f), (unsigned)best);
+            assert_int_equal(f32_to_e5m2(-f), best | 0x80);
+        }
+    assert_int_equal(f32_to_e5m2(INFINITY), 0x7b);
+    assert_int_equal(f32_to_e5m2(NAN), 0x7f);
+}
+
 static void convert_one(void *dst, dtype dst_type, const void *src, dtype src_type, size_t i) {
     float f = src_type == DTYPE_F32    ? ((const float *)src)[i]
               : src_type == DTYPE_BF16 ? bf16_to_f32(((const uint16_t *)src)[i])
@@ -333,6 +362,7 @@ int main(void) {
         cmocka_unit_test(test_bf16_rounds_to_nearest_even),
         cmocka_unit_test(test_e4m3_to_f32_all_codes),
         cmocka_unit_test(test_f32_to_e4m3_is_the_nearest_code),
+        cmocka_unit_test(test_f32_to_e5m2_is_the_nearest_code),
         cmocka_unit_test(test_convert_equals_the_scalar_functions),
         cmocka_unit_test(test_convert_takes_any_length_and_touches_nothing_else),
         cmocka_unit_test(test_get_and_set),

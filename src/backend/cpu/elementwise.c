@@ -278,6 +278,40 @@ void cpu_kernel_SWIGLU_BWD(backend_context *c, const kernel_call *k) {
     cpu_absmax(c, k, SWIGLU_BWD_AMAX, SWIGLU_BWD_DGU);
 }
 
+/* Scratch: the 16-bit numbers, which a GPU never writes. */
+static size_t swiglu8_work_bytes(const program *p, const op *o, int n_threads) {
+    return (size_t)shape_count(&program_get(p, o->in[SWIGLU8_GU])->shape) * sizeof(uint16_t) /
+           (o->in[SWIGLU8_DY] ? 1 : 2);
+}
+const cpu_work_fn cpu_work_SWIGLU8 = swiglu8_work_bytes;
+
+void cpu_kernel_SWIGLU8(backend_context *c, const kernel_call *k) { /* q, t, scale, largest, guess = */
+    const value *gu = call_in(k, SWIGLU8_GU);
+    bool backward = k->in[SWIGLU8_DY] != NULL;
+    rows_job j = {.type = gu->type,
+                  .is_gelu = k->op->attr.gelu_gate,
+                  .y = k->work,
+                  .x = k->in[SWIGLU8_GU],
+                  .other = k->in[SWIGLU8_DY],
+                  .n_rows = gu->shape.dim[0],
+                  .width = gu->shape.dim[1] / 2};
+    rows_run(c, &j, backward ? swiglu_bwd_task : swiglu_task);
+    float found, scale;
+    cpu_quantize_call q = {.x = k->work,
+                           .power = k->op->attr.power,
+                           .q = k->out[SWIGLU8_Q],
+                           .t = k->out[SWIGLU8_T],
+                           .scale = &scale,
+                           .n_rows = j.n_rows,
+                           .n_columns = backward ? 2 * j.width : j.width};
+    if (!k->in[SWIGLU8_AMAX]) cpu_absmax_of(c, &found, q.x, q.n_rows * q.n_columns);
+    q.amax = k->in[SWIGLU8_AMAX] ? *(const float *)k->in[SWIGLU8_AMAX] : found;
+    cpu_quantize(c, &q);
+    if (k->out[SWIGLU8_SCALE]) *(float *)k->out[SWIGLU8_SCALE] = scale;
+    if (k->out[SWIGLU8_LARGEST]) *(float *)k->out[SWIGLU8_LARGEST] = found;
+    if (k->out[SWIGLU8_GUESS]) *(float *)k->out[SWIGLU8_GUESS] = scale; /* nothing is guessed here */
+}
+
 /* ---- rope ----------------------------------------------------------------------------------------------------- */
 
 VEC_INLINE void rope_head(dtype t, void *y, const void *x, const float *turn, float sign, size_t half) {

@@ -27,18 +27,18 @@ static void absmax_task(void *context, int64_t task, int thread) {
     while (most > seen && !atomic_compare_exchange_weak(&r->most, &seen, most)) {}
 }
 
-static void absmax(backend_context *c, float *amax, const uint16_t *x, int64_t n) {
+void cpu_absmax_of(backend_context *c, float *amax, const uint16_t *x, int64_t n) {
     absmax_run r = {.x = x, .n = n};
     pool_run(c->threads, absmax_task, &r, divide_up(n, TASK_ELEMENTS));
     *amax = bf16_to_f32((uint16_t)atomic_load(&r.most));
 }
 
 void cpu_absmax(backend_context *c, const kernel_call *k, int amax, int of) {
-    if (k->out[amax]) absmax(c, k->out[amax], k->out[of], shape_count(&call_out(k, of)->shape));
+    if (k->out[amax]) cpu_absmax_of(c, k->out[amax], k->out[of], shape_count(&call_out(k, of)->shape));
 }
 
 void cpu_kernel_ABSMAX(backend_context *c, const kernel_call *k) { /* amax = */
-    absmax(c, k->out[ABSMAX_AMAX], k->in[ABSMAX_X], shape_count(&call_in(k, ABSMAX_X)->shape));
+    cpu_absmax_of(c, k->out[ABSMAX_AMAX], k->in[ABSMAX_X], shape_count(&call_in(k, ABSMAX_X)->shape));
 }
 
 /* ---- rounding ------------------------------------------------------------------------------------------------------ */
@@ -67,18 +67,25 @@ static void quantize_task(void *context, int64_t task, int thread) {
     }
 }
 
-void cpu_kernel_QUANTIZE(backend_context *c, const kernel_call *k) { /* q, t, scale = */
-    const value *x = call_in(k, QUANTIZE_X);
-    float amax = *(const float *)k->in[QUANTIZE_AMAX], a = amax < 0x1p-100f ? 0x1p-100f : amax; /* NaN stays */
-    quantize_run r = {.x = k->in[QUANTIZE_X],
-                      .factor = E4M3_MOST / a,
-                      .q = k->out[QUANTIZE_Q],
-                      .t = k->out[QUANTIZE_T],
-                      .n_rows = x->shape.dim[0],
-                      .n_columns = x->shape.dim[1]};
+void cpu_quantize(backend_context *c, const cpu_quantize_call *k) {
+    fp8_scale s = fp8_scale_of(k->amax, k->power);
+    quantize_run r = {
+        .x = k->x, .factor = s.factor, .q = k->q, .t = k->t, .n_rows = k->n_rows, .n_columns = k->n_columns};
     r.tiles_across = divide_up(r.n_columns, TILE);
     pool_run(c->threads, quantize_task, &r, r.tiles_across * divide_up(r.n_rows, TILE));
-    if (k->out[QUANTIZE_SCALE]) *(float *)k->out[QUANTIZE_SCALE] = a / E4M3_MOST;
+    if (k->scale) *k->scale = s.scale;
+}
+
+void cpu_kernel_QUANTIZE(backend_context *c, const kernel_call *k) { /* q, t, scale = */
+    const value *x = call_in(k, QUANTIZE_X);
+    cpu_quantize(c, &(cpu_quantize_call){.x = k->in[QUANTIZE_X],
+                                         .amax = *(const float *)k->in[QUANTIZE_AMAX],
+                                         .power = k->op->attr.power,
+                                         .q = k->out[QUANTIZE_Q],
+                                         .t = k->out[QUANTIZE_T],
+                                         .scale = k->out[QUANTIZE_SCALE],
+                                         .n_rows = x->shape.dim[0],
+                                         .n_columns = x->shape.dim[1]});
 }
 
 /* ---- the product --------------------------------------------------------------------------------------------------- */

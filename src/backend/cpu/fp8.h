@@ -6,3 +6,15 @@
 void cpu_absmax(backend_context *c, const kernel_call *k, int amax, int of);
 /* n e4m3 numbers as bf16, which holds all of them. */
 void cpu_widen_e4m3(backend_context *c, uint16_t *to, const uint8_t *from, int64_t n);
+void cpu_absmax_of(backend_context *c, float *amax, const uint16_t *x, int64_t n); /* of n bf16 numbers */
+
+/* QUANTIZE, as ops.def describes it; q, t and scale may be NULL. */
+typedef struct cpu_quantize_call {
+    const uint16_t *x; /* (n_rows, n_columns) bf16 */
+    float amax;
+    bool power;
+    uint8_t *q, *t;
+    float *scale;
+    int64_t n_rows, n_columns;
+} cpu_quantize_call;
+void cpu_quantize(backend_context *c, const cpu_quantize_call *k);

@@ -2,20 +2,19 @@
  *
  * All of them are bound by memory: a thread loads all it needs in packs of 16 bytes, then computes, then stores. An
  * element's result depends on its inputs only, never on its place or on how it was loaded. Everything an element needs is
- * read by the thread that writes it, so outputs may take the bytes of an input. */
+ * read by the thread that writes it, so outputs may take the bytes of an input.
+ * What GELU and SwiGLU do to an element is in gated.cuh. */
 #include "backend/cuda/launch_elementwise.h"
 
 #include "backend/cuda/absmax.cuh"
 #include "backend/cuda/chain.cuh"
-#include "backend/cuda/gates.cuh"
+#include "backend/cuda/gated.cuh"
 #include <stdio.h>
 #include <stdlib.h>
 
 enum { THREADS = 256 };
 
 /* ---- maps: y[i] from a[i] and b[i] ------------------------------------------------------------------------------- */
-
-DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 struct map_add {
     enum { BINARY = 1 };
@@ -27,17 +26,9 @@ struct map_gelu {
     static __device__ __forceinline__ float run(float x, float) { return gelu(x); }
 };
 
-/* d/dx x s(a(x)) = s + x s (1 - s) a'. Beyond |x| = 30 the answer is 0 or 1; the clamp keeps inf * 0 out, and lets NaN
- * pass, which fminf would not. */
 struct map_gelu_bwd {
     enum { BINARY = 1 };
-    static __device__ __forceinline__ float run(float x, float dy) {
-        x = x > 30.0f ? 30.0f : x;
-        x = x < -30.0f ? -30.0f : x;
-        float square = x * x, s = sigmoid(x * GELU_SLOPE * fmaf(square, GELU_CUBIC, 1.0f));
-        float slope = GELU_SLOPE * fmaf(square, 3 * GELU_CUBIC, 1.0f);
-        return dy * fmaf(x * s * (1.0f - s), slope, s);
-    }
+    static __device__ __forceinline__ float run(float x, float dy) { return gelu_gradient(x, dy); }
 };
 
 /* Two packs per thread and operand, all asked for before the first is used. The last pack of an array may be short: it is
@@ -157,7 +148,6 @@ static __global__ void __launch_bounds__(THREADS)
     if (AMAX) absmax_give(amax, most, mosts);
 }
 
-/* silu(g) = g s: d gate = dy up s (1 + g (1 - s)), d up = dy g s. */
 template <typename T, bool VECTOR, bool AMAX, bool GELU, bool AGAIN>
 static __global__ void __launch_bounds__(THREADS)
     swiglu_bwd_kernel(T *dgu, float *amax, T *y, const T *gu, const T *dy, int64_t n_rows, int64_t F) {
@@ -172,14 +162,7 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int e = 0; e < pack<T>::N; e++) {
             if (AGAIN) again.v[e] = gated(g.v[e], u.v[e], GELU);
-            if (GELU) {
-                dg.v[e] = map_gelu_bwd::run(g.v[e], d.v[e] * u.v[e]);
-                du.v[e] = d.v[e] * gelu(g.v[e]);
-                continue;
-            }
-            float s = sigmoid(g.v[e]);
-            dg.v[e] = d.v[e] * u.v[e] * s * fmaf(g.v[e], 1.0f - s, 1.0f);
-            du.v[e] = d.v[e] * (g.v[e] * s);
+            gated_gradient(&dg.v[e], &du.v[e], g.v[e], u.v[e], d.v[e], GELU);
         }
         uint4 gate_rounded = pack_narrow<T>(dg), up_rounded = pack_narrow<T>(du);
         raw_store<VECTOR>(dgu + gate, gate_rounded, left);

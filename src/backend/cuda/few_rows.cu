@@ -11,7 +11,7 @@
  * rows of both halves of w; what is added to the product waits in its place. */
 #include "backend/cuda/attention_wgmma.cuh"
 #include "backend/cuda/chain.cuh"
-#include "backend/cuda/gates.cuh"
+#include "backend/cuda/gated.cuh"
 #include "backend/cuda/launch_gemm.h"
 #include "backend/cuda/launch_norm.h"
 #include "backend/cuda/tensor_map.h"

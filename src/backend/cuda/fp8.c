@@ -1,4 +1,4 @@
-/* fp8.c - the C side of fp8.cu, and LINEAR8: tensor cores multiply e4m3 as they multiply bf16, with scales that lie in
+/* fp8.c - the C side of fp8.cu and swiglu8.cu, and LINEAR8: tensor cores multiply e4m3 as they multiply bf16, with scales that lie in
  * device memory, so that a recorded step reads those of its run. */
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/launch_fp8.h"
@@ -17,8 +17,26 @@ void cuda_kernel_QUANTIZE(backend_context *c, const kernel_call *k) { /* q, t, s
                               .t = k->out[QUANTIZE_T],
                               .scale = k->out[QUANTIZE_SCALE],
                               .n_rows = x->shape.dim[0],
-                              .n_columns = x->shape.dim[1]};
+                              .n_columns = x->shape.dim[1],
+                              .power = k->op->attr.power};
     launch_quantize(c->stream, &a);
+}
+
+void cuda_kernel_SWIGLU8(backend_context *c, const kernel_call *k) { /* q, t, scale, largest, guess = */
+    const shape *gu = &call_in(k, SWIGLU8_GU)->shape;
+    launch_swiglu8_args a = {.gu = k->in[SWIGLU8_GU],
+                             .dy = k->in[SWIGLU8_DY],
+                             .amax = k->in[SWIGLU8_AMAX],
+                             .q = k->out[SWIGLU8_Q],
+                             .t = k->out[SWIGLU8_T],
+                             .scale = k->out[SWIGLU8_SCALE],
+                             .largest = k->out[SWIGLU8_LARGEST],
+                             .guess = k->out[SWIGLU8_GUESS],
+                             .n_rows = gu->dim[0],
+                             .F = gu->dim[1] / 2,
+                             .is_gelu = k->op->attr.gelu_gate,
+                             .power = k->op->attr.power};
+    launch_swiglu8(c->stream, &a);
 }
 
 void cuda_kernel_LINEAR8(backend_context *c, const kernel_call *k) { /* y = */

@@ -7,8 +7,8 @@
 #include "backend/cuda/launch_fp8.h"
 
 #include "backend/cuda/absmax.cuh"
-#include "backend/cuda/turn.cuh"
-#include <cuda_fp8.h>
+#include "backend/cuda/e4m3.cuh"
+#include "program/fp8_scale.h"
 
 /* ---- the largest number -------------------------------------------------------------------------------------------- */
 
@@ -46,24 +46,6 @@ void launch_absmax(cudaStream_t s, float *amax, const void *x, int64_t n) {
 
 enum { TILE = 128, TILE_THREADS = 256, COLUMNS = 16, ROWS = 4, ACROSS = TILE / COLUMNS, COLUMN_WORDS = TILE / 4 };
 
-#define E4M3_MOST 448.0f
-
-/* At least 2^-100, so that 448 over it is a number; NaN stays. */
-DEVICE float scaled_by(const float *amax) { return *amax < 0x1p-100f ? 0x1p-100f : *amax; }
-
-DEVICE uint32_t e4m3_pair(float low, float high) {
-    return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E4M3);
-}
-
-/* Eight bf16 numbers times factor: two words of e4m3. */
-DEVICE uint2 e4m3_pack(uint4 raw, float factor) {
-    pack<bf16> p = pack_widen<bf16>(raw);
-#pragma unroll
-    for (int e = 0; e < pack<bf16>::N; e++) p.v[e] *= factor;
-    return make_uint2(e4m3_pair(p.v[0], p.v[1]) | e4m3_pair(p.v[2], p.v[3]) << 16,
-                      e4m3_pair(p.v[4], p.v[5]) | e4m3_pair(p.v[6], p.v[7]) << 16);
-}
-
 /* Where four words of a column begin, by their number: threads that store side by side across columns, and those that load
  * a column, both find all banks. */
 DEVICE int group_at(int column, int group) { return column * COLUMN_WORDS + 4 * (group ^ (column / COLUMNS)); }
@@ -71,8 +53,9 @@ DEVICE int group_at(int column, int group) { return column * COLUMN_WORDS + 4 * 
 template <bool Q, bool TURNED>
 static __global__ void __launch_bounds__(TILE_THREADS) quantize_kernel(launch_quantize_args g) {
     __shared__ __align__(16) uint32_t columns[TURNED ? TILE * COLUMN_WORDS : 4];
-    float a = scaled_by(g.amax), factor = E4M3_MOST / a;
-    if (g.scale && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *g.scale = a / E4M3_MOST;
+    const fp8_scale scale = fp8_scale_of(*g.amax, g.power);
+    const float factor = scale.factor;
+    if (g.scale && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *g.scale = scale.scale;
     int across = threadIdx.x % ACROSS, down = threadIdx.x / ACROSS; /* which 16 columns, which 4 rows */
     int64_t column0 = (int64_t)blockIdx.x * TILE, column = column0 + across * COLUMNS;
     for (int64_t row0 = (int64_t)blockIdx.y * TILE; row0 < g.n_rows; row0 += (int64_t)gridDim.y * TILE) {
@@ -117,11 +100,11 @@ static __global__ void __launch_bounds__(TILE_THREADS) quantize_kernel(launch_qu
 }
 
 static __global__ void __launch_bounds__(TILE_THREADS) quantize_any_kernel(launch_quantize_args g) {
-    float a = scaled_by(g.amax), factor = E4M3_MOST / a;
+    const fp8_scale scale = fp8_scale_of(*g.amax, g.power);
     int64_t i = (int64_t)blockIdx.x * TILE_THREADS + threadIdx.x;
-    if (i == 0 && g.scale) *g.scale = a / E4M3_MOST;
+    if (i == 0 && g.scale) *g.scale = scale.scale;
     if (i >= g.n_rows * g.n_columns) return;
-    uint8_t e = (uint8_t)e4m3_pair(widen(((const bf16 *)g.x)[i]) * factor, 0.0f);
+    uint8_t e = (uint8_t)e4m3_pair(widen(((const bf16 *)g.x)[i]) * scale.factor, 0.0f);
     if (g.q) g.q[i] = e;
     if (g.t) g.t[i % g.n_columns * g.n_rows + i / g.n_columns] = e;
 }

@@ -16,8 +16,21 @@ typedef struct launch_quantize_args {
     uint8_t *q, *t;
     float *scale;
     int64_t n_rows, n_columns;
+    bool power; /* scales are powers of two */
 } launch_quantize_args;
 void launch_quantize(cudaStream_t s, const launch_quantize_args *a);
+
+/* swiglu8.cu: q and t of swiglu (n_rows, F), or with dy of its gradient (n_rows, 2F); n_rows and F are multiples of 16. Of amax
+ * and largest one is NULL: given, or found and written. guess: the scale of the last run and of this one, or NULL. */
+typedef struct launch_swiglu8_args {
+    const void *gu, *dy;
+    const float *amax;
+    uint8_t *q, *t;
+    float *scale, *largest, *guess;
+    int64_t n_rows, F;
+    bool is_gelu, power;
+} launch_swiglu8_args;
+void launch_swiglu8(cudaStream_t s, const launch_swiglu8_args *a);
 
 #ifdef __cplusplus
 }

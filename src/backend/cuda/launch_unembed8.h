@@ -6,10 +6,11 @@
 extern "C" {
 #endif
 
-/* What gradients of logits are multiplied with before they are rounded, and what undoes it: 2^15 / a and a / 2^15, where
+/* What gradients of logits are multiplied with before they are rounded (factor), and what undoes it: 2^15 / a and a / 2^15, where
  * a = |seed| times the largest |weight| (1 without weights), at least 2^-100, bounds every gradient. */
 typedef struct unembed8_scales {
-    float factor, scale;
+    float scale; /* first: cuBLASLt takes no scale that is not aligned to 16 bytes */
+    float factor;
 } unembed8_scales;
 void launch_unembed8_scales(cudaStream_t s, unembed8_scales *scales, const float *weights, int64_t n,
                             const float *seed);

@@ -29,7 +29,7 @@ static __global__ void __launch_bounds__(SCALE_THREADS)
     for (int i = 1; i < SCALE_THREADS / WARP; i++) most = max(most, parts[i]);
     float bound = (weights ? __uint_as_float(most) : 1.0f) * fabsf(*seed);
     bound = bound < 0x1p-100f ? 0x1p-100f : bound; /* NaN stays */
-    *scales = {0x1p15f / bound, bound * 0x1p-15f};
+    *scales = {bound * 0x1p-15f, 0x1p15f / bound};
 }
 
 void launch_unembed8_scales(cudaStream_t s, unembed8_scales *scales, const float *weights, int64_t n,

@@ -1,0 +1,27 @@
+#pragma once
+/* fp8_scale.h - the scale of a tensor in e4m3 from its largest number: one text for every backend. */
+#ifdef __CUDACC__
+#define FP8_SCALE_FUNCTION static __device__ __forceinline__
+#else
+#include <math.h>
+#define FP8_SCALE_FUNCTION static inline
+#endif
+
+typedef struct fp8_scale {
+    float factor, scale; /* what numbers are multiplied with before they are rounded, and what undoes it */
+} fp8_scale;
+
+/* The largest number becomes 448 or, where scales are powers of two, at most that. Of an amax below 2^-100 as of 2^-100, so that
+ * factors are numbers; NaN and infinity stay in the scale. */
+FP8_SCALE_FUNCTION fp8_scale fp8_scale_of(float amax, int power) {
+    float a = amax < 0x1p-100f ? 0x1p-100f : amax;
+    fp8_scale s = {448.0f / a, a / 448.0f};
+    if (power && a <= 0x1.fffffep127f) {
+        int exponent;
+        float fraction = frexpf(a, &exponent); /* a = fraction 2^exponent, fraction in [0.5, 1); 448 = 0.875 2^9 */
+        exponent -= fraction <= 0.875f ? 9 : 8;
+        s.factor = ldexpf(1.0f, -exponent);
+        s.scale = ldexpf(1.0f, exponent);
+    }
+    return s;
+}
