@@ -88,6 +88,7 @@ static void print_offload(const step_choice *c, strbuf *out) {
     static const char *const names[] = {"params", "grads", "states", "activations"};
     const tier tiers[] = {c->offload.params, c->offload.grads, c->offload.states, c->offload.activations};
     if (!offload_any(&c->offload)) strbuf_add(next_part(out), "nothing offloaded");
+    bool embed = c->keep_embed && (c->offload.params != TIER_DEVICE || c->offload.grads != TIER_DEVICE);
     for (tier t = TIER_HOST; t <= TIER_NVME; t++) {
         bool first = true;
         for (size_t i = 0; i < ARRAY_LENGTH(names); i++) {
@@ -100,6 +101,7 @@ static void print_offload(const step_choice *c, strbuf *out) {
             strbuf_printf(out, " but for states of the first %lld layer%s", (long long)c->keep_states,
                           c->keep_states == 1 ? "" : "s");
     }
+    if (embed) strbuf_add(out, " but for the embedding");
 }
 
 static void print_fp8_logits(const step_choice *c, strbuf *out) {

@@ -7,6 +7,8 @@
  *   states       AdamW runs on the host; gradients are copied to it and parameters back. The first keep_states layers keep
  *                their states and update on the device: the next forward begins with them, so the host has more time for
  *                the others
+ *                With keep_embed the embedding and its gradient stay: every micro-batch begins with the one and ends with the
+ *                other, so that nothing is left to compute while they are copied
  *   activations  stored after their last forward use and fetched before the first backward use
  * Large tensors travel to and from the optimizer in slices, so that a window is never as large as the embedding. Slices are
  * cut at multiples of SLICE, which is whole blocks of the norm: no rounding and no partial sum changes.
@@ -47,14 +49,27 @@ static bool keeps_state(const value *a, int64_t keep_states) {
     return a->role == ROLE_STATE && a->layer >= 0 && a->layer < keep_states;
 }
 
-static void assign_tiers(program *p, const step_choice *c) {
+/* Of the embedding: parameters and gradients, not states. */
+static void mark_embedding(const program *p, const model *m, const step_interface *step, bool *stays) {
+    for (size_t i = 0; i < m->n_params; i++) {
+        if (m->params[i].unit != 0) continue;
+        if (m->params[i].value) stays[program_root(p, m->params[i].value, NULL)] = true;
+        if (step->grads && step->grads[i]) stays[program_root(p, step->grads[i], NULL)] = true;
+    }
+}
+
+static void assign_tiers(program *p, const pass_options *options, const step_interface *step) {
+    const step_choice *c = &options->choice;
     const offload_tiers *o = &c->offload;
     const tier of_role[ROLE_COUNT] = {[ROLE_PARAM] = o->params, [ROLE_GRAD] = o->grads, [ROLE_STATE] = o->states};
+    bool *stays = mem_alloc(p->n_values * sizeof *stays);
+    if (c->keep_embed) mark_embedding(p, options->model, step, stays);
     for (value_id v = 1; v < p->n_values; v++) {
         value *a = &p->values[v];
-        if ((a->role == ROLE_PARAM && is_scale(a)) || keeps_state(a, c->keep_states)) continue;
+        if (stays[v] || (a->role == ROLE_PARAM && is_scale(a)) || keeps_state(a, c->keep_states)) continue;
         if (a->persistent && !a->view_of && of_role[a->role] != TIER_DEVICE) a->tier = of_role[a->role];
     }
+    free(stays);
 }
 
 /* ---- where the update runs, and in which slices ------------------------------------------------------------------ */
@@ -283,7 +298,7 @@ static void rewrite_micro(program *p, const pass_options *options,
 status pass_offload(program *p, const pass_options *options, step_interface *step) {
     const offload_tiers *o = &options->choice.offload;
     if (!offload_any(o)) return OK;
-    assign_tiers(p, &options->choice);
+    assign_tiers(p, options, step);
     choose_places(p, options, step);
     slice_updates(p, options->choice.bucket_bytes);
     if (o->grads != TIER_DEVICE) rewrite_micro(p, options, defer_host_work);

@@ -51,12 +51,15 @@ static double softmax_seconds(const op *o, const hardware *h, double logits, siz
 }
 
 /* All chunks of tokens. Each reads w; with the gradient each adds to an fp32 dw, reading and writing all of it. A 16-bit dw
- * cannot hold sums, so a second loop over the vocabulary finishes it: logits again, dw once. Where ranks share the
+ * cannot hold sums, so a second loop over the vocabulary finishes it: logits again, dw once; a GPU that keeps the
+ * gradient of all logits has one product for dh and one for dw. Where ranks share the
  * vocabulary, STATS makes the first pass over the logits and the gradient only the second. */
 static double unembed_seconds(const program *p, const op *o, const hardware *h, dtype t) {
     const value *hidden = program_get(p, o->in[LOGITS_H]), *w = program_get(p, o->in[LOGITS_W]);
     double N = (double)hidden->shape.dim[0], C = (double)hidden->shape.dim[1], V = (double)w->shape.dim[0];
-    double rows = (double)op_logits_rows(p, o), n_chunks = ceil(N / rows), e = (double)dtype_bytes(hidden->type);
+    int64_t at_once = op_logits_rows(p, o);
+    bool stored = h->overlap && op_logits_stored(p, o, &at_once);
+    double rows = (double)at_once, n_chunks = ceil(N / rows), e = (double)dtype_bytes(hidden->type);
     double w_bytes = V * C * e, h_bytes = rows * C * e, logits = rows * V * sizeof(float);
     double chunk = product_seconds(h, t, rows, V, C, w_bytes + h_bytes + logits) +
                    softmax_seconds(o, h, rows * V, dtype_bytes(hidden->type));
@@ -65,8 +68,11 @@ static double unembed_seconds(const program *p, const op *o, const hardware *h, 
     value_id to = o->out[o->kind == OP_UNEMBED_GRAD ? (int)UNEMBED_GRAD_DW : (int)UNEMBED_LOSS_GRAD_DW];
     if (!to) return n_chunks * (chunk + product_seconds(h, t, rows, C, V, w_bytes + h_bytes + logits));
     dtype dw = program_get(p, to)->type;
-    bool again = n_chunks > 1 && dw != DTYPE_F32;
     double dw_bytes = V * C * (double)dtype_bytes(dw);
+    if (stored)
+        return n_chunks * chunk + product_seconds(h, t, N, C, V, w_bytes + N * C * e + N * V * e) +
+               product_seconds(h, t, V, C, N, dw_bytes + N * C * e + N * V * e);
+    bool again = n_chunks > 1 && dw != DTYPE_F32;
     chunk += product_seconds(h, t, rows, C, V, w_bytes + h_bytes + logits);
     if (again)
         return n_chunks * chunk + product_seconds(h, t, N, V, C, w_bytes + N * C * e) +

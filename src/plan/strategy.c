@@ -371,6 +371,58 @@ static status try_longer_prefetch(search *s) {
     return OK;
 }
 
+/* Is the same on the list before i, but for its prefetch? */
+static bool is_seen(const search *s, size_t i) {
+    for (size_t k = 0; k < i; k++)
+        if (step_choice_equal(&s->list[k].choice, &s->list[i].choice, CHOICE_PREFETCH)) return true;
+    return false;
+}
+
+/* Every micro-batch begins with a fetch of the embedding and ends with a store of its gradient, and nothing runs meanwhile: those that
+ * are fast keep them, where the device has room for both. */
+static status try_kept_embedding(search *s) {
+    enum { TRIED = 6 };
+    const plan_request *r = s->r;
+    if (!r->open.keep_embed || !r->hardware || !r->hardware->overlap) return OK;
+    double slowest = 1.05 * s->list[0].step_s; /* what is mixed later may overtake by that much */
+    for (size_t i = 0, n = s->n, tried = 0; i < n && tried < TRIED; i++) {
+        plan_candidate c = s->list[i];
+        const offload_tiers *o = &c.choice.offload;
+        if (!c.fits || !(c.step_s <= slowest) || is_seen(s, i)) continue;
+        if (o->params == TIER_DEVICE && o->grads == TIER_DEVICE) continue;
+        c.choice.keep_embed = 1;
+        c.order = s->n_tried++;
+        TRY(evaluate_and_keep(s, &c));
+        append(s, &c);
+        tried++;
+    }
+    sort_candidates(s->list, s->n);
+    return OK;
+}
+
+/* Activations of the last layers are needed first by the backward: they hardly leave, and a lighter rung there costs little of the bus. Tried
+ * from the last layer on, while it fits and helps. */
+static status try_lighter_last_layers(search *s) {
+    enum { TRIED = 6 };
+    const plan_request *r = s->r;
+    plan_candidate c = s->list[0], best = c;
+    recompute_kind heavy = c.choice.recompute.kind;
+    if (r->choice.recompute.kind != RECOMPUTE_AUTO || !r->hardware || !is_one_device(r)) return OK;
+    if (!c.fits || c.choice.offload.activations == TIER_DEVICE || heavy == RECOMPUTE_NONE || heavy > RECOMPUTE_FULL)
+        return OK;
+    for (int64_t n = 1; n <= TRIED && n < r->model.n_layers; n++) {
+        c.choice.recompute = (recompute_policy){
+            .kind = RECOMPUTE_MIX, .heavy = heavy, .light = heavy - 1, .n_heavy = r->model.n_layers - n};
+        c.order = s->n_tried++;
+        TRY(evaluate_and_keep(s, &c));
+        if (!c.fits) break;
+        if (c.step_s < best.step_s) best = c;
+    }
+    if (best.order != s->list[0].order) append(s, &best);
+    sort_candidates(s->list, s->n);
+    return OK;
+}
+
 /* Compiles mixtures. Their number of layers is a guess: use_less_memory changes one layer at a time until the candidate fits,
  * and returns false when no layer is left. */
 static status try_mixtures(search *s, const plan_candidate *mixtures, size_t n,
@@ -581,8 +633,10 @@ static status search_all(plan *p, const plan_request *r, bool plain_is_enough, b
     sort_candidates(s.list, s.n);
     TRY_GOTO(rc, try_all_offloads(&s), fail);
     TRY_GOTO(rc, try_longer_prefetch(&s), fail);
+    TRY_GOTO(rc, try_kept_embedding(&s), fail);
     TRY_GOTO(rc, try_kept_states(&s), fail);
     TRY_GOTO(rc, try_mixed_recompute(&s), fail);
+    TRY_GOTO(rc, try_lighter_last_layers(&s), fail);
     if (!fits) TRY_GOTO(rc, try_placed_layers(&s), fail);
     TRY_GOTO(rc, try_cheap_recompute(&s), fail);
     TRY_GOTO(rc, take_best(&s, p), fail);

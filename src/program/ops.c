@@ -176,6 +176,17 @@ int64_t op_logits_rows(const program *p, const op *o) {
     return divide_up(N, n_chunks); /* chunks of equal size rather than a small last one */
 }
 
+bool op_logits_stored(const program *p, const op *o, int64_t *rows) {
+    const value *h = program_get(p, o->in[LOGITS_H]);
+    int64_t N = h->shape.dim[0], V = o->attr.vocab > 0 ? o->attr.n_ids : program_get(p, o->in[LOGITS_W])->shape.dim[0];
+    int64_t ld = round_up(V, LOGITS_UNIT), left = o->attr.chunk_bytes - N * ld * (int64_t)dtype_bytes(h->type);
+    if (!op_is_loss_gradient(o->kind) || h->type == DTYPE_F32 || op_logits_rows(p, o) == N) return false;
+    int64_t fit = left / (ld * (int64_t)sizeof(float));
+    if (left <= 0 || fit < divide_up(N, LOGITS_CHUNKS_MOST)) return false;
+    *rows = divide_up(N, divide_up(N, fit));
+    return true;
+}
+
 uint32_t op_dropout_limit(const op *o) { return (uint32_t)((double)o->attr.rate * 0x1p32); }
 bool op_dropout_in_rows(const op *o) { return o->attr.all_columns > 0 || o->attr.group_size > 1; }
 int64_t op_dropout_place(const op *o, int64_t row, int64_t columns) {

@@ -349,6 +349,10 @@ void op_row_sums(const program *p, const op *o, int64_t *n_rows, int64_t *line);
 enum { LOGITS_H = UNEMBED_LOSS_H, LOGITS_W = UNEMBED_LOSS_W };
 /* UNEMBED_LOSS and its gradient: tokens whose logits are held at once, from attr.chunk_bytes. */
 int64_t op_logits_rows(const program *p, const op *o);
+/* Kernels of a GPU keep the gradient of all logits in 16 bits where attr.chunk_bytes holds it beside chunks that are thick enough:
+ * dh and dw are one product each then. Rows of logits are padded to LOGITS_UNIT floats. rows: tokens of such a chunk. */
+enum { LOGITS_UNIT = 32, LOGITS_CHUNKS_MOST = 16 };
+bool op_logits_stored(const program *p, const op *o, int64_t *rows);
 
 status program_verify(const program *p); /* ERR_BUG naming op and value */
 void program_print(const program *p, FILE *out);

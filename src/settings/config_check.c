@@ -78,6 +78,9 @@ static void warn_no_effect_memory(const config *c) {
                   "memory.offload.states is none");
     warn_if_given(c, "memory.offload.keep_layers", c->choice.offload.activations != 0 || c->choice.keep_layers == 0,
                   "memory.offload.activations is none");
+    warn_if_given(c, "memory.offload.keep_embed",
+                  c->choice.offload.params != 0 || c->choice.offload.grads != 0 || c->choice.keep_embed == 0,
+                  "memory.offload.params and memory.offload.grads are none");
     bool moves = may_offload(c, TIER_HOST, TIER_NVME) || *c->memory.place;
     warn_if_given(c, "memory.prefetch", moves, "nothing is offloaded");
     warn_if_given(c, "memory.bucket", moves, "nothing is offloaded");

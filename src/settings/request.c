@@ -423,6 +423,7 @@ static void strategy_from_config(const config *c, plan_request *p) {
                                .states = is_auto(asked->offload.states),
                                .activations = is_auto(asked->offload.activations),
                                .keep_layers = is_auto(asked->keep_layers),
+                               .keep_embed = is_auto(asked->keep_embed),
                                .keep_states = is_auto(asked->keep_states) && is_auto(asked->offload.states),
                                .chunk = is_auto(asked->chunk_tokens),
                                .prefetch = !config_was_given(c, "memory.prefetch"),
@@ -441,6 +442,7 @@ static void strategy_from_config(const config *c, plan_request *p) {
                                         .activations = until_chosen(asked->offload.activations)};
     p->choice.keep_layers = until_chosen(asked->keep_layers);
     p->choice.keep_states = until_chosen(asked->keep_states);
+    p->choice.keep_embed = (int)until_chosen(asked->keep_embed);
     p->choice.chunk_tokens = chunk_rows(until_chosen(asked->chunk_tokens));
     p->choice.shard.zero = (int)until_chosen(asked->shard.zero);
     p->may_nvme = *c->memory.nvme_path != 0; /* auto never offloads to a drive */

@@ -31,6 +31,8 @@ static const char *const *const homes[] = {
     SETTINGS("memory.offload.states=host", "memory.offload.grads=host"),
     SETTINGS("memory.offload.states=host", "memory.offload.keep_states=1"),
     SETTINGS("memory.offload.states=host", "memory.offload.params=host", "memory.offload.activations=host"),
+    SETTINGS("memory.offload.states=host", "memory.offload.params=host", "memory.offload.grads=host",
+             "memory.offload.keep_embed=true"),
     SETTINGS("memory.offload.states=nvme", "memory.offload.grads=nvme", "memory.offload.params=nvme",
              "memory.offload.activations=nvme", "memory.nvme_path=."),
 };

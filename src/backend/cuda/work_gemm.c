@@ -5,16 +5,15 @@
  *
  * The budget of an unembedding (attr.chunk_bytes) covers the logits and what is kept of their gradient; scratch of the
  * products comes on top. A gradient that is rounded to 16 bits is kept whole where the budget allows it in at most
- * CHUNKS_MOST chunks: then dh and dw are one product each. */
+ * LOGITS_CHUNKS_MOST chunks: then dh and dw are one product each. */
 #include "backend/cuda/products.h"
 #include "backend/cuda/work.h"
 
 enum {
-    LD_UNIT = 32,      /* floats: 128 bytes, one line of the cache */
-    CHUNKS_MOST = 16,  /* thinner chunks would read the unembedding too often */
-    V_BLOCK_MIN = 128, /* columns: one tile of a product; narrower ones read all of h for almost nothing */
-    SPLIT_TILES = 64,  /* products of fewer tiles of 128 x 128 leave half of a large GPU idle ... */
-    SPLIT_K = 512,     /* ... and are worth cutting where k is long */
+    LD_UNIT = LOGITS_UNIT, /* floats: 128 bytes, one line of the cache */
+    V_BLOCK_MIN = 128,     /* columns: one tile of a product; narrower ones read all of h for almost nothing */
+    SPLIT_TILES = 64,      /* products of fewer tiles of 128 x 128 leave half of a large GPU idle ... */
+    SPLIT_K = 512,         /* ... and are worth cutting where k is long */
     SPLIT_PARTS = 8,
     WORK_ALIGNMENT = 256, /* of what lies behind something else in scratch: cuBLASLt wants that of its own */
 };
@@ -168,16 +167,6 @@ static size_t products_bytes(const unembed_plan *u) {
     return n;
 }
 
-/* Does the whole gradient fit in 16 bits beside chunks of logits that are thick enough? Then the chunks are cut anew. */
-static void plan_store(unembed_plan *u, int64_t budget) {
-    int64_t row_bytes = u->ld * (int64_t)dtype_bytes(u->type), left = budget - u->N * row_bytes;
-    int64_t rows = left / (u->ld * (int64_t)sizeof(float));
-    if (left <= 0 || rows < divide_up(u->N, CHUNKS_MOST)) return;
-    u->stored = true;
-    u->n_chunks = divide_up(u->N, rows);
-    u->rows = divide_up(u->N, u->n_chunks);
-}
-
 SAME_PLACE(UNEMBED_LOSS_H, UNEMBED_LOSS_GRAD_H, UNEMBED_STATS_H, UNEMBED_GRAD_H);
 SAME_PLACE(UNEMBED_LOSS_W, UNEMBED_LOSS_GRAD_W, UNEMBED_STATS_W, UNEMBED_GRAD_W);
 
@@ -197,7 +186,8 @@ unembed_plan unembed_plan_make(const program *p, const op *o) {
     u.rows = op_logits_rows(p, o);
     u.n_chunks = divide_up(u.N, u.rows);
     u.ld = ld_up(u.V);
-    if (u.gradient && u.n_chunks > 1 && u.type != DTYPE_F32) plan_store(&u, o->attr.chunk_bytes);
+    u.stored = op_logits_stored(p, o, &u.rows);
+    if (u.stored) u.n_chunks = divide_up(u.N, u.rows);
     int64_t n_floats = u.rows * u.ld;
     if (u.has_dw && u.n_chunks > 1 && !u.stored && u.dw_type != DTYPE_F32) {
         int64_t fit = o->attr.chunk_bytes / (u.N * (int64_t)sizeof(float)) / LD_UNIT * LD_UNIT;
