@@ -58,9 +58,26 @@ static status choose_heads(const model_config *c, const generator_options *o, in
     return OK;
 }
 
+static status check_int8(const model_source *s, const generator_options *o) {
+    base_format f = s->trained_over.format;
+    if (!o->int8) return OK;
+    if (o->backend->discrete)
+        return ERR(ERR_INPUT,
+                   "--weights: found int8 on %s, expected precision: only the CPU computes with weights in 8 bits; "
+                   "add --device cpu, or leave --weights out",
+                   o->backend->name);
+    if (f != BASE_COMPUTE && f != BASE_INT8)
+        return ERR(ERR_INPUT,
+                   "--weights: found int8 for adapters over weights in %s (model.base), expected precision: they are "
+                   "generated with over the weights that they were trained over; leave --weights out",
+                   base_format_name(f));
+    return OK;
+}
+
 static status request_make(plan_request *r, const model_source *s, const generator_options *o) {
     const model_config *c = o->speculative ? &s->all_heads : &s->config;
     sys_info machine;
+    TRY(check_int8(s, o));
     sys_info_get(&machine);
     int threads = o->n_threads ? o->n_threads : machine.n_cores;
     *r = (plan_request){.model = *c,
@@ -72,6 +89,7 @@ static status request_make(plan_request *r, const model_source *s, const generat
     r->target = backend_target(backend_kind(o->backend), threads);
     if (!r->device_limit) TRY(backend_memory_limit(o->backend, o->gpu.index, 1, &r->device_limit));
     generation_shape *g = &r->generation;
+    g->int8 = o->int8;
     g->slots = o->max_sequences ? o->max_sequences : SEQUENCES;
     g->context = o->context ? o->context : MIN(c->max_positions, (int64_t)CONTEXT_MOST);
     g->page_size = o->page_size ? o->page_size : PAGE_SIZE;

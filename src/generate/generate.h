@@ -36,9 +36,9 @@ typedef struct sampling_options {
     double min_p;              /* 0: all */
     double repetition_penalty; /* 1: none; as transformers: over prompt and completion */
     uint64_t seed;
-    uint64_t first_prompt; /* number of the first prompt, where these are a part of a longer list */
-    const size_t *numbers; /* of each prompt, where they are some of it; NULL: from first_prompt on */
-    int64_t n_completions; /* per prompt */
+    uint64_t first_prompt;    /* number of the first prompt, where these are a part of a longer list */
+    const size_t *numbers;    /* of each prompt, where they are some of it; NULL: from first_prompt on */
+    int64_t n_completions;    /* per prompt */
     const char *const *stops; /* strings that end a completion, left out of its text; they may begin inside a token */
     size_t n_stops;
     const int32_t *ends; /* tokens that end a completion beside the model's own end of text: the end of a turn */
@@ -58,7 +58,8 @@ typedef struct completion {
     size_t text_bytes; /* a byte tokenizer's text may hold NUL and need not be UTF-8 */
     stop_reason stop;
     double log_probability; /* sum over its tokens, under the model itself: temperature 1, no filter, no penalty */
-    float *log_probabilities; /* of each token, at the sampling temperature, no filter, no penalty; greedy: temperature 1 */
+    float *
+        log_probabilities; /* of each token, at the sampling temperature, no filter, no penalty; greedy: temperature 1 */
 } completion;
 
 typedef struct prompt {
@@ -73,19 +74,20 @@ typedef struct named_adapter {
 #define ADAPTER_BASE "base" /* the name of none of them */
 
 typedef struct generator_options {
-    const char *source;    /* Hugging Face directory, run directory, or checkpoint directory */
-    const char *adapter;   /* PEFT directory, or a run or checkpoint with adapters, over the model; NULL: none */
+    const char *source;  /* Hugging Face directory, run directory, or checkpoint directory */
+    const char *adapter; /* PEFT directory, or a run or checkpoint with adapters, over the model; NULL: none */
     const named_adapter *adapters; /* instead of it: several of the same rank, alpha and modules, for generator_use */
     size_t n_adapters;
     const char *tokenizer; /* NULL: the model's own */
     precision precision;   /* weights, activations and cache: fp32, bf16, fp16 */
+    bool int8; /* weights of linear layers and of the vocabulary in 8 bits instead, as model.base=int8 has them; CPU */
     int64_t max_sequences; /* slots of a decode step; 0: 16 */
     int64_t context;       /* most tokens of prompt and completion; 0: the model's positions, at most 4096 */
     int64_t page_size;     /* tokens per page; 0: 32 */
     int64_t prefill;       /* prompt tokens computed at once; 0: 256 */
-    bool speculative;  /* the model's prediction heads draft tokens, which one pass verifies; greedy decoding only */
-    int64_t draft_max; /* ... at most so many; 0: all but one of the heads */
-    uint64_t cache_bytes;  /* most bytes for keys and values; 0: every slot can hold a full context */
+    bool speculative;     /* the model's prediction heads draft tokens, which one pass verifies; greedy decoding only */
+    int64_t draft_max;    /* ... at most so many; 0: all but one of the heads */
+    uint64_t cache_bytes; /* most bytes for keys and values; 0: every slot can hold a full context */
     uint64_t device_limit; /* 0: what the machine has */
     int n_threads;
     bool bind;

@@ -8,6 +8,10 @@
  * The parts of a packed weight (q|k|v, gate|up) are separate matrices in files, and each has codes of its own, so that they are
  * those of bitsandbytes, which quantises every matrix by itself: each writes its rows of the packed weight.
  *
+ * A program that generates with weights in 8 bits (model.int8, on the CPU and not beside training) computes with the codes as
+ * they are: LINEAR_INT8 in the place of LINEAR and of UNEMBED_LOGITS, EMBED_INT8 in that of EMBED, and no numbers anywhere. There
+ * the codes of a packed weight are one tensor, of which the parts are rows, as every row has a scale of its own.
+ *
  * It runs behind the passes that copy ops (autodiff, recompute), which see an ordinary frozen parameter, and before those that
  * move values: codes are offloaded as any parameter. Refused: fp8 products, which read a weight in 8 bits of their own. */
 #include "pass/pass.h"
@@ -20,6 +24,55 @@ static value_id add_persistent(program *p, const char *of, const char *what, dty
     value_id v = program_persistent(p, name, t, s, ROLE_PARAM);
     p->values[v].layer = layer;
     return v;
+}
+
+/* Rows of a tensor that holds all parts of a weight. */
+static value_id add_rows(program *p, value_id of, const model_param *q, int part, shape s) {
+    char name[200];
+    size_t row_bytes = value_bytes(&p->values[of]) / (size_t)q->shape.dim[0];
+    snprintf(name, sizeof name, "%.150s.%d", p->values[of].name, part);
+    value_id v = program_view(p, name, of, (size_t)q->parts[part].first_row * row_bytes, s);
+    p->values[v].layer = p->values[of].layer;
+    return v;
+}
+
+static base_values add_joined_codes(program *p, const model_param *q, base_parts *to) {
+    int layer = p->values[q->value].layer;
+    base_values whole = {.codes = add_persistent(p, q->name, "codes", base_codes_type(q->base), q->shape, layer),
+                         .scale = add_persistent(p, q->name, "scale", DTYPE_F32, SHAPE(q->shape.dim[0]), layer)};
+    for (int k = 0; k < q->n_parts; k++) {
+        int64_t n = q->parts[k].n_rows;
+        to->part[k] = q->n_parts == 1
+                          ? whole
+                          : (base_values){.codes = add_rows(p, whole.codes, q, k, SHAPE(n, q->shape.dim[1])),
+                                          .scale = add_rows(p, whole.scale, q, k, SHAPE(n))};
+    }
+    return whole;
+}
+
+/* The op over codes that does what `o` does over numbers. */
+static op over_codes(const op *o, const base_values *w) {
+    op q = *o;
+    memset(q.in, 0, sizeof q.in);
+    memset(q.out, 0, sizeof q.out);
+    if (o->kind == OP_EMBED) {
+        q.kind = OP_EMBED_INT8;
+        q.in[EMBED_INT8_TOKENS] = o->in[EMBED_TOKENS], q.in[EMBED_INT8_DOC_START] = o->in[EMBED_DOC_START];
+        q.in[EMBED_INT8_POSITIONS] = o->in[EMBED_POSITIONS], q.out[EMBED_INT8_X] = o->out[EMBED_X];
+        q.in[EMBED_INT8_CODES] = w->codes, q.in[EMBED_INT8_SCALE] = w->scale;
+        return q;
+    }
+    q.kind = OP_LINEAR_INT8;
+    q.in[LINEAR_INT8_CODES] = w->codes, q.in[LINEAR_INT8_SCALE] = w->scale;
+    if (o->kind == OP_LINEAR) {
+        q.in[LINEAR_INT8_X] = o->in[LINEAR_X], q.in[LINEAR_INT8_B] = o->in[LINEAR_B];
+        q.out[LINEAR_INT8_Y] = o->out[LINEAR_Y];
+    } else {
+        ASSERT(o->kind == OP_UNEMBED_LOGITS);
+        q.in[LINEAR_INT8_X] = o->in[UNEMBED_LOGITS_H], q.in[LINEAR_INT8_PICK] = o->in[UNEMBED_LOGITS_PICK];
+        q.out[LINEAR_INT8_Y] = o->out[UNEMBED_LOGITS_LOGITS];
+    }
+    return q;
 }
 
 static base_values add_codes(program *p, const model_param *q, int part) {
@@ -90,26 +143,34 @@ status pass_base(program *p, const pass_options *options, step_interface *step) 
     if (format == BASE_COMPUTE) return OK;
     TRY(check(options, format));
     step->base = arena_array(&p->memory, base_parts, m->n_params);
+    base_values *whole = m->int8 ? mem_alloc(m->n_params * sizeof *whole) : NULL;
     size_t n_old = p->n_values, n_ops, *param_of = mem_alloc(n_old * sizeof *param_of); /* 1 + the parameter */
     for (size_t i = 0; i < m->n_params; i++) {
         const model_param *q = &m->params[i];
         if (q->base == BASE_COMPUTE) continue;
         ASSERT(q->frozen && q->shape.rank == 2 && q->cut.dim < 0);
         param_of[q->value] = i + 1;
-        for (int k = 0; k < q->n_parts; k++) step->base[i].part[k] = add_codes(p, q, k);
+        if (whole) whole[i] = add_joined_codes(p, q, &step->base[i]);
+        else
+            for (int k = 0; k < q->n_parts; k++) step->base[i].part[k] = add_codes(p, q, k);
     }
     op *ops = program_take_ops(p, &n_ops);
     for (size_t i = 0; i < n_ops; i++) {
         op o = ops[i];
         for (int k = 0; k < op_input_count(o.kind); k++) {
             size_t param = o.in[k] && o.in[k] < n_old ? param_of[o.in[k]] : 0;
-            if (param) o.in[k] = add_numbers(p, &m->params[param - 1], &step->base[param - 1], &o);
+            if (param && !whole) o.in[k] = add_numbers(p, &m->params[param - 1], &step->base[param - 1], &o);
+            if (param && whole) {
+                o = over_codes(&o, &whole[param - 1]); /* an op reads one weight */
+                break;
+            }
         }
         program_append(p, &o);
     }
     for (size_t i = 0; i < m->n_params; i++)
         if (m->params[i].base != BASE_COMPUTE) drop_storage(&p->values[m->params[i].value]);
     free(ops);
+    free(whole);
     free(param_of);
     return OK;
 }

@@ -10,15 +10,21 @@ static double embed_saved(const program *p, const op *o) {
     return o->in[EMBED_POSITIONS] ? n + (bytes_of(p, o->in[EMBED_POSITIONS]) - row_bytes) : n;
 }
 
-status verify_EMBED(const checker *c) {
+SAME_PLACE(EMBED_TOKENS, EMBED_INT8_TOKENS);
+SAME_PLACE(EMBED_TABLE, EMBED_INT8_CODES);
+SAME_PLACE(EMBED_DOC_START, EMBED_INT8_DOC_START);
+SAME_PLACE(EMBED_POSITIONS, EMBED_INT8_POSITIONS);
+SAME_PLACE(EMBED_X, EMBED_INT8_X);
+
+static status check_embedding(const checker *c) {
     const op_attr *a = &c->o->attr;
     value_id tokens = IN(EMBED_TOKENS), table = IN(EMBED_TABLE), doc_start = IN(EMBED_DOC_START),
              positions = IN(EMBED_POSITIONS);
     value_id x = OUT(EMBED_X);
     TRY(verify_rows(c, x));
     TRY(verify_tokens(c, tokens, sh(c, x)->dim[0]));
-    REQUIRE(sh(c, table)->rank == 2 && sh(c, table)->dim[1] == sh(c, x)->dim[1] && same_type(c, table, x),
-            "table does not match the rows", table);
+    REQUIRE(sh(c, table)->rank == 2 && sh(c, table)->dim[1] == sh(c, x)->dim[1], "table does not match the rows",
+            table);
     TRY(verify_vocabulary(c, table));
     REQUIRE(a->first_token >= 0 && a->n_tokens >= 0 && a->first_token + a->n_tokens <= sh(c, x)->dim[0],
             "these are not its tokens", x);
@@ -31,7 +37,30 @@ status verify_EMBED(const checker *c) {
     }
     return OK;
 }
+
+status verify_EMBED(const checker *c) {
+    REQUIRE(same_type(c, IN(EMBED_TABLE), OUT(EMBED_X)), "table does not match the rows", IN(EMBED_TABLE));
+    return check_embedding(c);
+}
 const op_cost cost_EMBED = {PER_OUTPUT(1, EMBED_X), .saved = embed_saved};
+
+static status check_int8(const checker *c, value_id codes, value_id scale) {
+    REQUIRE(has_type(c, codes, DTYPE_I8) && sh(c, codes)->rank == 2, "expected rows of int8", codes);
+    REQUIRE(has_type(c, scale, DTYPE_F32) && is_shape1(c, scale, sh(c, codes)->dim[0]), "not one fp32 scale per row",
+            scale);
+    return OK;
+}
+
+status verify_EMBED_INT8(const checker *c) {
+    TRY(check_int8(c, IN(EMBED_INT8_CODES), IN(EMBED_INT8_SCALE)));
+    return check_embedding(c);
+}
+static double embed_int8_saved(const program *p, const op *o) { /* codes of other tokens, and other positions */
+    double n = count_of(p, o->in[EMBED_INT8_CODES]) - count_of(p, o->out[EMBED_INT8_X]);
+    value_id positions = o->in[EMBED_INT8_POSITIONS];
+    return positions ? n + bytes_of(p, positions) - bytes_of(p, o->out[EMBED_INT8_X]) : n;
+}
+const op_cost cost_EMBED_INT8 = {PER_OUTPUT(2, EMBED_INT8_X), .saved = embed_int8_saved};
 
 /* One row of the table's gradient per id, or per position. */
 static status check_table_grad(const checker *c, value_id ids, value_id dy, value_id dtable, const char *what) {
@@ -341,6 +370,25 @@ status verify_LINEAR8(const checker *c) {
     return OK;
 }
 const op_cost cost_LINEAR8 = {FLOPS(linear8)};
+
+static double linear_int8(const program *p, const op *o) { /* y (N, out), codes (out, in) */
+    return 2.0 * rows_of(p, o->out[LINEAR_INT8_Y]) * count_of(p, o->in[LINEAR_INT8_CODES]);
+}
+
+status verify_LINEAR_INT8(const checker *c) {
+    value_id x = IN(LINEAR_INT8_X), codes = IN(LINEAR_INT8_CODES), b = IN(LINEAR_INT8_B), pick = IN(LINEAR_INT8_PICK);
+    value_id y = OUT(LINEAR_INT8_Y);
+    TRY(verify_rows(c, x));
+    TRY(check_int8(c, codes, IN(LINEAR_INT8_SCALE)));
+    REQUIRE(sh(c, codes)->dim[1] == sh(c, x)->dim[1], "codes are not (out, in)", codes);
+    REQUIRE(sh(c, y)->rank == 2 && sh(c, y)->dim[1] == sh(c, codes)->dim[0], "output is not (N, out)", y);
+    REQUIRE(same_type(c, x, y) || has_type(c, y, DTYPE_F32), "output is neither fp32 nor of the type of x", y);
+    if (b) REQUIRE(is_shape1(c, b, sh(c, codes)->dim[0]) && same_type(c, b, y), "bias is not (out)", b);
+    if (pick) return verify_tokens(c, pick, sh(c, y)->dim[0]);
+    REQUIRE(sh(c, y)->dim[0] == sh(c, x)->dim[0], "without pick there are as many rows as in x", y);
+    return OK;
+}
+const op_cost cost_LINEAR_INT8 = {FLOPS(linear_int8)};
 
 static status check_nf4_scales(const checker *c, const base_sizes *n) {
     value_id scale_codes = IN(DEQUANTIZE_SCALE_CODES), offset = IN(DEQUANTIZE_OFFSET);

@@ -1,4 +1,5 @@
 /* test_ops_quantize.c - DEQUANTIZE: for every format, dtype and shape the bits that tensor/quantize.h defines, on every device. */
+#include "backend_choice.h"
 #include "op_check.h"
 #include <stdarg.h>
 #include <stddef.h>
@@ -131,6 +132,118 @@ static void test_scales_at_the_ends(void **state) {
             }
 }
 
+/* ---- products with codes, on the CPU ---------------------------------------------------------------------------------------- */
+
+typedef struct int8_product {
+    int64_t rows, n_out, n_in;
+    bool bias, pick;
+} int8_product;
+
+/* Element (r, n) as linear_int8.c defines it: integers as they are, one scaling, one sum, one rounding. */
+static float int8_element(const double *x, const weight *c, int64_t n, const double *bias) {
+    float a = 0x1p-100f;
+    for (int64_t k = 0; k < c->n_in; k++) a = fmaxf(a, fabsf((float)x[k]));
+    int64_t sum = 0;
+    for (int64_t k = 0; k < c->n_in; k++)
+        sum += (int64_t)rintf((float)x[k] * (32512 / a)) * ((const int8_t *)c->at.codes)[n * c->n_in + k];
+    float y = (float)((double)sum * ((double)(a / 32512) * (double)c->at.scale[n]));
+    return bias ? y + (float)bias[n] : y;
+}
+
+/* x: NULL for random numbers. */
+static op_case *int8_open(const weight *c, const int8_product *s, dtype t, dtype y_type, const double *x) {
+    op_case *o = op_case_open(OP_LINEAR_INT8, &(op_attr){0});
+    double *scale = widened(c->at.scale, DTYPE_F32, c->n_out), *codes = widened(c->at.codes, DTYPE_I8, c->sizes.codes);
+    int32_t pick[16];
+    for (int64_t r = 0; r < s->rows; r++) pick[r] = (int32_t)(r * 7 % (s->rows + 3));
+    shape rows = SHAPE(s->pick ? s->rows + 3 : s->rows, s->n_in);
+    if (x) op_case_floats(o, LINEAR_INT8_X, t, rows, x);
+    else op_case_random(o, LINEAR_INT8_X, t, rows, 1, 5);
+    op_case_floats(o, LINEAR_INT8_CODES, DTYPE_I8, SHAPE(s->n_out, s->n_in), codes);
+    op_case_floats(o, LINEAR_INT8_SCALE, DTYPE_F32, SHAPE(s->n_out), scale);
+    if (s->bias) op_case_random(o, LINEAR_INT8_B, y_type, SHAPE(s->n_out), 1, 6);
+    if (s->pick) op_case_ints(o, LINEAR_INT8_PICK, SHAPE(s->rows), pick);
+    op_case_output(o, LINEAR_INT8_Y, y_type, SHAPE(s->rows, s->n_out));
+    free(scale);
+    free(codes);
+    return o;
+}
+
+static void check_int8(const int8_product *s, dtype t, dtype y_type) {
+    weight c = weight_open(BASE_INT8, s->n_out, s->n_in, 11);
+    op_case *o = int8_open(&c, s, t, y_type, NULL);
+    op_case_run(o, 2);
+    const double *x = op_case_input_values(o, LINEAR_INT8_X), *y = op_case_values(o, LINEAR_INT8_Y), *b = NULL;
+    if (s->bias) b = op_case_input_values(o, LINEAR_INT8_B);
+    for (int64_t i = 0; i < s->rows * s->n_out; i++) {
+        int64_t row = i / s->n_out, from = s->pick ? row * 7 % (s->rows + 3) : row;
+        uint32_t one;
+        tensor_set_f32(&one, y_type, 0, int8_element(x + from * s->n_in, &c, i % s->n_out, b));
+        if (!same(y[i], tensor_get_f32(&one, y_type, 0)))
+            fail_msg("int8 (%lld, %lld), %lld rows of %s [%lld]: %.9g, expected %.9g", (long long)s->n_out,
+                     (long long)s->n_in, (long long)s->rows, dtype_name(t), (long long)i, y[i],
+                     (double)tensor_get_f32(&one, y_type, 0));
+    }
+    op_case_close(o);
+    weight_close(&c);
+}
+
+/* Every number of rows at once, tails of every length, several tasks. */
+static void test_products_with_codes_are_exact_sums(void **state) {
+    static const int64_t sizes[][2] = {{1, 1}, {4, 16}, {5, 33}, {7, 47}, {130, 96}, {9, 2100}, {300, 520}};
+    if (backend_under_test()->discrete) skip();
+    for (size_t i = 0; i < ARRAY_LENGTH(sizes); i++)
+        for (int64_t rows = 1; rows <= 9; rows++) {
+            int8_product s = {rows, sizes[i][0], sizes[i][1], rows % 2 == 0, rows % 3 == 0};
+            dtype t = check_types[(i + (size_t)rows) % 3];
+            check_int8(&s, t, s.pick ? DTYPE_F32 : t);
+        }
+}
+
+static void test_a_row_that_is_not_finite_spoils_itself_alone(void **state) {
+    static const double bad[] = {NAN, INFINITY, -INFINITY};
+    if (backend_under_test()->discrete) skip();
+    weight c = weight_open(BASE_INT8, 6, 40, 3);
+    for (size_t k = 0; k < ARRAY_LENGTH(bad); k++) {
+        double x[3 * 40];
+        for (int i = 0; i < 3 * 40; i++) x[i] = i < 40 ? 0 : i - 60; /* a row of zeros first */
+        x[40 + 17] = bad[k];
+        op_case *o = int8_open(&c, &(int8_product){3, 6, 40, false, false}, DTYPE_F32, DTYPE_F32, x);
+        op_case_run(o, 2);
+        const double *y = op_case_values(o, LINEAR_INT8_Y);
+        for (int i = 0; i < 18; i++) assert_true(i / 6 == 1 ? isnan(y[i]) : i / 6 == 0 ? y[i] == 0 : isfinite(y[i]));
+        op_case_close(o);
+    }
+    weight_close(&c);
+}
+
+static void test_rows_of_a_table_of_codes(void **state) {
+    static const int32_t tokens[] = {3, 0, 6, 3};
+    if (backend_under_test()->discrete) skip();
+    weight c = weight_open(BASE_INT8, 7, 50, 4);
+    float numbers[7 * 50];
+    base_dequantize(BASE_INT8, 7, 50, &c.at, numbers, 0, 350);
+    double *scale = widened(c.at.scale, DTYPE_F32, 7), *codes = widened(c.at.codes, DTYPE_I8, 350);
+    for (size_t k = 0; k < ARRAY_LENGTH(check_types); k++) {
+        op_case *o = op_case_open(OP_EMBED_INT8, &(op_attr){.seq_len = 4});
+        op_case_ints(o, EMBED_INT8_TOKENS, SHAPE(4), tokens);
+        op_case_floats(o, EMBED_INT8_CODES, DTYPE_I8, SHAPE(7, 50), codes);
+        op_case_floats(o, EMBED_INT8_SCALE, DTYPE_F32, SHAPE(7), scale);
+        op_case_output(o, EMBED_INT8_X, check_types[k], SHAPE(4, 50));
+        op_case_run(o, 2);
+        const double *x = op_case_values(o, EMBED_INT8_X);
+        for (int i = 0; i < 4 * 50; i++) {
+            uint32_t one;
+            tensor_set_f32(&one, check_types[k], 0, numbers[tokens[i / 50] * 50 + i % 50]);
+            assert_true(same(x[i], tensor_get_f32(&one, check_types[k], 0)));
+        }
+        op_case_close(o);
+    }
+    free(scale);
+    free(codes);
+    weight_close(&c);
+}
+
 /* ---- what a program may not say -------------------------------------------------------------------------------------------- */
 
 typedef struct wrong {
@@ -194,6 +307,9 @@ int main(void) {
         cmocka_unit_test(test_every_format_to_every_dtype),
         cmocka_unit_test(test_every_code_has_a_number),
         cmocka_unit_test(test_scales_at_the_ends),
+        cmocka_unit_test(test_products_with_codes_are_exact_sums),
+        cmocka_unit_test(test_a_row_that_is_not_finite_spoils_itself_alone),
+        cmocka_unit_test(test_rows_of_a_table_of_codes),
         cmocka_unit_test(test_operands_of_another_size_or_dtype_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,6 +23,8 @@ loss=$(number '["loss"]')
 run 0 eval --model "$base" --adapter whole --data "$text" --json --device cpu
 holds "r['loss'] == $loss"
 check 0 -- generate --model whole --prompt "the cat" --max-new 4 --device cpu
+check 2 "--weights: found int8" "over weights in nf4" -- generate --model whole --prompt "the cat" --weights int8 --device cpu
+check 0 -- generate --model "$base" --prompt "the cat" --max-new 4 --weights int8 --precision bf16 --device cpu
 check 0 "an adapter with" -- export whole peft
 check 0 "in bf16" -- export whole merged --merge --dtype bf16
 check 0 -- export "$base" again --adapter peft --merge --dtype bf16
@@ -30,6 +32,7 @@ cmp -s merged/model.safetensors again/model.safetensors || fail "merged from run
 
 # An adapter goes on over codes; the setting is enough beside model.adapter.
 check 0 "stored as int8" -- train "${sets[@]:0:14}" --set model.adapter=peft --set model.base=int8 --set train.steps=2 --set run.dir=further
+check 0 -- generate --model further --prompt "the cat" --max-new 4 --weights int8 --device cpu
 
 # The reference of a preference, the base without adapters or a copy of it, is stored as the base is: both are the same numbers.
 for reference in base copy; do

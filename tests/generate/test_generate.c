@@ -303,6 +303,42 @@ static void prefill_and_token_by_token_give_the_same_bits_and_those_of_evaluatio
         }
 }
 
+/* Weights in 8 bits: sums are exact, so the same bits for every batch and chunk, one or many threads; near the logits of fp32, and
+ * with a quarter of the bytes for what products read. */
+static void weights_in_int8_give_the_same_bits_in_every_batch(void **state) {
+    enum { N = 41 };
+    int32_t tokens[N];
+    if (backend_under_test()->discrete) skip();
+    for (int i = 0; i < N; i++) tokens[i] = (int32_t)rng_below(9, (uint64_t)i, 256);
+    for (size_t f = 0; f < ARRAY_LENGTH(families); f++) {
+        char *dir = training_dir();
+        write_model(dir, f, NULL);
+        float *logits[4];
+        double size = 0, error = 0;
+        uint64_t planned[4];
+        for (int k = 0; k < 4; k++) { /* fp32; int8 whole, in small chunks, token by token */
+            logits[k] = mem_alloc(N * BYTE_VOCAB * sizeof(float));
+            generator *g = open_model(dir, (generator_options){.max_sequences = k == 2 ? 5 : 80,
+                                                               .prefill = k == 2 ? 7 : 128,
+                                                               .n_threads = k == 1 ? 1 : 3,
+                                                               .int8 = k > 0});
+            training_must(generator_logits(g, tokens, N, k == 3, logits[k]));
+            if (k > 1) assert_memory_equal(logits[k], logits[1], N * BYTE_VOCAB * sizeof(float));
+            planned[k] = generator_plan(g)->by_role[ROLE_PARAM];
+            generator_close(g);
+        }
+        for (int i = 0; i < N * BYTE_VOCAB; i++) {
+            double d = logits[1][i] - logits[0][i];
+            size += (double)logits[0][i] * logits[0][i], error += d * d;
+        }
+        if (!(sqrt(error / size) <= 0.08 && error > 0))
+            fail_msg("%s: %g of the logits", families[f].name, sqrt(error / size));
+        assert_true(planned[1] < planned[0] / 2);
+        for (int k = 0; k < 4; k++) free(logits[k]);
+        training_dir_remove(dir);
+    }
+}
+
 /* ---- ends --------------------------------------------------------------------------------------------------------- */
 
 typedef struct heard {
@@ -644,6 +680,7 @@ int main(void) {
         cmocka_unit_test(batched_completions_equal_those_one_by_one),
         cmocka_unit_test(samples_depend_on_seed_prompt_index_and_position_alone),
         cmocka_unit_test(prefill_and_token_by_token_give_the_same_bits_and_those_of_evaluation),
+        cmocka_unit_test(weights_in_int8_give_the_same_bits_in_every_batch),
         cmocka_unit_test(completions_end_by_eos_stop_string_and_length),
         cmocka_unit_test(a_model_without_generation_config_ends_where_its_config_says),
         cmocka_unit_test(a_completion_that_reaches_the_context_stops),

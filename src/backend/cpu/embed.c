@@ -28,6 +28,7 @@ typedef struct embed_job {
     const op_attr *attr;
     const int32_t *tokens, *doc_start; /* doc_start NULL: one document per row */
     const void *table, *positions;
+    const float *scale; /* of the rows of a table of codes; NULL: the table has x's type */
     void *x;
     int64_t n, C, V, n_positions, seq_len, rows_per_task;
 } embed_job;
@@ -40,6 +41,15 @@ VEC_INLINE void scale_row(dtype t, void *y, float factor, size_t n) {
     EACH_VEC(i, lanes, n, { typed_store(y, t, i, lanes, typed_load(y, t, i, lanes) * factor); });
 }
 
+VEC_INLINE void decode_row(dtype t, void *y, const int8_t *codes, float scale, size_t n) {
+    for (size_t i = 0; i < n; i++) tensor_set_f32(y, t, i, (float)codes[i] * scale);
+}
+
+static void fetch_row(const embed_job *j, void *x, int64_t id) {
+    if (j->scale) BY_TYPE(j->type, decode_row, x, (const int8_t *)j->table + id * j->C, j->scale[id], (size_t)j->C);
+    else memcpy(x, element_at(j->table, j->type, id * j->C), (size_t)j->C * dtype_bytes(j->type));
+}
+
 static void embed_task(void *context, int64_t task, int thread) {
     const embed_job *j = context;
     int64_t first = task * j->rows_per_task, end = MIN(first + j->rows_per_task, j->n), C = j->C;
@@ -48,7 +58,7 @@ static void embed_task(void *context, int64_t task, int thread) {
         ASSERT(id < j->V && (id >= 0 || j->attr->vocab > 0));
         void *x = element_at(j->x, j->type, row * C);
         if (id < 0) memset(x, 0, (size_t)C * dtype_bytes(j->type));
-        else memcpy(x, element_at(j->table, j->type, id * C), (size_t)C * dtype_bytes(j->type));
+        else fetch_row(j, x, id);
         if (id >= 0 && j->attr->scale > 0) BY_TYPE(j->type, scale_row, x, j->attr->scale, (size_t)C);
         int64_t mine = row - j->attr->first_token;
         if (!j->positions || (j->attr->n_tokens > 0 && (mine < 0 || mine >= j->attr->n_tokens))) continue;
@@ -58,9 +68,16 @@ static void embed_task(void *context, int64_t task, int thread) {
     }
 }
 
-void cpu_kernel_EMBED(backend_context *c, const kernel_call *k) {
+SAME_PLACE(EMBED_TOKENS, EMBED_INT8_TOKENS);
+SAME_PLACE(EMBED_TABLE, EMBED_INT8_CODES);
+SAME_PLACE(EMBED_DOC_START, EMBED_INT8_DOC_START);
+SAME_PLACE(EMBED_POSITIONS, EMBED_INT8_POSITIONS);
+SAME_PLACE(EMBED_X, EMBED_INT8_X);
+
+static void embed_run(backend_context *c, const kernel_call *k, const float *scale) {
     const value *table = call_in(k, EMBED_TABLE), *x = call_out(k, EMBED_X);
-    embed_job j = {.type = table->type,
+    embed_job j = {.type = x->type,
+                   .scale = scale,
                    .attr = &k->op->attr,
                    .tokens = k->in[EMBED_TOKENS],
                    .table = k->in[EMBED_TABLE],
@@ -71,15 +88,18 @@ void cpu_kernel_EMBED(backend_context *c, const kernel_call *k) {
                    .V = table->shape.dim[0],
                    .C = table->shape.dim[1],
                    .seq_len = k->op->attr.seq_len};
-    ASSERT(x->type == table->type && shape_count(&x->shape) == j.n * j.C);
+    ASSERT((scale || x->type == table->type) && shape_count(&x->shape) == j.n * j.C);
     if (j.positions) {
-        ASSERT(call_in(k, EMBED_POSITIONS)->type == table->type && j.seq_len > 0);
+        ASSERT(call_in(k, EMBED_POSITIONS)->type == x->type && j.seq_len > 0);
         j.n_positions = call_in(k, EMBED_POSITIONS)->shape.dim[0];
     }
     j.n = cpu_rows(k, j.n);
     j.rows_per_task = MAX((int64_t)1, TASK_ELEMENTS / j.C);
     pool_run(c->threads, embed_task, &j, divide_up(j.n, j.rows_per_task));
 }
+
+void cpu_kernel_EMBED(backend_context *c, const kernel_call *k) { embed_run(c, k, NULL); }
+void cpu_kernel_EMBED_INT8(backend_context *c, const kernel_call *k) { embed_run(c, k, k->in[EMBED_INT8_SCALE]); }
 
 /* ---- backward ------------------------------------------------------------------------------------------------ */
 

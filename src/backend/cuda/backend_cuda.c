@@ -165,6 +165,7 @@ static const char *cuda_kernel_name(dtype t) { return t == DTYPE_F32 ? "cuBLASLt
 
 const kernel_fn cuda_kernels[OP_COUNT] = {
 #define COMM_OP(id, in, out, inplace, scratch, summary)
+#define CPU_OP(id, in, out, inplace, scratch, summary)
 #define OP(id, in, out, inplace, scratch, summary) [OP_##id] = cuda_kernel_##id,
 #include "program/ops.def"
 #undef OP

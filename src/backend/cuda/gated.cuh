@@ -3,21 +3,20 @@
  * bits, and for SWIGLU behind its product.
  *
  * GELU and SiLU both end in x / (1 + e^-a), as on the host: 1 + tanh(z) would lose all digits for z < -9. */
-#include "backend/cuda/typed.cuh"
 
-DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+static __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 #define GELU_SLOPE 1.5957691216057308f /* 2 sqrt(2 / pi) */
 #define GELU_CUBIC 0.044715f
 
-DEVICE float gelu(float x) {
+static __device__ __forceinline__ float gelu(float x) {
     float a = x * GELU_SLOPE * fmaf(x * x, GELU_CUBIC, 1.0f);
     return x / (1.0f + expf(-a));
 }
 
 /* d/dx x s(a(x)) = s + x s (1 - s) a'. Beyond |x| = 30 the answer is 0 or 1; the clamp keeps inf * 0 out, and lets NaN
  * pass, which fminf would not. */
-DEVICE float gelu_gradient(float x, float dy) {
+static __device__ __forceinline__ float gelu_gradient(float x, float dy) {
     x = x > 30.0f ? 30.0f : x;
     x = x < -30.0f ? -30.0f : x;
     float square = x * x, s = sigmoid(x * GELU_SLOPE * fmaf(square, GELU_CUBIC, 1.0f));
@@ -26,7 +25,7 @@ DEVICE float gelu_gradient(float x, float dy) {
 }
 
 /* To one unit in the last place and without the branch of a division. Past 2^126 it gives 0. */
-DEVICE float reciprocal(float x) {
+static __device__ __forceinline__ float reciprocal(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
@@ -34,10 +33,12 @@ DEVICE float reciprocal(float x) {
 
 /* gelu(g) u or silu(g) u. So few bytes to so much arithmetic leave no time for exact divisions: g / (1 + e^-g) is 0 here where g is
  * below -87, not 1e-36. */
-DEVICE float gated(float g, float u, bool is_gelu) { return (is_gelu ? gelu(g) : g * reciprocal(1.0f + expf(-g))) * u; }
+static __device__ __forceinline__ float gated(float g, float u, bool is_gelu) {
+    return (is_gelu ? gelu(g) : g * reciprocal(1.0f + expf(-g))) * u;
+}
 
 /* silu(g) = g s: d gate = dy up s (1 + g (1 - s)), d up = dy g s. */
-DEVICE void gated_gradient(float *dg, float *du, float g, float u, float dy, bool is_gelu) {
+static __device__ __forceinline__ void gated_gradient(float *dg, float *du, float g, float u, float dy, bool is_gelu) {
     if (is_gelu) {
         *dg = gelu_gradient(g, dy * u);
         *du = dy * gelu(g);

@@ -8,6 +8,7 @@ static const cuda_work *const WORK[OP_COUNT] = {
 #define WORK_NO_SCRATCH(id) &none
 #define WORK_SCRATCH(id) &cuda_work_##id
 #define COMM_OP(id, in, out, inplace, scratch, summary)
+#define CPU_OP(id, in, out, inplace, scratch, summary)
 #define OP(id, in, out, inplace, scratch, summary) [OP_##id] = WORK_##scratch(id),
 #include "program/ops.def"
 #undef OP

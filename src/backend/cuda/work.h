@@ -14,6 +14,7 @@ typedef struct cuda_work {
 #define DECLARE_NO_SCRATCH(id)
 #define DECLARE_SCRATCH(id) extern const cuda_work cuda_work_##id;
 #define COMM_OP(id, in, out, inplace, scratch, summary)
+#define CPU_OP(id, in, out, inplace, scratch, summary)
 #define OP(id, in, out, inplace, scratch, summary) DECLARE_##scratch(id)
 #include "program/ops.def"
 #undef OP
