@@ -58,8 +58,11 @@ static status choose_heads(const model_config *c, const generator_options *o, in
     return OK;
 }
 
+enum { INT8_COLUMNS = (1 << 17) - 1 }; /* a sum of so many products of bytes fits 32 bits */
+
 static status check_int8(const model_source *s, const generator_options *o) {
     base_format f = s->trained_over.format;
+    int64_t widest = MAX(MAX(s->config.hidden, s->config.ffn), s->config.n_heads * s->config.head_dim);
     if (!o->int8) return OK;
     if (o->backend->discrete)
         return ERR(ERR_INPUT,
@@ -71,6 +74,10 @@ static status check_int8(const model_source *s, const generator_options *o) {
                    "--weights: found int8 for adapters over weights in %s (model.base), expected precision: they are "
                    "generated with over the weights that they were trained over; leave --weights out",
                    base_format_name(f));
+    if (widest > INT8_COLUMNS)
+        return ERR(ERR_INPUT,
+                   "--weights: found int8 for %s with rows of %lld weights, expected at most %d; leave it out",
+                   s->config.name, (long long)widest, INT8_COLUMNS);
     return OK;
 }
 

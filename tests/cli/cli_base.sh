@@ -25,6 +25,7 @@ holds "r['loss'] == $loss"
 check 0 -- generate --model whole --prompt "the cat" --max-new 4 --device cpu
 check 2 "--weights: found int8" "over weights in nf4" -- generate --model whole --prompt "the cat" --weights int8 --device cpu
 check 0 -- generate --model "$base" --prompt "the cat" --max-new 4 --weights int8 --precision bf16 --device cpu
+check 0 "bf16, weights int8, prompts by" "embed.w.codes" -- generate --model "$base" --prompt "the cat" --weights int8 --precision bf16 --device cpu --plan
 check 0 "an adapter with" -- export whole peft
 check 0 "in bf16" -- export whole merged --merge --dtype bf16
 check 0 -- export "$base" again --adapter peft --merge --dtype bf16
