@@ -229,6 +229,9 @@ VEC_INLINE void put(dtype t, void *y, int64_t at, const float *v, size_t n) {
     else typed_round(t, element_at(y, t, at), v, n);
 }
 
+/* Values of WEIGHTS columns, with room for a whole vector. */
+enum { PLACES = (int)WEIGHTS > (int)VEC_WIDTH ? (int)WEIGHTS : (int)VEC_WIDTH };
+
 static void product_task(void *context, int64_t task, int thread) {
     (void)thread;
     const int8_job *j = context;
@@ -239,7 +242,7 @@ static void product_task(void *context, int64_t task, int thread) {
             int64_t sums[ROWS][WEIGHTS] = {0};
             int n_weights = (int)MIN((int64_t)WEIGHTS, end - n), n_rows = (int)MIN((int64_t)ROWS, j->m - row);
             double scale[WEIGHTS] = {0};
-            float offset[WEIGHTS] = {0}, v[WEIGHTS];
+            float offset[PLACES] = {0}, v[PLACES];
             tile_sums(j, n, row, n_weights, n_rows, sums);
             for (int i = 0; i < n_weights; i++) scale[i] = j->scale[n + i];
             if (bias) typed_row_load(offset, element_at(bias, j->y_type, n), j->y_type, (size_t)n_weights);
