@@ -16,15 +16,7 @@
 namespace {
 
 enum { CONSUMERS = 2, ROWS = CONSUMERS * 64, THREADS = (1 + CONSUMERS) * 128, CONSUMER_WARPS = CONSUMERS * 4 };
-enum {
-    QUERIES = ATTENTION_DQ_ROWS,
-    Q_STAGES = 3,
-    DY_STAGES = 2,
-    DS_STAGES = 2,
-    ADDERS = 2,
-    DQ_THREADS = 128,
-    PAIRS_AT_ONCE = 16
-};
+enum { QUERIES = ATTENTION_DQ_ROWS, Q_STAGES = 3, DY_STAGES = 2, DS_STAGES = 2, ADDERS = 2, DQ_THREADS = 128 };
 enum {
     KV_FULL,
     KV_EMPTY,
@@ -115,12 +107,16 @@ __device__ inline int pair_count(const launch_attention &a, const key_task &t) {
     return max(t.end - t.first, 0) * (a.H / a.G);
 }
 
-/* A few pairs of row and kv head at a time, and of these one tile of keys each after the other. With all pairs at once no two blocks would
- * walk the same queries, and queries and sums would come from memory instead of the cache; with one, each tile would wait for the one before. */
+/* Pairs of row and kv head whose tiles are under way at once. With all of them no two blocks would walk the same queries, and queries and
+ * sums would come from memory instead of the cache; with few, the tiles of keys of a pair all begin at once and each waits for the one
+ * before, which short rows never make up for. So a pair has at most an eighth of its tiles under way on a GPU of 132 multiprocessors. */
+__device__ inline int pairs_at_once(int n_key_tiles) { return max(16, 8 * 132 / n_key_tiles); }
+
 template <bool RING> __device__ inline key_task key_task_of(const launch_attention &a, int task) {
     const int n_tiles = ((int)a.T + QUERIES - 1) / QUERIES, n_key_tiles = ((int)a.T + ROWS - 1) / ROWS;
-    const int first = task / (PAIRS_AT_ONCE * n_key_tiles) * PAIRS_AT_ONCE, rest = task - first * n_key_tiles;
-    const int n_pairs = min(PAIRS_AT_ONCE, (int)a.B * a.G - first), pair = first + rest % n_pairs;
+    const int most = pairs_at_once(n_key_tiles);
+    const int first = task / (most * n_key_tiles) * most, rest = task - first * n_key_tiles;
+    const int n_pairs = min(most, (int)a.B * a.G - first), pair = first + rest % n_pairs;
     key_task t = {pair / a.G, pair % a.G, rest / n_pairs, 0, n_tiles};
     const int32_t *doc_start = a.doc_start + t.b * a.T;
     if (RING) { /* the first tile whose span ends behind this one */
