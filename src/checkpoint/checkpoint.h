@@ -43,6 +43,7 @@ typedef struct train_state {
     double first_loss, last_loss;
     uint64_t seed;
     int64_t micro_batch, accumulation; /* of each rank, in the last step; 0: an older ralo did not write them */
+    int64_t placed; /* 1 and the layers that the plan had put on the host's cores (memory.place: auto); 0: as above */
     checkpoint_best best;
     checkpoint_patience patience;
 } train_state;

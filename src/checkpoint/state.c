@@ -37,6 +37,7 @@ static const scalar scalars[] = {
     {"scaler", "hysteresis_left", AT(scaler.hysteresis_left), WHOLE, 0, 1e9},
     {NULL, "micro_batch", AT(micro_batch), WHOLE_IF_THERE, 0, 1e9},
     {NULL, "accumulation", AT(accumulation), WHOLE_IF_THERE, 0, 1e9},
+    {NULL, "placed", AT(placed), WHOLE_IF_THERE, 0, 1e9},
 };
 
 /* ---- writing --------------------------------------------------------------------------------------------------- */

@@ -111,9 +111,9 @@ uint64_t plan_checkpoint_bytes(const plan *p) {
 #define CHUNK_MIN (4ll << 20)
 
 /* A gradient of the unembedding in 16 bits is rounded once, and what chunks do not keep of the logits' gradient is computed again for it:
- * 8 N V C FLOP in the place of 6. Where all of that gradient takes a GPU at most 2.5 times the bytes of its chunks, which is so up to
- * 9,100 tokens, it is kept instead. Also this follows from the tokens, not from what is free. */
-#define STORED_MOST 2.5
+ * 8 N V C FLOP in the place of 6. Where all of that gradient takes a GPU at most twice the bytes of its chunks, which is so up to
+ * 7,280 tokens, it is kept instead. Also this follows from the tokens, not from what is free. */
+#define STORED_MOST 2
 static int64_t stored_bytes(const plan_request *r, int64_t ids) {
     int64_t tokens = r->choice.micro_batch * r->seq_len / mesh_size(&r->mesh, AXIS_SEQUENCE);
     int64_t row = round_up(ids, LOGITS_UNIT) * (int64_t)sizeof(float), chunk = divide_up(tokens, LOGITS_CHUNKS_MOST);
@@ -129,7 +129,7 @@ static int64_t logits_chunk(const plan_request *r) {
     bool rounds_once = precision_compute(p) != DTYPE_F32 && !precision_master(p) && !r->lora.rank;
     if (!r->target.discrete || !rounds_once || r->choice.micro_batch * r->seq_len <= rows) return plain;
     int64_t stored = stored_bytes(r, ids);
-    return stored <= (int64_t)(STORED_MOST * (double)plain) ? MAX(stored, plain) : plain;
+    return stored <= STORED_MOST * plain ? MAX(stored, plain) : plain;
 }
 
 /* Micro-batches that were not compiled still have inputs on the device, from the start of the step. */

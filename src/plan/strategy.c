@@ -371,24 +371,17 @@ static status try_longer_prefetch(search *s) {
     return OK;
 }
 
-/* Is the same on the list before i, but for its prefetch? */
-static bool is_seen(const search *s, size_t i) {
-    for (size_t k = 0; k < i; k++)
-        if (step_choice_equal(&s->list[k].choice, &s->list[i].choice, CHOICE_PREFETCH)) return true;
-    return false;
-}
-
 /* Every micro-batch begins with a fetch of the embedding and ends with a store of its gradient, and nothing runs meanwhile: those that
  * are fast keep them, where the device has room for both. */
 static status try_kept_embedding(search *s) {
-    enum { TRIED = 6 };
+    enum { TRIED = 8 };
     const plan_request *r = s->r;
     if (!r->open.keep_embed || !r->hardware || !r->hardware->overlap) return OK;
     double slowest = 1.05 * s->list[0].step_s; /* what is mixed later may overtake by that much */
     for (size_t i = 0, n = s->n, tried = 0; i < n && tried < TRIED; i++) {
         plan_candidate c = s->list[i];
         const offload_tiers *o = &c.choice.offload;
-        if (!c.fits || !(c.step_s <= slowest) || is_seen(s, i)) continue;
+        if (!c.fits || !(c.step_s <= slowest)) continue;
         if (o->params == TIER_DEVICE && o->grads == TIER_DEVICE) continue;
         c.choice.keep_embed = 1;
         c.order = s->n_tried++;

@@ -50,6 +50,7 @@ static status make_plan(job *j) {
 /* A step's rows as micro-batches: another split adds the same numbers in another order, and ends with other bits. */
 typedef struct split_of_rows {
     int64_t micro_batch, accumulation; /* 0: not known */
+    int64_t placed;                    /* 1 and the layers on the host's cores, which round otherwise; 0: not known */
 } split_of_rows;
 
 /* Of the checkpoint that will be resumed. What is wrong with one is reported when it is loaded. */
@@ -61,7 +62,7 @@ static split_of_rows read_saved_split(const job *j) {
     const char *from = strcmp(resume, "auto") == 0 ? j->asked_dir : resume;
     status rc = checkpoint_find_newest_quietly(from, found, sizeof found);
     if (rc == OK) rc = checkpoint_read_state(found[0] ? found : from, &s);
-    if (rc == OK) return (split_of_rows){s.micro_batch, s.accumulation};
+    if (rc == OK) return (split_of_rows){s.micro_batch, s.accumulation, s.placed};
     error_clear();
     return (split_of_rows){0};
 }
@@ -92,8 +93,17 @@ static void warn_of_other_split(const job *j, const split_of_rows *saved, bool h
         (long long)now->accumulation, advice);
 }
 
-/* train.micro_batch auto: a resumed run keeps the micro-batch that it began with, whatever memory is free now. Only if no
- * plan with it fits, it is chosen anew, with a warning. */
+static void warn_of_other_place(const job *j, const split_of_rows *saved) {
+    int64_t now = 1 + j->plan.request.choice.cpu_layers;
+    if (!j->request.plan.open.place || !saved->placed || saved->placed == now) return;
+    log_warn("the checkpoint was trained with the last %lld layers on cpu, which does not fit here, and continues with "
+             "%lld: cores "
+             "and GPU add in another order, and the result has other last bits",
+             (long long)saved->placed - 1, (long long)now - 1);
+}
+
+/* train.micro_batch and memory.place auto: a resumed run keeps the micro-batch and the layers on the host's cores that it began with,
+ * whatever memory is free now. Only if no plan with them fits, they are chosen anew, with a warning. */
 static status plan_resumed(job *j) {
     plan_request *r = &j->request.plan;
     const plan_request asked = *r;
@@ -101,13 +111,18 @@ static status plan_resumed(job *j) {
     TRY(find_saved_split(j, &saved));
     int64_t rows = asked.choice.micro_batch * asked.choice.accumulation;
     bool is_kept = asked.open.micro_batch && saved.micro_batch && rows % saved.micro_batch == 0, has_no_room = false;
+    bool stays = asked.open.place && saved.placed && saved.placed - 1 <= asked.model.n_layers;
     if (is_kept) {
         r->open.micro_batch = r->left_open.micro_batch = false;
         r->choice.micro_batch = saved.micro_batch;
         r->choice.accumulation = rows / saved.micro_batch;
     }
+    if (stays) {
+        r->open.place = r->left_open.place = false;
+        r->choice.cpu_layers = saved.placed - 1;
+    }
     TRY(make_plan(j));
-    if (is_kept) {
+    if (is_kept || stays) {
         has_no_room = !plan_fits(&j->plan);
         if (j->request.comm) TRY(comm_any(j->request.comm, has_no_room, &has_no_room));
     }
@@ -119,6 +134,7 @@ static status plan_resumed(job *j) {
         TRY(make_plan(j));
     }
     warn_of_other_split(j, &saved, has_no_room);
+    if (has_no_room) warn_of_other_place(j, &saved);
     return OK;
 }
 

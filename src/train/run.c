@@ -285,6 +285,7 @@ static status open_parts(trainer *t) {
     TRY(best_begin(&t->best, &t->state));
     t->state.micro_batch = t->p->request.choice.micro_batch;
     t->state.accumulation = t->p->request.choice.accumulation;
+    t->state.placed = 1 + t->p->request.choice.cpu_layers;
     return t->task->begin(t->self, t->state.data_row);
 }
 

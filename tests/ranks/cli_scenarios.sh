@@ -23,6 +23,29 @@ set -- $mixed
 plan "${between[@]}" --set memory.strategy=manual --set memory.recompute="$1" # as chosen, so by hand
 holds "r['memory']['device']['planned'] == $2 and abs(r['step_ms'] / $3 - 1) < 1e-9"
 
+# All fits on a GPU: what costs next to nothing is computed again, and said. By hand, or on cores, everything is kept.
+fits=(--hardware h200 --preset qwen2.5-1.5b --set precision=bf16 --set data.seq_len=1024 --set train.micro_batch=32)
+plan "${fits[@]}" --set memory.recompute=none
+kept=$(python3 -c 'import json; r = json.load(open("out")); print(r["step_ms"], r["memory"]["device"]["planned"])')
+holds 'r["strategy"]["recompute"] == "none"'
+plan "${fits[@]}"
+set -- $kept
+holds "r['strategy']['recompute'].startswith('mix:norms,') and r['step_ms'] < 1.01 * $1 and r['memory']['device']['planned'] < 0.9 * $2"
+grep -q "it fits without; this saves .* GiB for 0\.[0-9] % of the step's time" err || fail "the choice is not said in words: $(cat err)"
+plan "${fits[@]}" --set memory.strategy=manual
+holds "r['strategy']['recompute'] == 'none' and r['memory']['device']['planned'] == $2"
+plan --preset test-llama --device-memory 1G
+holds 'r["strategy"]["recompute"] == "none"'
+
+# Everything on the host, the embedding where there is room for it: both ends of a micro-batch need it.
+ends=(--hardware h200 --preset qwen2.5-14b --set precision=bf16_sr --set data.seq_len=1024 --set train.micro_batch=12
+    --set train.accumulation=42 --device-memory 55G --set memory.host=118G)
+plan "${ends[@]}"
+holds 'r["fits"] and r["strategy"]["keep_embed"] and r["strategy"]["offload"]["params"] == "host"'
+ms=$(python3 -c 'import json; print(json.load(open("out"))["step_ms"])')
+plan "${ends[@]}" --set memory.offload.keep_embed=false
+holds "not r['strategy']['keep_embed'] and r['step_ms'] > 1.01 * $ms"
+
 # A limit at which some states do not fit: those of the first layers stay, as many as there is room for.
 some=(--hardware h200 --preset qwen2.5-7b --set precision=bf16_sr --set data.seq_len=1024 --set train.micro_batch=4
     --set train.accumulation=2 --device-memory 50G)
@@ -48,7 +71,7 @@ holds "r['memory']['device']['peak'] == r['memory']['device']['planned'] <= ($2 
 # Many ranks and short rows: gradients and states are cut, nothing waits on the host, nobody shares a row.
 plan "${gpu[@]}" --preset llama2-7b --set data.seq_len=1024 --set parallel.data=8
 holds 'r["fits"] and r["strategy"]["zero"] == 2 and r["strategy"]["sequence"] == 1'
-holds 'set(r["strategy"]["offload"].values()) == {"device"} and r["strategy"]["recompute"] == "none"'
+holds 'set(r["strategy"]["offload"].values()) == {"device"} and "norms" in r["strategy"]["recompute"]'
 # Less memory: each rank's part goes to the host, and that alone.
 plan "${gpu[@]}" --preset llama2-7b --set data.seq_len=1024 --set parallel.data=8 --device-memory 12G
 holds 'r["fits"] and r["strategy"]["zero"] >= 2 and r["strategy"]["offload"]["states"] == "host"'
