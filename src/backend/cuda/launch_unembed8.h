@@ -9,7 +9,7 @@ extern "C" {
 /* What gradients of logits are multiplied with before they are rounded (factor), and what undoes it: 2^15 / a and a / 2^15, where
  * a = |seed| times the largest |weight| (1 without weights), at least 2^-100, bounds every gradient. */
 typedef struct unembed8_scales {
-    float scale; /* first: cuBLASLt takes no scale that is not aligned to 16 bytes */
+    float scale; /* first, so that it is aligned as the scales of other products are */
     float factor;
 } unembed8_scales;
 void launch_unembed8_scales(cudaStream_t s, unembed8_scales *scales, const float *weights, int64_t n,
