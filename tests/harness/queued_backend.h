@@ -11,4 +11,4 @@ void backend_queued_ranks(comm *c, bool links, bool recordable, uint64_t stall_a
 uint64_t backend_queued_messages(void);            /* that queues have sent so far, since the last one was recorded */
 uint64_t backend_queued_recorded_messages(void);   /* that are part of recorded sections */
 uint64_t backend_queued_copies_behind_embed(void); /* to the host, queued behind EMBED in sections that have it */
-uint64_t backend_queued_recordings(void); /* sections recorded so far */
+uint64_t backend_queued_recordings(void);          /* sections recorded so far */
