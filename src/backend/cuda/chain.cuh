@@ -68,5 +68,8 @@ static void launch_chained(void (*kernel)(P...), dim3 grid, dim3 block, size_t s
         attributes[c.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
     }
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
+    /* A multiprocessor divides its memory between L1 and shared for all kernels on it: one that wants another division waits until
+     * the others have left. */
+    cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     cudaLaunchKernelEx(&c, kernel, P(arguments)...);
 }

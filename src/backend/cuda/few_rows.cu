@@ -28,9 +28,18 @@ template <int ROWS, bool NORMED> struct ring {
     static constexpr uint32_t X_BYTES = ROWS * STEP * 2, STEP_BYTES = W_BYTES + (NORMED ? 0 : X_BYTES);
     static constexpr uint32_t NORMED_BYTES = NORMED ? FEW_ROWS_NORMED_K / STEP * X_BYTES : 0;
     static constexpr int STAGES = (int)((RING_BYTES - NORMED_BYTES) / STEP_BYTES);
-    static constexpr size_t SHARED_BYTES =
-        STAGES * STEP_BYTES + NORMED_BYTES + 1024; /* boxes begin at multiples of 1024 */
 };
+
+/* What a block of n steps needs of it: short ones leave room for the kernels behind them. */
+struct ring_use {
+    uint32_t normed_at; /* where x lies that is not in the ring, from its beginning */
+    size_t shared_bytes;
+};
+template <typename R> ring_use ring_use_of(int64_t n_steps, bool normed) {
+    const uint32_t n = (uint32_t)(n_steps < R::STAGES ? n_steps : R::STAGES), ring_bytes = n * R::STEP_BYTES;
+    /* boxes begin at multiples of 1024 */
+    return {ring_bytes, ring_bytes + (normed ? (size_t)n_steps * R::X_BYTES : 0) + 1024};
+}
 
 /* What is done beside the product. */
 template <bool IS_GATED, bool IS_NORMED> struct beside {
@@ -160,7 +169,8 @@ template <typename E> struct row_norm {
 
 /* sum (64, ROWS) = w x^T over n steps. */
 template <typename E, int ROWS, bool NORMED>
-__device__ void consume(float (&sum)[ROWS / 8][4], int n, uint32_t tiles, uint32_t full, uint32_t empty) {
+__device__ void consume(float (&sum)[ROWS / 8][4], int n, uint32_t tiles, uint32_t normed, uint32_t full,
+                        uint32_t empty) {
     using R = ring<ROWS, NORMED>;
     ring_place<R::STAGES> place;
 #pragma unroll
@@ -169,7 +179,7 @@ __device__ void consume(float (&sum)[ROWS / 8][4], int n, uint32_t tiles, uint32
     for (int step = 0; step < n; step++, place.advance()) {
         barrier_wait(full + 8 * place.stage, place.parity);
         const uint32_t w = tiles + place.stage * R::STEP_BYTES;
-        const uint32_t x = NORMED ? tiles + R::STAGES * R::STEP_BYTES + step * R::X_BYTES : w + W_BYTES;
+        const uint32_t x = NORMED ? normed + step * R::X_BYTES : w + W_BYTES;
         wgmma_begin();
 #pragma unroll
         for (int k = 0; k < STEP / 16; k++)
@@ -243,7 +253,7 @@ template <typename Y, typename B> struct quad_of_y {
 template <typename E, typename Y, int ROWS, typename B>
 __global__ void __launch_bounds__(THREADS, BLOCKS_PER_MULTIPROCESSOR)
     few_rows(const __grid_constant__ few_rows_product q, const __grid_constant__ CUtensorMap w,
-             const __grid_constant__ CUtensorMap x, norm_shape shape) {
+             const __grid_constant__ CUtensorMap x, norm_shape shape, uint32_t normed_at) {
 #if WGMMA_HERE
     using R = ring<ROWS, B::NORMED>;
     extern __shared__ unsigned char memory[];
@@ -275,9 +285,9 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_MULTIPROCESSOR)
             row_norm<E> norm;
             norm.load(norm.gains, q.gamma, shape, (int)(q.k / 8)); /* parameters stand already */
             chain_wait();
-            norm.run(tiles + R::STAGES * R::STEP_BYTES, q, shape, first, n);
+            norm.run(tiles + normed_at, q, shape, first, n);
         } else chain_wait();
-        consume<E, ROWS, B::NORMED>(sum, n, tiles, full, empty);
+        consume<E, ROWS, B::NORMED>(sum, n, tiles, tiles + normed_at, full, empty);
         consumers_sync(); /* all have read the tiles */
 #pragma unroll
         for (int i = 0; i < ROWS / 8; i++)
@@ -318,8 +328,10 @@ template <typename E, typename Y, int ROWS, typename B> void run(cudaStream_t s,
     x.data = q->x, x.rows = q->m, x.box_rows = ROWS;
     const int64_t columns = B::GATED ? q->n / 2 : q->n;
     const unsigned parts = parts_of(q), blocks = (unsigned)((columns + B::Y_COLUMNS - 1) / B::Y_COLUMNS);
-    launch_chained(few_rows<E, Y, ROWS, B>, dim3(blocks, parts), dim3(THREADS), ring<ROWS, B::NORMED>::SHARED_BYTES,
-                   parts, s, *q, tensor_map_make(&w), tensor_map_make(&x), norm_shape_of(q->k / 8));
+    const int64_t n_steps = (q->k + STEP - 1) / STEP;
+    const ring_use use = ring_use_of<ring<ROWS, B::NORMED>>((n_steps + parts - 1) / parts, B::NORMED);
+    launch_chained(few_rows<E, Y, ROWS, B>, dim3(blocks, parts), dim3(THREADS), use.shared_bytes, parts, s, *q,
+                   tensor_map_make(&w), tensor_map_make(&x), norm_shape_of(q->k / 8), use.normed_at);
 }
 
 template <typename E, typename Y, typename B> void by_rows(cudaStream_t s, const few_rows_product *q) {

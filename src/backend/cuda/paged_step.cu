@@ -529,14 +529,14 @@ template <typename E, int D> void attend(const launch_paged_step *a, cudaStream_
 
 } // namespace
 
-/* Many positions of few tokens need more blocks than a cluster has. */
+/* Many positions of few tokens need more blocks than a cluster has; many tokens fill the machine without splits. */
 extern "C" bool paged_step_takes(const launch_paged *a) {
     const int64_t pairs = a->N * a->G * row_shape_of(*a).parts;
     const int64_t n_splits = (a->page_size * a->pages_per_slot + KEYS - 1) / KEYS;
     const bool shaped = a->type != LAUNCH_F32 && (a->D == 64 || a->D == 80 || a->D == 96 || a->D == 128);
     return shaped && a->N <= a->n_slots && a->H % a->G == 0 &&
            paged_split_count(a->N, a->n_slots, a->page_size * a->pages_per_slot) > 1 && /* else there is no scratch */
-           (n_splits <= (int64_t)cluster_of(a) * WARPS * ROUNDS_MOST || pairs * 2 > BLOCKS_ENOUGH);
+           n_splits <= (int64_t)cluster_of(a) * WARPS * ROUNDS_MOST && pairs <= BLOCKS_ENOUGH;
 }
 
 extern "C" void launch_attention_step(const launch_paged_step *a, cudaStream_t s) {
