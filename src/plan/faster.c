@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-enum { TRIES = 8, BATCHES = 2, MOST_OPS = 40000 }; /* a compiled op takes some 2 us */
+enum { TRIES = 16, BATCHES = 2, MOST_OPS = 40000 }; /* a compiled op takes some 2 us */
 #define WORTH_IT 0.95                              /* predictions are not better than that */
 
 static bool moves_nothing(const step_choice *c) {

@@ -567,5 +567,5 @@ int main(void) {
         cmocka_unit_test(test_long_lists_take_memory_of_their_length),
         cmocka_unit_test(test_files_that_cannot_be_read),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, config_file_make, config_file_remove);
 }

@@ -233,5 +233,5 @@ int main(void) {
         cmocka_unit_test(test_awkward_text_reads_back),    cmocka_unit_test(test_reals_read_back_to_the_bit),
         cmocka_unit_test(test_relations_between_settings), cmocka_unit_test(test_help_shows_every_row),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, config_file_make, config_file_remove);
 }
