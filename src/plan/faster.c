@@ -10,7 +10,7 @@
 #include <math.h>
 
 enum { TRIES = 16, BATCHES = 2, MOST_OPS = 40000 }; /* a compiled op takes some 2 us */
-#define WORTH_IT 0.95                              /* predictions are not better than that */
+#define WORTH_IT 0.95                               /* predictions are not better than that */
 
 static bool moves_nothing(const step_choice *c) {
     return !offload_any(&c->offload) && c->recompute.kind == RECOMPUTE_NONE && !c->chunk_tokens;

@@ -180,11 +180,13 @@ status verify_PREFERENCE(const checker *c) {
     REQUIRE(k > PREFERENCE_NONE && k < PREFERENCE_KIND_COUNT, "no such loss", losses);
     REQUIRE(has_type(c, losses, DTYPE_F32) && is_shape1(c, losses, N), "losses are fp32 (N), of whole rows", losses);
     REQUIRE(a->index >= 0 && a->index < ranks && (ranks == 1 || a->seq_len % 2 == 0), "there is no such rank", losses);
-    REQUIRE(preference_compares(k) == (reference != NO_VALUE), "a reference where the loss has none, or the reverse", losses);
+    REQUIRE(preference_compares(k) == (reference != NO_VALUE), "a reference where the loss has none, or the reverse",
+            losses);
     if (reference) TRY(verify_like(c, losses, reference));
     TRY(verify_tokens(c, IN(PREFERENCE_SEGMENTS), N));
     TRY(verify_scalars(c, IN(PREFERENCE_SCALARS)));
-    REQUIRE(has_type(c, weights, DTYPE_F32) && is_shape1(c, weights, own), "weights are fp32, of this rank's tokens", weights);
+    REQUIRE(has_type(c, weights, DTYPE_F32) && is_shape1(c, weights, own), "weights are fp32, of this rank's tokens",
+            weights);
     value_id z = IN(PREFERENCE_Z);
     REQUIRE(!z || (k == PREFERENCE_KTO && has_type(c, z, DTYPE_F64) && is_shape1(c, z, 1)), "z is fp64 (1), of kto", z);
     REQUIRE(has_type(c, sums, DTYPE_F64) && is_shape1(c, sums, PREFERENCE_SUM_COUNT), "expected the loss sums", sums);

@@ -72,7 +72,8 @@ static void it_is_printed_in_words(void **state) {
     step_choice_print(&c, CHOICE_ALL & ~(CHOICE_PRECISION | CHOICE_MICRO_BATCH | CHOICE_SHARD), &text);
     assert_string_equal(text.text,
                         "2 ranks share a row, recompute full, params + states on host but for states of the first 1 "
-                        "layer, activations on nvme but for the embedding, copies 2 layers ahead but for those of the last 3 layers, MLP in "
+                        "layer, activations on nvme but for the embedding, copies 2 layers ahead but for those of the "
+                        "last 3 layers, MLP in "
                         "chunks of 128 tokens");
     strbuf_fini(&text);
 }

@@ -66,8 +66,7 @@ __device__ inline void queue_product_with_rows(float (&sum)[D / 8][4], const uin
                                                uint32_t b_tile) {
     const uint64_t b = operand(b_tile, N * ROW_BYTES);
 #pragma unroll
-    for (int step = 0; step < N / 16; step++)
-        wgmma<E, D>::registers(sum, w[step], behind(b, step * 16 * ROW_BYTES), 1);
+    for (int step = 0; step < N / 16; step++) wgmma<E, D>::registers(sum, w[step], behind(b, step * 16 * ROW_BYTES), 1);
 }
 
 /* The tasks of a block that stays, longest first: rounds go forth and back over the blocks, which evens out their loads. */

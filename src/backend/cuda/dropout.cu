@@ -48,7 +48,8 @@ static __global__ void __launch_bounds__(CHUNK_THREADS) dropout_rows_kernel(laun
         if (block != opened) key = noise_open(a.noise, *a.scalars, NOISE_DROPOUT | a.scalars->micro_of_all << 8, block);
         opened = block;
         float x = widen(((const T *)a.x)[row * a.columns + c]) * a.factor;
-        narrow((T *)a.y + row * a.columns + c, noise_word(key, (uint32_t)((at + c) % a.noise.block)) >= a.limit ? x : 0);
+        narrow((T *)a.y + row * a.columns + c,
+               noise_word(key, (uint32_t)((at + c) % a.noise.block)) >= a.limit ? x : 0);
     }
 }
 

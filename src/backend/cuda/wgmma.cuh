@@ -108,7 +108,7 @@ template <typename E, int N> struct wgmma;
                          : WGMMA_##L                                                                                 \
                          : "l"(a), "l"(b), "r"(add));                                                                \
         }                                                                                                            \
-        static __device__ inline void turned(float (&c)[N / 8][4], uint64_t a, uint64_t b, int add) {               \
+        static __device__ inline void turned(float (&c)[N / 8][4], uint64_t a, uint64_t b, int add) {                \
             asm volatile("{\n"                                                                                       \
                          ".reg .pred p;\n"                                                                           \
                          "setp.ne.b32 p, %" A2 ", 0;\n"                                                              \
