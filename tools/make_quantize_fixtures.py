@@ -4,35 +4,21 @@
     tools/make_quantize_fixtures.py        needs torch, bitsandbytes and safetensors; the versions are written into the file
 
 nf4 is quantize_4bit(blocksize=64, compress_statistics=True) and dequantize_4bit. They run on bitsandbytes' own kernels in torch
-(its backend "default"), which compare with the middles between values as its CUDA kernels do. Its library for the CPU is not
-loaded: there, quantize_blockwise goes through a table of 65536 steps, coarser than the smallest of the 256 values.
+(bitsandbytes_in_torch.py).
 The mean of the scales is a sum in fp32, whose last bit depends on the machine; ralo sums in double. So weights are drawn until
 both are the same number, and everything after it can be compared bit for bit.
 int8 is torch.round of the scaled rows, fp8 a cast to torch.float8_e4m3fn of the scaled weight.
 
 For every weight NAME: NAME.w, and NAME.nf4.codes, .scale_codes, .scale, .offset, .back; NAME.int8.codes, .largest; NAME.fp8.codes.
 "dynamic" and "nf4" are the tables; --tables prints the first as C."""
-import ctypes
-import os
 import pathlib
 import sys
 
-os.environ["TORCHDYNAMO_DISABLE"] = "1"
+from bitsandbytes_in_torch import F, bitsandbytes
+
 import torch
 from safetensors.torch import save_file
 
-load_library = ctypes.cdll.LoadLibrary
-
-
-def refuse(*_):
-    raise OSError("not used: see above")
-
-
-ctypes.cdll.LoadLibrary = refuse
-import bitsandbytes
-import bitsandbytes.functional as F
-
-ctypes.cdll.LoadLibrary = load_library
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 

@@ -13,35 +13,20 @@ are replaced, embeddings and the head are not. In the file, for every NAME, (B, 
     NAME.llm_int8   layers are bitsandbytes.nn.Linear8bitLt, LLM.int8(): it rounds the activations of every token to 8 bits as well, so
                     its logits are others by definition
     NAME.fp8        weights are torch.float8_e4m3fn, scaled by 448 over the largest of the matrix; activations stay fp32
-Like make_quantize_fixtures.py it uses bitsandbytes' kernels in torch, not its library for the CPU, whose nf4 scales go through a
-coarser table."""
-import ctypes
+bitsandbytes' kernels are those in torch (bitsandbytes_in_torch.py)."""
 import json
-import os
 import pathlib
-import sys
 
-os.environ["TORCHDYNAMO_DISABLE"] = "1"
+from bitsandbytes_in_torch import F, bitsandbytes
+
 import torch
 import transformers
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-load_library = ctypes.cdll.LoadLibrary
-
-
-def refuse(*_):
-    raise OSError("not used: see above")
-
-
-ctypes.cdll.LoadLibrary = refuse
-import bitsandbytes
-import bitsandbytes.functional as F
-
-ctypes.cdll.LoadLibrary = load_library
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tools"))
 import make_family_fixtures as families
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 NAMES = ["llama_untied_gqa", "qwen3_untied"]
 

@@ -65,26 +65,9 @@ static void write_file(const char *dir, const char *name, const char *text) {
 
 /* A Hugging Face directory without a tokenizer: its 260 tokens are bytes. eos: JSON for eos_token_id, or NULL. */
 static void write_model(const char *dir, size_t family, const char *eos) {
-    char path[600], *description;
-    hf_model m;
-    export_report report;
+    char path[600];
     model_config c = config_of(family);
-    json_t *config = model_config_to_json(&c);
-    snprintf(path, sizeof path, "%s/description", dir);
-    training_must(dir_make(path));
-    snprintf(path, sizeof path, "%s/description/config.json", dir);
-    training_must(json_write_file(path, config));
-    json_decref(config);
-    snprintf(path, sizeof path, "%s/description", dir);
-    training_must(hf_open(&m, path, PRECISION_FP32, 1, 8));
-    large_weights(&m);
-    train_request r = {.plan = m.plan.request, .model_dir = path, .data = {.tokenizer = "byte"}};
-    training_must(export_describe(&r.plan.model, r.model_dir, &r.data, NULL, &description));
-    snprintf(path, sizeof path, "%s/model", dir);
-    training_must(
-        export_running(m.e, &m.plan, description, NULL, &(export_options){.dir = path, .type = DTYPE_F32}, &report));
-    free(description);
-    hf_close(&m);
+    hf_write_model(dir, &c, large_weights);
     if (!eos) return;
     snprintf(path, sizeof path, "{\"eos_token_id\": %s}\n", eos);
     write_file(dir, "generation_config.json", path);

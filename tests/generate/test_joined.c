@@ -29,29 +29,7 @@ static model_config model_of(size_t i) {
     return c;
 }
 
-/* Random weights as a Hugging Face directory without a tokenizer: tokens are bytes. */
-static void write_model(const char *dir, model_config c) {
-    char path[600];
-    hf_model m;
-    export_report report;
-    char *description;
-    json_t *config = model_config_to_json(&c);
-    snprintf(path, sizeof path, "%s/description", dir);
-    training_must(dir_make(path));
-    snprintf(path, sizeof path, "%s/description/config.json", dir);
-    training_must(json_write_file(path, config));
-    json_decref(config);
-    snprintf(path, sizeof path, "%s/description", dir);
-    training_must(hf_open(&m, path, PRECISION_FP32, 1, 8));
-    params_initialize(m.e, &m.plan, 1);
-    train_request r = {.plan = m.plan.request, .model_dir = path, .data = {.tokenizer = "byte"}};
-    training_must(export_describe(&r.plan.model, r.model_dir, &r.data, NULL, &description));
-    snprintf(path, sizeof path, "%s/model", dir);
-    training_must(
-        export_running(m.e, &m.plan, description, NULL, &(export_options){.dir = path, .type = DTYPE_F32}, &report));
-    free(description);
-    hf_close(&m);
-}
+static void random_weights(hf_model *m) { params_initialize(m->e, &m->plan, 1); }
 
 /* A plan for a GPU, made anywhere: what a gate writes lies beside what the product in front of it reads. */
 static void a_gate_writes_nothing_that_its_product_reads(void **state) {
@@ -111,7 +89,8 @@ static void joined_ops_give_the_bits_of_the_ops_alone(void **state) {
     for (size_t i = 0; i < N; i++) prompts[i] = (prompt){tokens + i * LONGEST, LONGEST - i * 131 % 400};
     for (size_t f = 0; f < ARRAY_LENGTH(models); f++) {
         char *dir = training_dir(), trace[600];
-        write_model(dir, model_of(f));
+        model_config c = model_of(f);
+        hf_write_model(dir, &c, random_weights);
         snprintf(trace, sizeof trace, "%s/trace.json", dir);
         for (size_t k = 0; k < 2 * ARRAY_LENGTH(slots); k++) {
             precision q = k % 2 ? PRECISION_FP16 : PRECISION_BF16;

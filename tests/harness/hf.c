@@ -2,6 +2,7 @@
 #include "hf.h"
 #include "backend_choice.h"
 #include "programs.h"
+#include "training.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -95,4 +96,26 @@ float *hf_logits(hf_model *m) {
     free(h);
     free(w);
     return out;
+}
+
+void hf_write_model(const char *dir, const model_config *c, void (*fill)(hf_model *m)) {
+    char path[600], *description;
+    hf_model m;
+    export_report report;
+    json_t *config = model_config_to_json(c);
+    snprintf(path, sizeof path, "%s/description", dir);
+    training_must(dir_make(path));
+    snprintf(path, sizeof path, "%s/description/config.json", dir);
+    training_must(json_write_file(path, config));
+    json_decref(config);
+    snprintf(path, sizeof path, "%s/description", dir);
+    training_must(hf_open(&m, path, PRECISION_FP32, 1, 8));
+    fill(&m);
+    train_request r = {.plan = m.plan.request, .model_dir = path, .data = {.tokenizer = "byte"}};
+    training_must(export_describe(&r.plan.model, r.model_dir, &r.data, NULL, &description));
+    snprintf(path, sizeof path, "%s/model", dir);
+    training_must(
+        export_running(m.e, &m.plan, description, NULL, &(export_options){.dir = path, .type = DTYPE_F32}, &report));
+    free(description);
+    hf_close(&m);
 }

@@ -21,6 +21,8 @@ status hf_open(hf_model *m, const char *dir, precision q, int64_t batch, int64_t
 status hf_open_adapted(hf_model *m, const char *dir, const lora_options *lora, precision q, int64_t batch,
                        int64_t seq_len);
 void hf_close(hf_model *m);
+/* Writes a model as the Hugging Face directory dir/model, without a tokenizer: its tokens are bytes. fill gives its weights. */
+void hf_write_model(const char *dir, const model_config *c, void (*fill)(hf_model *m));
 /* Runs the evaluation section on (batch, seq_len) tokens, one document per row. targets may be NULL. */
 void hf_forward(hf_model *m, const int32_t *tokens, const int32_t *targets);
 /* Runs the training section: plan.step.grads then hold the gradients of the sum of all losses. */

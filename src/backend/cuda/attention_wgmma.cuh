@@ -55,8 +55,8 @@ __device__ inline void queue_product_of_rows(float (&acc)[N / 8][4], uint32_t a_
 #pragma unroll
     for (int step = 0; step < D / 16; step++) {
         const uint32_t half = step / 4, column = step % 4 * 32;
-        wgmma<E, N>::shared(acc, behind(a, half * a_rows * ROW_BYTES + column),
-                            behind(b, half * N * ROW_BYTES + column), step > 0);
+        wgmma<E, N>::template shared<0, 0>(acc, behind(a, half * a_rows * ROW_BYTES + column),
+                                           behind(b, half * N * ROW_BYTES + column), step > 0);
     }
 }
 

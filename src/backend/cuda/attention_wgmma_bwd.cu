@@ -267,8 +267,8 @@ __device__ inline void queue_dq(float (&acc)[D / 16][4], uint32_t ds_tile, uint3
     const uint64_t ds = operand(ds_tile, 0), k = operand(k_tile + columns, 0);
 #pragma unroll
     for (int step = 0; step < ROWS / 16; step++)
-        wgmma<E, COLUMNS>::columns(acc, behind(ds, step / 4 * QUERIES * ROW_BYTES + step % 4 * 32),
-                                   behind(k, step * 16 * ROW_BYTES), step > 0);
+        wgmma<E, COLUMNS>::template shared<0, 1>(acc, behind(ds, step / 4 * QUERIES * ROW_BYTES + step % 4 * 32),
+                                                 behind(k, step * 16 * ROW_BYTES), step > 0);
 }
 
 /* sum (64, D) += ds of this consumer's keys, turned, times the queries. Queued, not finished. */
@@ -276,7 +276,7 @@ template <typename E, int D> __device__ inline void queue_dk(float (&sum)[D / 8]
     const uint64_t ds = operand(ds_box, 0), q = operand(q_tile, QUERIES * ROW_BYTES);
 #pragma unroll
     for (int step = 0; step < QUERIES / 16; step++)
-        wgmma<E, D>::turned(sum, behind(ds, step * 16 * ROW_BYTES), behind(q, step * 16 * ROW_BYTES), 1);
+        wgmma<E, D>::template shared<1, 1>(sum, behind(ds, step * 16 * ROW_BYTES), behind(q, step * 16 * ROW_BYTES), 1);
 }
 
 /* dq of a tile of queries of a head from its sums, which lie as the consumers' registers held them. A warp group calls; `staged` is shared

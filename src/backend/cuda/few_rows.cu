@@ -183,8 +183,8 @@ __device__ void consume(float (&sum)[ROWS / 8][4], int n, uint32_t tiles, uint32
         wgmma_begin();
 #pragma unroll
         for (int k = 0; k < STEP / 16; k++)
-            wgmma<E, ROWS>::shared(sum, attention_wgmma::operand(w + k * 32, 0),
-                                   attention_wgmma::operand(x + k * 32, 0), 1);
+            wgmma<E, ROWS>::template shared<0, 0>(sum, attention_wgmma::operand(w + k * 32, 0),
+                                                  attention_wgmma::operand(x + k * 32, 0), 1);
         wgmma_commit();
         wgmma_wait<1>();
         if (step > 0 && threadIdx.x % WARP == 0) barrier_arrive(before);

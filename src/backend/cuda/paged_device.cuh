@@ -57,5 +57,18 @@ __device__ inline softmax_state *partial_state(const launch_paged &a, int64_t pa
     return (softmax_state *)(a.partials + a.N * a.H * n_splits * a.D) + partial;
 }
 
+/* How rows are dealt out: `heads` query heads of a group, `parts` times, for `tokens` neighbours: at most n_rows. */
+struct row_shape {
+    int group, heads, parts, tokens;
+};
+__host__ __device__ inline row_shape row_shape_of(const launch_paged &a, int n_rows) {
+    row_shape r;
+    r.group = a.H / a.G;
+    r.heads = r.group < n_rows ? r.group : n_rows;
+    r.parts = (r.group + r.heads - 1) / r.heads;
+    r.tokens = n_rows / r.heads;
+    return r;
+}
+
 /* Joins the partials of every token in order; paged.cu. */
 void launch_paged_join(const launch_paged *a, int n_splits, cudaStream_t s);

@@ -18,19 +18,6 @@ namespace {
 enum { KEYS = 64 };
 static_assert((int)PAGED_SPLIT == (int)KEYS, "a split is one tile: a block of one split needs one stage");
 
-/* How rows are dealt out: `heads` query heads of a group, `parts` times, for `tokens` neighbours. */
-struct row_shape {
-    int group, heads, parts, tokens;
-};
-__host__ __device__ inline row_shape row_shape_of(const launch_paged &a, int n_rows) {
-    row_shape r;
-    r.group = a.H / a.G;
-    r.heads = r.group < n_rows ? r.group : n_rows;
-    r.parts = (r.group + r.heads - 1) / r.heads;
-    r.tokens = n_rows / r.heads;
-    return r;
-}
-
 template <int D> constexpr size_t shared_bytes(int n_warps) {
     const int n_stages = n_warps == 1 ? 1 : 2;
     return tile_bytes<D>(n_warps * MMA_ROWS) + n_stages * 2 * tile_bytes<D>(KEYS);

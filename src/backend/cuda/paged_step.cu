@@ -20,19 +20,6 @@ namespace {
 enum { WARPS = 3, THREADS = WARPS * WARP, KEYS = PAGED_SPLIT, ROWS = MMA_ROWS, CLUSTER_MOST = 4 };
 enum { BLOCKS_ENOUGH = 264, ROUNDS_MOST = 8 }; /* two blocks on each of 132 multiprocessors */
 
-/* Query heads of a group, `parts` times, for `tokens` neighbours: ROWS rows at most. */
-struct row_shape {
-    int group, heads, parts, tokens;
-};
-__host__ __device__ inline row_shape row_shape_of(const launch_paged &a) {
-    row_shape r;
-    r.group = a.H / a.G;
-    r.heads = r.group < ROWS ? r.group : ROWS;
-    r.parts = (r.group + r.heads - 1) / r.heads;
-    r.tokens = ROWS / r.heads;
-    return r;
-}
-
 #if WGMMA_HERE
 
 template <int D> struct sizes {
@@ -110,7 +97,7 @@ template <typename E, int D>
 __device__ void fetch_queries(uint32_t q_tile, const launch_paged_step &a, const step_rows &b, const int *position) {
     using S = sizes<D>;
     const launch_paged &p = a.paged;
-    const int heads = row_shape_of(p).heads;
+    const int heads = row_shape_of(p, ROWS).heads;
 #pragma unroll
     for (int first = 0; first < ROWS * S::LANES; first += THREADS) {
         const int item = first + (int)threadIdx.x, r = item / S::LANES, j = item % S::LANES;
@@ -313,7 +300,7 @@ __device__ void add_values(float (&sum)[1][D / 8][4], const float (&w)[1][KEYS /
 template <int D>
 __device__ void give_split(const launch_paged &a, const step_rows &b, const int *position, int split, int n_splits,
                            const float (&sum)[1][D / 8][4], const row_state (&state)[2], float factor, int lane) {
-    const int heads = row_shape_of(a).heads;
+    const int heads = row_shape_of(a, ROWS).heads;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int r = half * 8 + lane / 4;
@@ -366,7 +353,7 @@ __device__ void attend_split(key_tiles<E, D, BOXES> &tiles, const launch_paged_s
 template <typename E, int D>
 __device__ void join_quad(const launch_paged &a, const step_rows &b, int row, int column, int position, int n_splits) {
     enum { ASKED = 4 }; /* at once */
-    const int heads = row_shape_of(a).heads, last = position / KEYS;
+    const int heads = row_shape_of(a, ROWS).heads, last = position / KEYS;
     const int64_t token = b.token + row / heads;
     const int head = b.first_head + row % heads;
     const int64_t first = partial_of(a, token, head, 0, n_splits);
@@ -408,7 +395,7 @@ __device__ inline int tokens_of(const launch_paged &a, int64_t first, int64_t n_
 /* False: there is nothing to attend to, and rows without a slot are zeros. The same for all blocks of a cluster. */
 template <typename E, int D>
 __device__ bool rows_find(step_rows &b, int *position, const launch_paged &a, int64_t n_tokens) {
-    const row_shape shape = row_shape_of(a);
+    const row_shape shape = row_shape_of(a, ROWS);
     const int64_t task = blockIdx.x;
     b.part = (int)(task % shape.parts);
     b.g = (int)(task / shape.parts % a.G);
@@ -492,7 +479,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_step(const __grid_consta
 
 /* Blocks for one token and kv head: as many as keep the machine busy, and no more than have a split. Changes no bit. */
 unsigned cluster_of(const launch_paged *a) {
-    const int64_t pairs = a->N * a->G * row_shape_of(*a).parts;
+    const int64_t pairs = a->N * a->G * row_shape_of(*a, ROWS).parts;
     const int64_t n_splits = (a->page_size * a->pages_per_slot + KEYS - 1) / KEYS;
     unsigned n = 1;
     while (n < CLUSTER_MOST && pairs * n * 2 <= BLOCKS_ENOUGH && n * WARPS < n_splits) n *= 2;
@@ -509,7 +496,7 @@ template <typename E, int D, bool BOXES> void launch_step(const launch_paged_ste
                         .box_columns = 64,
                         .box_rows = (int)(p->page_size < KEYS ? p->page_size : KEYS),
                         .type = p->type};
-    launch_chained(attention_step<E, D, BOXES>, dim3((unsigned)(p->N * p->G * row_shape_of(*p).parts), cluster),
+    launch_chained(attention_step<E, D, BOXES>, dim3((unsigned)(p->N * p->G * row_shape_of(*p, ROWS).parts), cluster),
                    dim3(THREADS), 1024 + tile_bytes<D>(ROWS) + WARPS * 2 * tile_bytes<D>(KEYS), cluster, s, *a,
                    BOXES ? tensor_map_make(&cache) : CUtensorMap{},
                    (int)paged_split_count(p->N, p->n_slots, p->page_size * p->pages_per_slot));
@@ -531,7 +518,7 @@ template <typename E, int D> void attend(const launch_paged_step *a, cudaStream_
 
 /* Many positions of few tokens need more blocks than a cluster has; many tokens fill the machine without splits. */
 extern "C" bool paged_step_takes(const launch_paged *a) {
-    const int64_t pairs = a->N * a->G * row_shape_of(*a).parts;
+    const int64_t pairs = a->N * a->G * row_shape_of(*a, ROWS).parts;
     const int64_t n_splits = (a->page_size * a->pages_per_slot + KEYS - 1) / KEYS;
     const bool shaped = a->type != LAUNCH_F32 && (a->D == 64 || a->D == 80 || a->D == 96 || a->D == 128);
     return shaped && a->N <= a->n_slots && a->H % a->G == 0 &&

@@ -82,41 +82,22 @@ template <int N> __device__ inline void registers_give() {
 #define WGMMA_64 WGMMA_32, WGMMA_QUAD(8), WGMMA_QUAD(9), WGMMA_QUAD(10), WGMMA_QUAD(11), WGMMA_QUAD(12), WGMMA_QUAD(13), WGMMA_QUAD(14), WGMMA_QUAD(15)
 // clang-format on
 
-/* c (64, N) = or += a (64, 16) b (16, N). shared: both from shared memory, a row of a and a column of b being 16 neighbours; columns: the
- * same with a row of b being N neighbours; turned: and a column of a 64; registers: as columns, with a from registers. */
+/* c (64, N) = or += a (64, 16) b (16, N). shared: both from shared memory; neighbours there are 16 of a row of a and 16 of a column of b, or,
+ * where A_TURNED or B_TURNED, 64 of a column of a and N of a row of b. registers: a from registers, b turned. */
 template <typename E, int N> struct wgmma;
 
 #define WGMMA_FUNCTIONS(E, type, N, L, A0, A1, A2, A3, A4, A5)                                                       \
     template <> struct wgmma<E, N> {                                                                                 \
+        template <int A_TURNED, int B_TURNED>                                                                        \
         static __device__ inline void shared(float (&c)[N / 8][4], uint64_t a, uint64_t b, int add) {                \
             asm volatile("{\n"                                                                                       \
                          ".reg .pred p;\n"                                                                           \
                          "setp.ne.b32 p, %" A2 ", 0;\n"                                                              \
                          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " " WGMMA_LIST_##L          \
-                         ", %" A0 ", %" A1 ", p, 1, 1, 0, 0;\n"                                                      \
+                         ", %" A0 ", %" A1 ", p, 1, 1, %" A3 ", %" A4 ";\n"                                          \
                          "}\n"                                                                                       \
                          : WGMMA_##L                                                                                 \
-                         : "l"(a), "l"(b), "r"(add));                                                                \
-        }                                                                                                            \
-        static __device__ inline void columns(float (&c)[N / 8][4], uint64_t a, uint64_t b, int add) {               \
-            asm volatile("{\n"                                                                                       \
-                         ".reg .pred p;\n"                                                                           \
-                         "setp.ne.b32 p, %" A2 ", 0;\n"                                                              \
-                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " " WGMMA_LIST_##L          \
-                         ", %" A0 ", %" A1 ", p, 1, 1, 0, 1;\n"                                                      \
-                         "}\n"                                                                                       \
-                         : WGMMA_##L                                                                                 \
-                         : "l"(a), "l"(b), "r"(add));                                                                \
-        }                                                                                                            \
-        static __device__ inline void turned(float (&c)[N / 8][4], uint64_t a, uint64_t b, int add) {                \
-            asm volatile("{\n"                                                                                       \
-                         ".reg .pred p;\n"                                                                           \
-                         "setp.ne.b32 p, %" A2 ", 0;\n"                                                              \
-                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " " WGMMA_LIST_##L          \
-                         ", %" A0 ", %" A1 ", p, 1, 1, 1, 1;\n"                                                      \
-                         "}\n"                                                                                       \
-                         : WGMMA_##L                                                                                 \
-                         : "l"(a), "l"(b), "r"(add));                                                                \
+                         : "l"(a), "l"(b), "r"(add), "n"(A_TURNED), "n"(B_TURNED));                                  \
         }                                                                                                            \
         static __device__ inline void registers(float (&c)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add) { \
             asm volatile("{\n"                                                                                       \
