@@ -322,6 +322,9 @@ static void the_host_can_be_measured_again(void **state) {
     assert_true(h.host_bandwidth > 1 && h.host_adamw > 1 && h.copy_both > 1 && h.host_total > 0);
 }
 
+/* The files of these tests are named without a directory: in one of their own. */
+static int enter_test_dir(void **state) { return test_dir_open(state) || chdir(test_dir) ? -1 : 0; }
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(written_descriptions_read_back_to_the_same_bits),
@@ -339,5 +342,5 @@ int main(void) {
         cmocka_unit_test(this_machine_can_be_measured),
         cmocka_unit_test(the_host_can_be_measured_again),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, enter_test_dir, test_dir_close);
 }
