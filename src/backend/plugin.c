@@ -72,8 +72,10 @@ static status face_links_recordable(bool *out) { return carried(cuda.plugin->bac
 static status face_links_check(backend_context *c) { return carried(cuda.plugin->backend->links->check(c)); }
 
 /* A function that is new in a table and returns a status needs a face too, or its message stays on the other side. */
-_Static_assert(sizeof(backend_queues) == 12 * sizeof(void *), "wrap the new function of backend_queues if it returns a status");
-_Static_assert(sizeof(backend_links) == 9 * sizeof(void *), "wrap the new function of backend_links if it returns a status");
+_Static_assert(sizeof(backend_queues) == 12 * sizeof(void *),
+               "wrap the new function of backend_queues if it returns a status");
+_Static_assert(sizeof(backend_links) == 9 * sizeof(void *),
+               "wrap the new function of backend_links if it returns a status");
 
 static void make_face(void) {
     static backend_queues queues;
