@@ -1,0 +1,147 @@
+/* bench_attention_gpu.c - forward and backward attention of a GPU alone, causal, in TFLOP/s.
+ *
+ *     bench_attention_gpu 4,2048,28,4,128 ...   rows, tokens of a row, heads, kv heads, head_dim
+ *
+ * `bench/gpu attention` asks for every length from 512 to 65,536 and sets PyTorch beside it. One line of JSON per shape. Counted are the pairs that a causal mask leaves: 4 head_dim flops forward, 10 backward. Several runs are queued between
+ * two waits; the best of some rounds is kept. Numbers are normal: a GPU that multiplies zeros takes less power and is faster. */
+#include "backend/backend.h"
+#include <stdlib.h>
+
+enum { ROUNDS = 4, SOME = 1 << 20 };
+static const double ROUND_FLOPS = 10e12; /* about 20 ms */
+
+typedef struct attention_shape {
+    int64_t B, T;
+    int H, G, D;
+} attention_shape;
+
+typedef struct bench {
+    const backend *b;
+    backend_context *c;
+} bench;
+
+static void fail(void) {
+    error_print(stderr);
+    exit(1);
+}
+
+static void *open_memory(const bench *t, size_t n_bytes) {
+    void *out;
+    if (t->b->memory_open(t->c, TIER_DEVICE, n_bytes, &out) != OK) fail();
+    return out;
+}
+
+/* bf16 numbers, the same million again and again. */
+static void *open_numbers(const bench *t, size_t n_bytes, uint64_t seed) {
+    void *out = open_memory(t, n_bytes);
+    float *numbers = mem_alloc(SOME * sizeof *numbers);
+    uint16_t *narrow = mem_alloc(SOME * sizeof *narrow);
+    rng_normal_fill(seed, 0, numbers, SOME, 0, 1);
+    tensor_convert(narrow, DTYPE_BF16, numbers, DTYPE_F32, SOME);
+    for (size_t at = 0; at < n_bytes; at += SOME * sizeof *narrow)
+        if (t->b->write(t->c, (char *)out + at, narrow, MIN(SOME * sizeof *narrow, n_bytes - at)) != OK) fail();
+    free(numbers);
+    free(narrow);
+    return out;
+}
+
+static void *open_zeros(const bench *t, size_t n_bytes) {
+    void *out = open_memory(t, n_bytes), *zeros = mem_alloc(n_bytes);
+    memset(zeros, 0, n_bytes);
+    if (t->b->write(t->c, out, zeros, n_bytes) != OK) fail();
+    free(zeros);
+    return out;
+}
+
+/* Milliseconds of one run. */
+static double measure(const bench *t, const program *p, const op *o, kernel_call k, double flops) {
+    size_t n_work = t->b->work_bytes(p, o, 0) + 1;
+    int n_runs = (int)MIN(MAX(ROUND_FLOPS / flops, 1.0), 50.0);
+    double best = 1e9;
+    k.program = p, k.op = o, k.work = open_memory(t, n_work);
+    for (int round = -1; round < ROUNDS; round++) { /* the first only warms */
+        double start = clock_s();
+        for (int i = 0; i < (round < 0 ? 1 : n_runs); i++) t->b->kernels[o->kind](t->c, &k);
+        if (t->b->synchronize(t->c) != OK) fail();
+        if (round >= 0) best = MIN(best, (clock_s() - start) / n_runs);
+    }
+    t->b->memory_close(t->c, TIER_DEVICE, k.work, n_work);
+    return best * 1e3;
+}
+
+static void run_shape(const bench *t, const attention_shape *a) {
+    int64_t N = a->B * a->T, Q = (int64_t)(a->H + 2 * a->G) * a->D, Y = (int64_t)a->H * a->D;
+    op_attr attr = {.batch = a->B,
+                    .seq_len = a->T,
+                    .n_heads = a->H,
+                    .n_kv_heads = a->G,
+                    .head_dim = a->D,
+                    .scale = 0.125f};
+    program p;
+    program_init(&p);
+    value_id qkv = program_persistent(&p, "qkv", DTYPE_BF16, SHAPE(N, Q), ROLE_ACTIVATION);
+    value_id doc_start = program_persistent(&p, "doc_start", DTYPE_I32, SHAPE(N), ROLE_ACTIVATION);
+    value_id y = program_persistent(&p, "y", DTYPE_BF16, SHAPE(N, Y), ROLE_ACTIVATION);
+    value_id lse = program_persistent(&p, "lse", DTYPE_F32, SHAPE(a->B, a->H, a->T), ROLE_ACTIVATION);
+    value_id dy = program_persistent(&p, "dy", DTYPE_BF16, SHAPE(N, Y), ROLE_ACTIVATION);
+    value_id dqkv = program_persistent(&p, "dqkv", DTYPE_BF16, SHAPE(N, Q), ROLE_ACTIVATION);
+    program_emit(&p, OP_ATTENTION, SECTION_MICRO);
+    program_emit(&p, OP_ATTENTION_BWD, SECTION_MICRO);
+    op *forward = &p.ops[0], *backward = &p.ops[1];
+    forward->attr = backward->attr = attr;
+    op_in(forward, ATTENTION_QKV, qkv), op_in(forward, ATTENTION_DOC_START, doc_start);
+    op_out(forward, ATTENTION_Y, y), op_out(forward, ATTENTION_LSE, lse);
+    op_in(backward, ATTENTION_BWD_QKV, qkv), op_in(backward, ATTENTION_BWD_DOC_START, doc_start);
+    op_in(backward, ATTENTION_BWD_Y, y), op_in(backward, ATTENTION_BWD_LSE, lse);
+    op_in(backward, ATTENTION_BWD_DY, dy), op_out(backward, ATTENTION_BWD_DQKV, dqkv);
+
+    size_t qkv_bytes = (size_t)(N * Q) * 2, y_bytes = (size_t)(N * Y) * 2, lse_bytes = (size_t)(N * a->H) * 4,
+           starts_bytes = (size_t)N * 4;
+    kernel_call f = {0}, b = {0};
+    f.in[ATTENTION_QKV] = b.in[ATTENTION_BWD_QKV] = open_numbers(t, qkv_bytes, 1);
+    f.in[ATTENTION_DOC_START] = b.in[ATTENTION_BWD_DOC_START] = open_zeros(t, starts_bytes);
+    f.out[ATTENTION_Y] = open_memory(t, y_bytes), b.in[ATTENTION_BWD_Y] = f.out[ATTENTION_Y];
+    f.out[ATTENTION_LSE] = open_memory(t, lse_bytes), b.in[ATTENTION_BWD_LSE] = f.out[ATTENTION_LSE];
+    b.in[ATTENTION_BWD_DY] = open_numbers(t, y_bytes, 2);
+    b.out[ATTENTION_BWD_DQKV] = open_memory(t, qkv_bytes);
+    double pairs = (double)a->B * a->H * ((double)a->T * (double)(a->T + 1) / 2), flops = 2.0 * a->D * pairs;
+    double forward_ms = measure(t, &p, forward, f, 2 * flops), backward_ms = measure(t, &p, backward, b, 5 * flops);
+    printf("{\"rows\": %d, \"tokens\": %d, \"heads\": %d, \"kv_heads\": %d, \"head_dim\": %d, \"forward_ms\": %.4f, "
+           "\"backward_ms\": %.4f, \"forward\": %.0f, \"backward\": %.0f}\n",
+           (int)a->B, (int)a->T, a->H, a->G, a->D, forward_ms, backward_ms, 2e-9 * flops / forward_ms,
+           5e-9 * flops / backward_ms);
+    fflush(stdout);
+    t->b->memory_close(t->c, TIER_DEVICE, (void *)f.in[ATTENTION_QKV], qkv_bytes);
+    t->b->memory_close(t->c, TIER_DEVICE, (void *)f.in[ATTENTION_DOC_START], starts_bytes);
+    t->b->memory_close(t->c, TIER_DEVICE, f.out[ATTENTION_Y], y_bytes);
+    t->b->memory_close(t->c, TIER_DEVICE, f.out[ATTENTION_LSE], lse_bytes);
+    t->b->memory_close(t->c, TIER_DEVICE, (void *)b.in[ATTENTION_BWD_DY], y_bytes);
+    t->b->memory_close(t->c, TIER_DEVICE, b.out[ATTENTION_BWD_DQKV], qkv_bytes);
+    program_fini(&p);
+}
+
+static bool parse_shape(const char *text, attention_shape *a) {
+    long long B, T;
+    char behind;
+    if (sscanf(text, "%lld,%lld,%d,%d,%d%c", &B, &T, &a->H, &a->G, &a->D, &behind) != 5) return false;
+    a->B = B, a->T = T;
+    return B > 0 && T > 0 && a->H > 0 && a->G > 0 && a->H % a->G == 0 && a->D > 0;
+}
+
+int main(int argc, char **argv) {
+    bench t = {0};
+    for (int i = 1; i < argc; i++) {
+        attention_shape a;
+        if (parse_shape(argv[i], &a)) continue;
+        fprintf(stderr, "%s: expected rows,tokens,heads,kv_heads,head_dim, all above 0, heads a multiple of kv_heads\n",
+                argv[i]);
+        return 2;
+    }
+    if (backend_choose(DEVICE_CUDA, 0, &t.b) != OK || t.b->open(&t.c, &(backend_options){0}) != OK) fail();
+    for (int i = 1; i < argc; i++) {
+        attention_shape a;
+        if (parse_shape(argv[i], &a)) run_shape(&t, &a);
+    }
+    t.b->close(t.c);
+    return 0;
+}
