@@ -21,6 +21,28 @@ static lifetime generation_lifetime(const program *p) {
     return first < p->n_ops ? (lifetime){first, p->n_ops - 1} : (lifetime){SIZE_MAX, 0};
 }
 
+/* A message may begin when its inputs are written, which can be long before its place in the list: kernels in between run beside
+ * it. Its scratch must be free from then on; on the bytes of one of those kernels the message would wait for it. Messages
+ * come one after the other, so they may share the scratch. */
+static void extend_message_scratch(const program *p, lifetime *life) {
+    size_t *written = mem_alloc(p->n_values * sizeof *written); /* per value: behind which op */
+    for (size_t i = 0, free_from = 0; i < p->n_ops; i++) {
+        const op *o = &p->ops[i];
+        if (o->section == SECTION_TURN) continue;
+        if (i > 0 && o->section != p->ops[i - 1].section) free_from = i;
+        if (op_is_comm(o->kind) && o->work != NO_VALUE) {
+            size_t begin = free_from;
+            for (int k = 0; k < op_input_count(o->kind); k++)
+                if (o->in[k] != NO_VALUE) begin = MAX(begin, written[program_root(p, o->in[k], NULL)]);
+            life[o->work].first = MIN(life[o->work].first, begin);
+            free_from = i + 1;
+        }
+        for (int k = 0; k < op_output_count(o->kind); k++)
+            if (o->out[k] != NO_VALUE) written[program_root(p, o->out[k], NULL)] = i + 1;
+    }
+    free(written);
+}
+
 void layout_lifetimes(const program *p, lifetime *out) {
     for (size_t v = 0; v < p->n_values; v++) out[v] = (lifetime){SIZE_MAX, 0};
     for (size_t i = 0; i < p->n_ops; i++) {
@@ -39,6 +61,7 @@ void layout_lifetimes(const program *p, lifetime *out) {
             if (i > l->last) l->last = i;
         }
     }
+    extend_message_scratch(p, out);
     lifetime generation = generation_lifetime(p);
     for (size_t v = 1; v < p->n_values; v++) {
         if (p->values[v].view_of != NO_VALUE) continue;

@@ -295,6 +295,40 @@ static void a_part_that_is_one_parameter_travels(void **state) {
     }
 }
 
+/* With overlap a gradient is reduced beside the kernels of the next layer: it waits for whatever wrote the gradient and for no kernel
+ * behind that, as it would if its scratch lay on bytes that one of those still uses. */
+static void a_reduction_waits_for_its_gradient_alone(void **state) {
+    (void)state;
+    for (int zero = 2; zero <= 3; zero++) {
+        plan p;
+        plan_request r = request("test-llama", PRECISION_BF16, 2, 0, zero);
+        r.model.n_layers = 6;
+        plan_must(&p, &r);
+        const program *g = &p.program;
+        uint32_t *written = mem_alloc(g->n_values * sizeof *written),
+                 n_kernels = 0; /* per value: which kernel was the last to */
+        int n_beside = 0;
+        for (size_t i = 0; i < g->n_ops; i++) {
+            const op *o = &g->ops[i];
+            if (o->section != SECTION_MICRO) continue;
+            if (o->stream == STREAM_COMPUTE) {
+                n_kernels++;
+                for (int k = 0; k < op_output_count(o->kind); k++)
+                    written[program_root(g, o->out[k], NULL)] = n_kernels;
+            } else if (o->kind == OP_REDUCE_SCATTER) {
+                uint32_t ready = written[program_root(g, o->in[REDUCE_SCATTER_X], NULL)];
+                if (o->wait[STREAM_COMPUTE] > ready)
+                    fail_msg("ZeRO %d, op %zu: waits for kernel %u, its gradient is there after %u", zero, i,
+                             o->wait[STREAM_COMPUTE], ready);
+                n_beside += ready < n_kernels;
+            }
+        }
+        assert_true(n_beside >= 5);
+        free(written);
+        plan_close(&p);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_by_role_are_those_of_the_formulas),
@@ -305,6 +339,7 @@ int main(void) {
         cmocka_unit_test(recompute_gathers_no_more_than_it_must),
         cmocka_unit_test(messages_through_the_host_get_their_copies),
         cmocka_unit_test(a_part_that_is_one_parameter_travels),
+        cmocka_unit_test(a_reduction_waits_for_its_gradient_alone),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
