@@ -440,8 +440,8 @@ static status loop(trainer *t, train_result *out) {
     bool stop = false, is_due = false;
     TRY(catch_up(t, out));
     if (t->state.step >= o->steps)
-        train_say(t->o, "nothing is left to train: step %lld was reached and train.steps is %lld; raise it to continue",
-                  (long long)t->state.step, (long long)o->steps);
+        train_say(t->o, "nothing is left to train: step %lld of %lld was reached; raise %s to continue",
+                  (long long)t->state.step, (long long)o->steps, o->epochs > 0 ? "train.epochs" : "train.steps");
     while (t->state.step < o->steps && !best_gave_up(&t->best, &t->state)) {
         TRY(ask_for_stop(t, &stop));
         if (stop && may_save(t)) break;
