@@ -220,7 +220,9 @@ static size_t second_column(const char *line, size_t n) {
 
 static void print_wrapped(const char *line, size_t n, size_t width, FILE *out) {
     size_t indent = *line == ' ' ? second_column(line, n) : 0;
-    if (indent > width / 2) indent = MIN(strspn(line, " ") + 4, width / 2);
+    size_t lead = strspn(line, " "), deepest = width / 4;
+    if (indent > width / 2) indent = MIN(lead + 4, deepest);
+    if (lead > deepest && lead < n && n > width) line += lead - indent, n -= lead - indent;
     for (size_t used = 0; used + n > width;) {
         size_t most = width - used, cut = most;
         while (cut > 0 && line[cut] != ' ') cut--;
