@@ -68,25 +68,15 @@ static status interrupted(const trainer *t, const char *where, bool saved) {
     if (!saved)
         return ERR(ERR_INTERRUPTED, "interrupted %s step %lld of %lld, which is not saved: %s", where, step, steps,
                    dir ? "run.save_last is false" : "no run.dir");
-    strbuf command, word;
+    strbuf command;
     strbuf_init(&command);
-    strbuf_init(&word);
     strbuf_add_word(&command, t->r->program ? t->r->program : "ralo");
     strbuf_add(&command, " train ");
     int n_ranks = t->r->comm ? comm_size(t->r->comm) : 1; /* fewer ranks would take fewer rows per step */
     if (n_ranks > 1) strbuf_printf(&command, "--ranks %d ", n_ranks);
-    strbuf_printf(&word, "%s/config.yaml", dir);
-    strbuf_add_word(&command, word.text);
-    word.length = 0;
-    strbuf_printf(&word, "run.dir=%s", dir);
-    if (!t->r->config_has_run_dir) {
-        strbuf_add(&command, " --set ");
-        strbuf_add_word(&command, word.text);
-    }
-    status rc =
-        ERR(ERR_INTERRUPTED, "interrupted %s step %lld of %lld; the state is saved, continue with: %s --resume auto",
-            where, step, steps, command.text);
-    strbuf_fini(&word);
+    strbuf_add_word(&command, dir);
+    status rc = ERR(ERR_INTERRUPTED, "interrupted %s step %lld of %lld; the state is saved, continue with: %s", where,
+                    step, steps, command.text);
     strbuf_fini(&command);
     return rc;
 }

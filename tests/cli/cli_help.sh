@@ -57,6 +57,9 @@ refused() {
     [ $? = 2 ] || fail "ralo $*: exit code not 2"
     for text in "${texts[@]}"; do grep -qF -- "$text" err || fail "ralo $*: '$text' is not in: $(cat err)"; done
 }
+refused "unknown option '--batch'; give --set train.batch=VALUE" -- train --batch 4
+refused "unknown option '--save-every'; give --set train.save_every=VALUE" -- train --save-every 4
+refused "unknown option '--beta=1'; give --set verifiable.beta=VALUE or --set preference.beta=VALUE or --set rl.beta=VALUE" -- train --beta=1
 refused "unknown option '--presett'" "did you mean '--preset'" "ralo train --help" -- train --presett gpt2
 refused "unknown option '--dtpe=bf16'" "did you mean '--dtype'" -- export a b --dtpe=bf16
 refused "unknown option '--quite-another-thing'; 'ralo plan" -- plan --quite-another-thing
