@@ -1,10 +1,40 @@
 /* device.c - choose the backend, and what a plan must know of it: alignment, scratch, memory. */
 #include "backend/backend.h"
 
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
 /* Memory that the operating system and the rest of the process need; on a GPU, what libraries allocate while the
  * program is prepared. */
 #define HOST_RESERVE (512ull << 20)
 #define GPU_RESERVE (512ull << 20)
+
+/* The driver's files, as a container or machine without a GPU does not have them. */
+bool backend_gpu_is_there(const char *root) {
+    static const char *const files[] = {"/dev/nvidiactl", "/proc/driver/nvidia/version"};
+    char path[4096];
+    for (size_t i = 0; i < ARRAY_LENGTH(files); i++) {
+        snprintf(path, sizeof path, "%s%s", root, files[i]);
+        if (access(path, F_OK) == 0) return true;
+    }
+    return false;
+}
+
+/* Without a GPU the CPU is what auto means. Beside one, a run on the CPU takes a hundred times as long, and its cause is a build or an
+ * installation that can be mended: it is said, once. */
+static void report_unused_gpu(void) {
+    static atomic_bool said;
+    const char *plugin = getenv("RALO_CUDA_PLUGIN");
+    bool unwanted = plugin && strcmp(plugin, "none") == 0;
+    if (unwanted || !backend_gpu_is_there("") || atomic_exchange(&said, true))
+        log_debug("no GPU is used: %s", error_message());
+    else
+        log_warn("there is an NVIDIA GPU, and the CPU is used: %s (run.device=cpu, or --device cpu: use the CPU and say "
+                 "nothing)",
+                 error_message());
+}
 
 status backend_choose(device_kind wish, int gpu, const backend **out) {
     const backend *b;
@@ -19,7 +49,7 @@ status backend_choose(device_kind wish, int gpu, const backend **out) {
     else if (wish == DEVICE_CUDA) {
         *out = NULL;
         return error_trail(rc, __FILE__, __LINE__, __func__);
-    } else log_debug("no GPU is used: %s", error_message());
+    } else report_unused_gpu();
     error_give(&before);
     return OK;
 }

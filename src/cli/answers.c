@@ -1,8 +1,9 @@
-/* answers.c - find the answer in a text by a regular expression, and estimate pass@k.
+/* answers.c - find the answer in a text by a regular expression or its mark, and estimate pass@k.
  *
  * The expression is the user's and the text a model's, so matching has a step limit: a text that needs more has no
  * answer. */
 #include "cli/answers.h"
+#include "reward/reward.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -15,6 +16,7 @@ struct answer_rule {
     pcre2_code *code; /* NULL: the whole text */
     pcre2_match_data *match;
     pcre2_match_context *limits;
+    bool marked; /* code NULL: only what the text marks as its answer */
 };
 
 status answer_rule_open(answer_rule **out, const char *expression) {
@@ -40,6 +42,8 @@ status answer_rule_open(answer_rule **out, const char *expression) {
     return OK;
 }
 
+void answer_rule_expect_marks(answer_rule *r) { r->marked = true; }
+
 void answer_rule_close(answer_rule *r) {
     if (!r) return;
     pcre2_match_data_free(r->match);
@@ -57,8 +61,9 @@ static span trim(span s) {
 
 bool answer_find(const answer_rule *r, const char *text, size_t n_bytes, span *out) {
     *out = trim((span){text, n_bytes});
-    if (!r->code) return true;
     bool found = false;
+    if (!r->code && r->marked) *out = answer_extract((span){text, n_bytes}, &found);
+    if (!r->code) return found || !r->marked;
     for (size_t at = 0; at <= n_bytes;) {
         int n = pcre2_match(r->code, (PCRE2_SPTR)text, n_bytes, at, 0, r->match, r->limits);
         if (n < 0) break;

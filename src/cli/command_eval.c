@@ -3,6 +3,7 @@
 #include "cli/console.h"
 #include "cli/output.h"
 #include "cli/questions.h"
+#include "reward/reward.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,6 +21,9 @@ static status refuse_unused_flags(const command_line *l, bool questions) {
                                                 "k",
                                                 "limit",
                                                 "max-new",
+                                                "max-new-tokens",
+                                                "speculative",
+                                                "draft-max",
                                                 "temperature",
                                                 "top-k",
                                                 "top-p",
@@ -147,9 +151,13 @@ static status eval_text(const command_line *l) {
 
 /* ---- questions --------------------------------------------------------------------------------------------------- */
 
+typedef enum compared { COMPARED_WHOLE, COMPARED_MARKED, COMPARED_REGEX } compared;
+static const char *const compared_names[] = {"whole", "marked", "regex"};
+
 typedef struct question_eval {
     questions *q;
     const answer_rule *rule;
+    compared compared;
     asked asked;
     int64_t *n_right; /* per question */
     int64_t samples;
@@ -196,6 +204,13 @@ static void on_completion(void *context, size_t prompt, size_t index, const comp
     progress_print(&e->progress, e->done, all, line);
 }
 
+/* Solutions that end in a marked answer are right by that answer: no model writes the way to it word by word. */
+static bool all_marked(const questions *q) {
+    bool marked = q->n > 0;
+    for (size_t i = 0; i < q->n && marked; i++) answer_extract(q->items[i].answer, &marked);
+    return marked;
+}
+
 /* The answers to compare with, found before anything is asked. */
 static status find_references(questions *q, const answer_rule *rule) {
     for (size_t i = 0; i < q->n; i++) {
@@ -221,10 +236,14 @@ static void print_questions(const command_line *l, const question_eval *e) {
     FILE *out = report_stream(l->json);
     unsigned long long skipped = (unsigned long long)e->q->skips.n;
     fprintf(out,
-            "questions %s: %zu, chat %s, skipped: %llu lines, %lld sample%s each, %zu cut by --max-new, %.1f tokens/s\n"
-            "right     exact match %.2f %%",
+            "questions %s: %zu, chat %s, skipped: %llu lines, %lld sample%s each, %zu cut by --max-new %lld, %.1f "
+            "tokens/s\n"
+            "right     exact match %.2f %% of %s",
             l->data, e->q->n, chat_format_name(e->asked.chat), skipped, (long long)e->samples,
-            e->samples == 1 ? "" : "s", e->n_cut, rate, 100 * exact);
+            e->samples == 1 ? "" : "s", e->n_cut, (long long)l->sampling.max_new, rate, 100 * exact,
+            e->compared == COMPARED_REGEX    ? "what --answer-regex finds"
+            : e->compared == COMPARED_MARKED ? "the marked answers (####, \\boxed{}, <answer>, \"the answer is\")"
+                                             : "the whole answers; --answer-regex compares a part");
     if (e->samples > 1) fprintf(out, ", pass@%lld %.2f %%", (long long)l->k, 100 * mean_pass(e, l->k));
     fprintf(out, "\nloss      %.6f nats per token of the %llu tokens of the right answers, perplexity %.4f",
             e->loss.loss, (unsigned long long)e->loss.n_predicted, e->loss.perplexity);
@@ -233,14 +252,22 @@ static void print_questions(const command_line *l, const question_eval *e) {
     fprintf(out, "\nmemory    device %s planned, %s used\n", str_format_bytes(x, e->planned),
             str_format_bytes(y, r->memory.peak[TIER_DEVICE]));
     if (!l->json) return;
-    json_t *root = json_pack("{s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:f, s:o, s:I, s:I, s:f, s:o}", "model",
+    json_t *root = json_pack("{s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:s, s:f, s:I, s:f, s:o, s:I, s:I, s:f, s:o}", "model",
                              json_name(l->generation.source), "data", json_name(l->data), "chat",
                              chat_format_name(e->asked.chat), "problems", (json_int_t)e->q->n, "skipped",
                              (json_int_t)skipped, "samples", (json_int_t)e->samples, "cut", (json_int_t)e->n_cut,
-                             "exact_match", exact, "k", (json_int_t)l->k, "pass_at_k", mean_pass(e, l->k), "loss",
+                             "compared", compared_names[e->compared], "exact_match", exact, "k", (json_int_t)l->k, "pass_at_k", mean_pass(e, l->k), "loss",
                              json_real_or_null(e->loss.loss), "loss_tokens", (json_int_t)e->loss.n_predicted, "tokens",
                              (json_int_t)r->new_tokens, "tokens_per_second", rate, "memory", json_incref(e->memory));
     json_print(root, "eval questions", 12);
+}
+
+/* A completion that may not be as long as the right answer can never be right: without --max-new the longest of them decides. */
+static int64_t longest_answer(const asked *a) {
+    int64_t longest = 0;
+    for (size_t i = 0; i < a->n; i++)
+        longest = MAX(longest, (int64_t)a->records[i].n - (int64_t)a->prompts[i].n_tokens);
+    return longest;
 }
 
 static status answer_questions(command_line *l, question_eval *e) {
@@ -253,6 +280,8 @@ static status answer_questions(command_line *l, question_eval *e) {
     TRY(generator_open(&g, &l->generation));
     TRY_GOTO(rc, questions_encode(e->q, g, l, &e->asked), done);
     n = e->q->n * (size_t)e->samples; /* some may have been left out */
+    if (!command_line_given(l, "max-new") && !command_line_given(l, "max-new-tokens"))
+        l->sampling.max_new = MAX(l->sampling.max_new, longest_answer(&e->asked));
     e->n_right = mem_alloc(e->q->n * sizeof *e->n_right);
     TRY_GOTO(rc, generator_run(g, e->asked.prompts, e->q->n, &l->sampling, &observer, &c, &e->report), done);
     e->n_cut = completions_cut(g, c, n, l->sampling.max_new);
@@ -301,6 +330,8 @@ static status eval_questions(command_line *l) {
     TRY_GOTO(rc, answer_rule_open(&rule, l->answer_regex), done);
     TRY_GOTO(rc, questions_read(&q, l->data, &l->records, true, (size_t)l->limit), done);
     e.rule = rule;
+    e.compared = l->answer_regex ? COMPARED_REGEX : all_marked(&q) ? COMPARED_MARKED : COMPARED_WHOLE;
+    if (e.compared == COMPARED_MARKED) answer_rule_expect_marks(rule);
     TRY_GOTO(rc, find_references(&q, rule), done);
     TRY_GOTO(rc, open_kept(l->samples_out, &e.kept), done);
     TRY_GOTO(rc, answer_questions(l, &e), done);

@@ -17,6 +17,19 @@ static bool takes_settings(const command *c) {
     return false;
 }
 
+/* "--steps" for train.steps: the settings whose last part is this word, at most three of them. */
+static size_t settings_called(const char *typed, strbuf *out) {
+    char word[64];
+    size_t n = 0;
+    snprintf(word, sizeof word, "%s", typed);
+    for (char *p = word; *p; p++)
+        if (*p == '-') *p = '_';
+    for (size_t i = 0; setting_at(i); i++)
+        if (strcmp(str_after_last_dot(setting_at(i)->key), word) == 0 && n++ < 3)
+            strbuf_printf(out, "%s--set %s=VALUE", n > 1 ? " or " : "", setting_at(i)->key);
+    return n;
+}
+
 static status refuse_flag(const command *c, const char *given) {
     const char *name = given + strspn(given, "-");
     size_t length = strcspn(name, "=");
@@ -31,6 +44,11 @@ static status refuse_flag(const command *c, const char *given) {
     strbuf_init(&how);
     if (takes_settings(c) && foreign_word_explain(typed, true, &how)) {
         status rc = ERR(ERR_INPUT, "%s: unknown option '%.100s'; %s", c->name, given, how.text);
+        strbuf_fini(&how);
+        return rc;
+    }
+    if (takes_settings(c) && settings_called(typed, &how) > 0) {
+        status rc = ERR(ERR_INPUT, "%s: unknown option '%.100s'; give %s", c->name, given, how.text);
         strbuf_fini(&how);
         return rc;
     }

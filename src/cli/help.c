@@ -1,10 +1,14 @@
 /* help.c - the tables of commands and settings as text for a terminal and as a man page.
  *
- * Nothing here knows a command or a flag by name: everything comes from the rows. */
+ * Nothing here but the examples knows a command or a flag by name: everything comes from the rows. A terminal gets lines as wide as it
+ * is; a file or a pipe gets one line for each row, to be searched. */
 #include "cli/help.h"
 #include "ralo.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 const char help_about[] =
     "ralo trains language models that do not fit in memory. It plans where every byte of a training step lives, shows\n"
@@ -35,7 +39,7 @@ void flag_facts(const flag *f, strbuf *out) {
 }
 
 /* "ralo plan [CONFIG] [--set KEY=VALUE]... [--json]", broken into lines. Aliases and help are left to the list below. */
-void usage_print(const command *c, FILE *out) {
+void usage_print(const command *c, int width, FILE *out) {
     int column = fprintf(out, "  ralo %s", c->name), indent = column + 1;
     if (*c->arguments) column += fprintf(out, " %s", c->arguments);
     for (size_t i = 0; flag_at(i); i++) {
@@ -45,29 +49,44 @@ void usage_print(const command *c, FILE *out) {
             continue;
         flag_spelling(f, spelling, sizeof spelling);
         snprintf(word, sizeof word, flag_is_needed(f) ? "%s%s" : "[%s]%s", spelling, flag_repeats(f) ? "..." : "");
-        if (column + 1 + (int)strlen(word) > 110) column = fprintf(out, "\n%*s", indent - 1, "") - 1;
+        if (column + 1 + (int)strlen(word) > width) column = fprintf(out, "\n%*s", indent - 1, "") - 1;
         column += fprintf(out, " %s", word);
     }
     fputc('\n', out);
 }
 
-void help_print(FILE *out) {
+/* Four lines that most first days need. */
+static const char help_examples[] =
+    "Fine-tune a Hugging Face model with a file of questions and answers, and take it to llama.cpp:\n\n"
+    "    ralo train --model DIR --data train.jsonl --epochs 3 --lora 16 --out tuned\n"
+    "    ralo eval tuned --data test.jsonl\n"
+    "    ralo generate tuned --prompt \"Why is the sky blue?\"\n"
+    "    ralo export tuned tuned.gguf\n";
+
+static void print_overview(FILE *out) {
     fprintf(out, "%s\n\n", help_about);
     for (size_t i = 0; command_at(i); i++) {
-        usage_print(command_at(i), out);
-        fprintf(out, "      %s\n", command_at(i)->what);
+        const command *c = command_at(i);
+        char usage[96];
+        enum { USAGE_WIDTH = 32 };
+        snprintf(usage, sizeof usage, "%s %s", c->name, c->arguments);
+        if (strlen(usage) > USAGE_WIDTH) fprintf(out, "  ralo %s\n  %*s%s\n", usage, USAGE_WIDTH + 6, "", c->what);
+        else fprintf(out, "  ralo %-*s %s\n", USAGE_WIDTH, usage, c->what);
     }
-    fputs("\n  ralo COMMAND --help    more about a command\n  ralo --version\n\nExit codes:", out);
+    fprintf(out, "\n%s\n", help_examples);
+    fputs("  ralo COMMAND --help                   the flags of a command, and more about it\n"
+          "  ralo --version\n\nExit codes:",
+          out);
     const exit_code *e;
     for (size_t i = 0; (e = exit_code_at(i)); i++)
         fprintf(out, " %d %.*s%s", e->code, (int)strcspn(e->what, ":;"), e->what, exit_code_at(i + 1) ? "," : ".\n");
 }
 
-void help_print_command(const command *c, FILE *out) {
+static void print_command(const command *c, int width, FILE *out) {
     strbuf facts;
     strbuf_init(&facts);
-    usage_print(c, out);
-    fprintf(out, "\n%s\n%s%s\n", c->what, c->details, *c->details ? "\n" : "");
+    usage_print(c, width, out);
+    fprintf(out, "\n%s\n\n%s%s", c->what, c->details, *c->details ? "\n\n" : "");
     for (size_t i = 0; flag_at(i); i++) {
         const flag *f = flag_at(i);
         if (!flag_belongs(f, c)) continue;
@@ -189,6 +208,78 @@ static void print_man(FILE *out) {
     fputc('\n', out);
 }
 
+/* ---- lines for a terminal ------------------------------------------------------------------------------------------ */
+
+/* Where the second column of a line begins, behind two spaces; or where the line itself does. */
+static size_t second_column(const char *line, size_t n) {
+    size_t first = strspn(line, " "), at = first;
+    while (at + 1 < n && !(line[at] == ' ' && line[at + 1] == ' ')) at++;
+    while (at < n && line[at] == ' ') at++;
+    return at < n ? at : first;
+}
+
+static void print_wrapped(const char *line, size_t n, size_t width, FILE *out) {
+    size_t indent = *line == ' ' ? second_column(line, n) : 0;
+    size_t lead = strspn(line, " "), deepest = width / 4;
+    if (indent > width / 2) indent = MIN(lead + 4, deepest);
+    if (lead > deepest && lead < n && n > width) line += lead - indent, n -= lead - indent;
+    for (size_t used = 0; used + n > width;) {
+        size_t most = width - used, cut = most;
+        while (cut > 0 && line[cut] != ' ') cut--;
+        if (strspn(line, " ") >= cut) cut = most; /* one word wider than the terminal */
+        fprintf(out, "%.*s\n%*s", (int)cut, line, (int)indent, "");
+        line += cut, n -= cut;
+        while (n > 0 && *line == ' ') line++, n--;
+        used = indent;
+    }
+    fprintf(out, "%.*s\n", (int)n, line);
+}
+
+static int terminal_width(void) {
+    struct winsize size = {0};
+    enum { NARROWEST = 40 };
+    bool is_known = isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;
+    return is_known && size.ws_col >= NARROWEST ? size.ws_col : 0;
+}
+
+/* Lines that begin at the margin are prose: one paragraph up to an empty line. */
+static void print_page(char *text, int width) {
+    for (char *p = text; *p; p++)
+        if (*p == '\n' && p > text && p[1] > ' ') {
+            char *start = p;
+            while (start > text && start[-1] != '\n') start--;
+            if (*start > ' ') *p = ' ';
+        }
+    for (size_t n; *text; text += n + (text[n] == '\n')) {
+        n = strcspn(text, "\n");
+        print_wrapped(text, n, (size_t)width, stdout);
+    }
+}
+
+static void print_topic(const char *topic, const command *c, int width, FILE *out) {
+    if (c) print_command(c, width, out);
+    else if (!topic) print_overview(out);
+    else if (strcmp(topic, "settings") == 0) config_print_help(out, "");
+    else if (strcmp(topic, "presets") == 0) presets_print(out);
+    else config_print_help(out, topic);
+}
+
+void help_print(const char *topic, const command *c) {
+    int width = terminal_width();
+    if (!width) {
+        print_topic(topic, c, USAGE_COLUMNS, stdout);
+        return;
+    }
+    char *text = NULL;
+    size_t n = 0;
+    FILE *page = open_memstream(&text, &n);
+    ASSERT(page);
+    print_topic(topic, c, MIN(width, (int)USAGE_COLUMNS), page);
+    fclose(page);
+    print_page(text, width);
+    free(text);
+}
+
 /* ---- the command --------------------------------------------------------------------------------------------------- */
 
 status command_help(command_line *l) {
@@ -196,15 +287,10 @@ status command_help(command_line *l) {
     if (l->reference && topic)
         return ERR(ERR_INPUT, "help: found '%.100s' beside --reference, which writes every page; leave one out", topic);
     if (l->reference) return reference_write(l->reference);
-    if (!topic) {
-        help_print(stdout);
-        return OK;
-    }
-    if (strcmp(topic, "settings") == 0) config_print_help(stdout, "");
-    else if (strcmp(topic, "presets") == 0) presets_print(stdout);
-    else if (strcmp(topic, "man") == 0) print_man(stdout);
-    else if (command_find(topic)) help_print_command(command_find(topic), stdout);
-    else if (config_knows(topic)) config_print_help(stdout, topic);
+    if (topic && strcmp(topic, "man") == 0) print_man(stdout);
+    else if (!topic || strcmp(topic, "settings") == 0 || strcmp(topic, "presets") == 0) help_print(topic, NULL);
+    else if (command_find(topic)) help_print(NULL, command_find(topic));
+    else if (config_knows(topic)) help_print(topic, NULL);
     else if (strchr(topic, '.')) return config_unknown("help", topic);
     else return command_unknown(topic);
     return OK;

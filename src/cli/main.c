@@ -13,7 +13,7 @@
 
 static status dispatch(int argc, char **argv) {
     if (argc < 1 || strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0) {
-        help_print(stdout);
+        help_print(NULL, NULL);
         return OK;
     }
     if (strcmp(argv[0], "--version") == 0) {
@@ -24,7 +24,7 @@ static status dispatch(int argc, char **argv) {
     if (!c) return command_unknown(argv[0]);
     command_line l;
     status rc = command_line_parse(&l, c, argc, argv);
-    if (rc == OK && l.help) help_print_command(c, stdout);
+    if (rc == OK && l.help) help_print(NULL, c);
     else if (rc == OK) rc = c->run(&l);
     command_line_fini(&l);
     return rc;

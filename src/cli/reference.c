@@ -106,7 +106,7 @@ static void print_flag(const flag *f, FILE *out) {
 
 static void print_command(const command *c, FILE *out) {
     fprintf(out, "\n## ralo %s\n\n%c%s.\n\n```\n", c->name, toupper((unsigned char)*c->what), c->what + 1);
-    usage_print(c, out);
+    usage_print(c, USAGE_COLUMNS, out);
     fputs("```\n\n", out);
     if (*c->details) fprintf(out, "%s\n\n", c->details);
     fputs("| flag | meaning |\n|---|---|\n", out);

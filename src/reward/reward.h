@@ -64,3 +64,12 @@ double rewards_total(const rewards *r, const double *scores);
 /* The names of all kinds, and what each is: for help. NULL past the last. */
 const char *rewards_kind_name(size_t i);
 const char *rewards_kind_help(size_t i);
+
+/* The answer inside a text that reasons. What marks an answer, the last one in the text counting:
+ *     #### 42            the rest of the line (gsm8k)
+ *     \boxed{42}         with the braces that belong together
+ *     <answer>42</answer>
+ *     the answer is 42   the rest of the sentence or line; also "Answer: 42"
+ * Inside of it is searched again ("<answer>The answer is 42.</answer>"). Without a mark the whole text is the answer.
+ * Given without spaces, *, $, ` around it and without a full stop after it. */
+span answer_extract(span text, bool *is_marked);

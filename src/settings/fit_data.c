@@ -68,6 +68,9 @@ static bool is_alone(const config *c) {
 void config_resolve_fine_tune(config *c) {
     if (is_builtin(c) || (!*c->model.path && !has_gpu(c))) return;
     if (!config_was_given(c, "precision")) c->choice.precision = PRECISION_BF16;
+    bool pretrained = *c->model.path && c->model.init != INIT_RANDOM, has_length = c->train.steps || c->train.epochs > 0;
+    if (pretrained && !has_length && !config_was_given(c, "train.epochs") && c->task != TASK_RLOO)
+        c->train.epochs = EPOCHS_USUAL;
     bool is_open = !config_was_given(c, "train.micro_batch") && !config_was_given(c, "train.accumulation");
     if (!is_open || c->task == TASK_RLOO || c->parallel.size[AXIS_PIPELINE] > 1) return;
     if (!c->train.batch && !is_alone(c))
@@ -86,6 +89,11 @@ status config_fit_data(config *c, bool is_plan) {
     data_options o = options_of(c, &m);
     data_look look = data_source_look(&o);
     if (look.is_stream || (is_plan && look.is_missing)) {
+        if (counts && !config_was_given(c, "train.epochs")) {
+            c->train.epochs = 0;
+            counts = false;
+            resolve_steps(c);
+        }
         if (counts)
             return ERR(ERR_INPUT, "train.epochs: found %g, and data.source %s %s; set train.steps instead",
                        c->train.epochs, c->data.source, look.is_missing ? "is not there" : "can be read only once");

@@ -281,7 +281,6 @@ status job_use_dir(job *j, const char *dir) {
     TRY(train_check_disk(&j->request, &j->plan, dir));
     TRY(dir_make(dir));
     j->request.run_dir = dir;
-    j->request.config_has_run_dir = strcmp(dir, j->asked_dir) == 0;
     return OK;
 }
 

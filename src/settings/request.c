@@ -19,6 +19,9 @@
 
 /* As TRL: a policy moves in small steps, with or without adapters. */
 #define POLICY_LR 1e-6
+/* As TRL: what is right already is only preferred a little more; the rates of other fine-tuning leave a model that answers nothing. */
+#define PREFERENCE_LR 1e-6
+#define PREFERENCE_LORA_LR 1e-5
 /* Tokens of a micro-batch of completions: rows are filled by their number, and what is left of a micro-batch is computed for
  * nothing. */
 enum { POLICY_TOKENS = 1024, POLICY_ROWS = 16 };
@@ -82,11 +85,28 @@ static void resolve_gone_base(config *c) {
     c->model.path = own;
 }
 
+/* Two names of one thing: what the command line says replaces what a file says of the other. Of one place both are refused. */
+static void resolve_lengths(config *c) {
+    train_options *t = &c->train;
+    if (t->steps > 0 && t->epochs > 0) {
+        if (config_overrules(c, "train.steps", "train.epochs")) t->epochs = 0;
+        else if (config_overrules(c, "train.epochs", "train.steps")) t->steps = 0;
+    }
+    if (t->warmup >= 0 && t->warmup_ratio > 0) {
+        if (config_overrules(c, "train.warmup", "train.warmup_ratio")) t->warmup_ratio = 0;
+        else if (config_overrules(c, "train.warmup_ratio", "train.warmup")) t->warmup = -1;
+    }
+}
+
 void config_resolve(config *c) {
+    resolve_lengths(c);
     resolve_hub(c);
     resolve_gone_base(c);
-    if (*c->model.path && c->model.init != INIT_RANDOM && !config_was_given(c, "train.lr"))
-        c->train.lr = c->model.lora_rank || *c->model.adapter ? LORA_LR : PRETRAINED_LR;
+    if (*c->model.path && c->model.init != INIT_RANDOM && !config_was_given(c, "train.lr")) {
+        bool lora = c->model.lora_rank || *c->model.adapter;
+        c->train.lr = c->task == TASK_PREFERENCE ? (lora ? PREFERENCE_LORA_LR : PREFERENCE_LR)
+                                                 : (lora ? LORA_LR : PRETRAINED_LR);
+    }
     resolve_policy(c);
     const char *own = arena_format(&c->memory_of_strings, "%s/tokenizer.json", c->model.path);
     bool builtin = str_starts_with(c->data.source, "builtin:");

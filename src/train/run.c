@@ -68,25 +68,15 @@ static status interrupted(const trainer *t, const char *where, bool saved) {
     if (!saved)
         return ERR(ERR_INTERRUPTED, "interrupted %s step %lld of %lld, which is not saved: %s", where, step, steps,
                    dir ? "run.save_last is false" : "no run.dir");
-    strbuf command, word;
+    strbuf command;
     strbuf_init(&command);
-    strbuf_init(&word);
     strbuf_add_word(&command, t->r->program ? t->r->program : "ralo");
     strbuf_add(&command, " train ");
     int n_ranks = t->r->comm ? comm_size(t->r->comm) : 1; /* fewer ranks would take fewer rows per step */
     if (n_ranks > 1) strbuf_printf(&command, "--ranks %d ", n_ranks);
-    strbuf_printf(&word, "%s/config.yaml", dir);
-    strbuf_add_word(&command, word.text);
-    word.length = 0;
-    strbuf_printf(&word, "run.dir=%s", dir);
-    if (!t->r->config_has_run_dir) {
-        strbuf_add(&command, " --set ");
-        strbuf_add_word(&command, word.text);
-    }
-    status rc =
-        ERR(ERR_INTERRUPTED, "interrupted %s step %lld of %lld; the state is saved, continue with: %s --resume auto",
-            where, step, steps, command.text);
-    strbuf_fini(&word);
+    strbuf_add_word(&command, dir);
+    status rc = ERR(ERR_INTERRUPTED, "interrupted %s step %lld of %lld; the state is saved, continue with: %s", where,
+                    step, steps, command.text);
     strbuf_fini(&command);
     return rc;
 }
@@ -440,8 +430,8 @@ static status loop(trainer *t, train_result *out) {
     bool stop = false, is_due = false;
     TRY(catch_up(t, out));
     if (t->state.step >= o->steps)
-        train_say(t->o, "nothing is left to train: step %lld was reached and train.steps is %lld; raise it to continue",
-                  (long long)t->state.step, (long long)o->steps);
+        train_say(t->o, "nothing is left to train: step %lld of %lld was reached; raise %s to continue",
+                  (long long)t->state.step, (long long)o->steps, o->epochs > 0 ? "train.epochs" : "train.steps");
     while (t->state.step < o->steps && !best_gave_up(&t->best, &t->state)) {
         TRY(ask_for_stop(t, &stop));
         if (stop && may_save(t)) break;

@@ -264,7 +264,6 @@ struct train_request {
     train_options train;
     const task *task; /* as task_shape sets it; NULL: TASK_SFT */
     const char *run_dir;
-    bool config_has_run_dir; /* the settings saved in it name it */
     const char *program;     /* as the user called it, for commands in messages; NULL: ralo */
     const char *resume;      /* NULL | "auto" | a run or a checkpoint directory */
     const char *model_dir;   /* Hugging Face directory the model was described by; NULL: a preset */

@@ -131,7 +131,7 @@ python3 -c 'import json; c = json.load(open("exported-bf16/config.json")); asser
     fail "the exported config.json does not say bf16"
 check 0 "weights of exported" "!yields bytes" -- train "${hf[@]}" --set model.path=exported --set run.dir=second
 check 0 -- train second/config.yaml --resume auto --set train.steps=4
-check 0 "resumed from second/checkpoints/step-00000004" "nothing is left to train" "train.steps is 4" -- train second/config.yaml --resume second --set run.dir=third
+check 0 "resumed from second/checkpoints/step-00000004" "nothing is left to train" "step 4 of 4 was reached; raise train.steps" -- train second/config.yaml --resume second --set run.dir=third
 # The default rate is for random values.
 for init in auto random; do
     run 0 train --show-config --set model.path=exported --set model.init=$init

@@ -27,6 +27,8 @@ check 0 "resumed from moved/checkpoints/step-00000014" -- train moved
 [ "$(hash_of)" = "$whole" ] || fail "as a directory: $(hash_of), whole: $whole"
 rm -r moved/checkpoints/step-00000020
 check 0 "resumed from moved/checkpoints/step-00000014" -- train --resume moved
+check 0 "step 20 of 20 was reached; raise train.epochs to continue" -- train moved
+check 0 "step 20 of 20 was reached; raise train.steps to continue" -- train moved --set train.steps=20
 [ "$(hash_of)" = "$whole" ] || fail "with --resume: $(hash_of), whole: $whole"
 [ ! -e whole ] && [ ! -e runs ] || fail "left behind: $(ls)"
 # ---- a run that cannot begin leaves no directory
@@ -35,6 +37,20 @@ check 2 "nowhere/trace.json" -- train "${tiny[@]}" --set train.steps=1 --trace n
 # ---- a model of a directory on a file: bf16, and the micro-batch is left to the plan
 run 0 export moved model
 check 0 "x 64 tokens x accumulation" ", bf16, " -- plan --set model.path=model --set data.source=qa.jsonl --set train.batch=12
+# Without a length it is three epochs: 64 rows in steps of 16. What the command line says of the length replaces what a file says.
+check 0 "64 rows per epoch; 12 steps are 3 epochs" -- plan --model model --data qa.jsonl --set data.pack=false --set data.eval_fraction=0
+check 0 "600 steps are " -- plan --model model --data qa.jsonl --set model.init=random
+check 0 "600 steps in" -- plan --model model --data not-there.jsonl
+check 0 "600 steps are " -- plan --model model --data qa.jsonl --set train.epochs=none
+printf 'train: {epochs: 3, warmup: 1}\n' >epochs.yaml
+check 0 "12 steps are " -- plan epochs.yaml --model model --data qa.jsonl --set train.steps=12 --set train.warmup_ratio=0.1
+check 2 "are both given" -- plan --model model --data qa.jsonl --set train.steps=12 --set train.epochs=3
+# Learning rates: of weights that were learnt, of adapters on them, and of preferences
+for rate in "5e-05" "0.0002 --set model.lora.rank=2" "1e-06 --set train.task=preference" \
+    "1e-05 --set train.task=preference --set model.lora.rank=2" "1e-06 --set train.task=rloo" "0.003 --set model.init=random"; do
+    # shellcheck disable=SC2086
+    check 0 "  lr: ${rate%% *}" -- train --show-config --model model ${rate#"${rate%% *}"}
+done
 # ---- a model by its name in the cache of the hub
 mkdir -p hub/models--Some-Org--A.model/refs hub/models--Some-Org--A.model/snapshots
 printf 'c0ffee\n' >hub/models--Some-Org--A.model/refs/main
@@ -94,7 +110,7 @@ check 0 "right     exact match 0.00 %" "of the right answers" -- eval --model he
 LC_ALL=C printf -v loss %.4f "$(grep -o '^loss  *[0-9.]*' out | grep -o '[0-9.]*$')"
 [ "$loss" = "${asked##* }" ] || fail "loss of eval $loss, of training ${asked##* }"
 [ "$(wc -l <kept.jsonl)" = 16 ] || fail "--samples-out: $(wc -l <kept.jsonl) lines"
-grep -q '^{"file":"held.jsonl","line":1,"sample":0,"prompt":"What is 80 plus 10?","completion":".*","expected":"The answer is 90.","answer":.*,"right":false,"stop":"length"}$' kept.jsonl ||
+grep -q '^{"file":"held.jsonl","line":1,"sample":0,"prompt":"What is 80 plus 10?","completion":".*","expected":"90","answer":.*,"right":false,"stop":"length"}$' kept.jsonl ||
     fail "--samples-out: $(head -n 1 kept.jsonl)"
 check 2 "--samples-out: held.jsonl exists, expected a new file" -- eval --model held --data held.jsonl --samples-out held.jsonl
 check 2 "data.eval_source 'held.jsonl:0.5': found a weight" -- train "${own[@]}" --set data.eval_source=held.jsonl:0.5

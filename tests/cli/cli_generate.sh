@@ -72,6 +72,21 @@ holds 'r["problems"] == 2 and 0 <= r["exact_match"] <= 1'
 run 0 eval --model run --data q.jsonl --samples 4 --k 2 --temperature 1 --max-new 4 --json
 holds 'r["samples"] == 4 and r["exact_match"] <= r["pass_at_k"] <= 1'
 
+# Without --max-new the right answers say how long a completion may be: 140 bytes of one and the end of the text.
+printf '{"question": "3+4=", "answer": "%0140d"}\n' 7 >long-answer.jsonl
+check 0 "cut by --max-new 141," -- eval --model run --data long-answer.jsonl
+check 0 "cut by --max-new 128," -- eval --model run --data q.jsonl
+check 0 "cut by --max-new 5," -- eval --model run --data long-answer.jsonl --max-new-tokens 5
+
+# Right answers that mark their end result are compared by it alone, unless one of them has no mark.
+printf '{"question": "3+4=", "answer": "3 and 4 is 7\\n#### 7"}\n{"prompt": "1+1=", "completion": "so \\\\boxed{2}"}\n' >marked.jsonl
+run 0 eval --model run --data marked.jsonl --max-new 4 --json --samples-out marked-answers.jsonl
+holds 'r["compared"] == "marked"'
+[ "$(grep -o '"expected":"[^"]*"' marked-answers.jsonl | sort | tr '\n' ' ')" = '"expected":"2" "expected":"7" ' ] || fail "marks: $(cat marked-answers.jsonl)"
+check 0 "of the marked answers (####" -- eval --model run --data marked.jsonl --max-new 4
+cat marked.jsonl q.jsonl >some-marked.jsonl
+check 0 "of the whole answers; --answer-regex compares a part" -- eval --model run --data some-marked.jsonl --max-new 4
+
 # ---- every shape that trains is asked as it was trained: a model that knows its answers gives them back
 mkdir tokenizer
 cp "$TEST_FIXTURES/chat/bytes.json" tokenizer/tokenizer.json # has the control tokens of chatml
@@ -249,6 +264,8 @@ refused "bad.jsonl:2" generate --model run --prompt-file bad.jsonl
 refused "missing.txt" eval --model run --data missing.txt
 refused "--last is for text" eval --model run --data q.jsonl --last 0.5
 refused "--samples is for questions" eval --model run --data text.txt --samples 2
+refused "--max-new-tokens is for questions" eval --model run --data text.txt --max-new-tokens 2
+refused "--speculative is for questions" eval --model run --data text.txt --speculative
 refused "--k 3 with --samples 2" eval --model run --data q.jsonl --samples 2 --k 3 --temperature 1
 refused "--answer-regex" eval --model run --data q.jsonl --answer-regex '('
 refused "q.jsonl:1" eval --model run --data q.jsonl --answer-regex 'x(\d)'

@@ -57,6 +57,9 @@ refused() {
     [ $? = 2 ] || fail "ralo $*: exit code not 2"
     for text in "${texts[@]}"; do grep -qF -- "$text" err || fail "ralo $*: '$text' is not in: $(cat err)"; done
 }
+refused "unknown option '--batch'; give --set train.batch=VALUE" -- train --batch 4
+refused "unknown option '--save-every'; give --set train.save_every=VALUE" -- train --save-every 4
+refused "unknown option '--beta=1'; give --set verifiable.beta=VALUE or --set preference.beta=VALUE or --set rl.beta=VALUE" -- train --beta=1
 refused "unknown option '--presett'" "did you mean '--preset'" "ralo train --help" -- train --presett gpt2
 refused "unknown option '--dtpe=bf16'" "did you mean '--dtype'" -- export a b --dtpe=bf16
 refused "unknown option '--quite-another-thing'; 'ralo plan" -- plan --quite-another-thing
@@ -147,4 +150,38 @@ else
     echo "zsh not found: its completion was not checked"
 fi
 
+# ---- on a terminal help is as wide as the terminal, and says the same words
+cat >wide.py <<'CHECK'
+import fcntl, os, pty, struct, subprocess, sys, termios
+ralo, columns, words = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+plain = subprocess.run([ralo, *words], stdout=subprocess.PIPE, check=True).stdout.decode()
+here, there = pty.openpty()
+fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+child = subprocess.Popen([ralo, *words], stdout=there)
+os.close(there)
+shown = b""
+while True:
+    try:
+        part = os.read(here, 65536)
+    except OSError:
+        break
+    if not part:
+        break
+    shown += part
+child.wait()
+shown = shown.decode()
+if not words[0] == "train" and plain.split() != shown.split():  # the usage of a command breaks inside of brackets
+    sys.exit(f"{words}: other words on a terminal")
+wide = [line for line in shown.splitlines() if len(line) > columns]
+if wide:
+    sys.exit(f"{words}: wider than {columns}: {wide[0]}")
+CHECK
+if command -v python3 >/dev/null; then
+    for columns in 60 80 200; do
+        for topic in help "help settings" "help memory" "train --help" "help presets"; do
+            # shellcheck disable=SC2086
+            python3 wide.py "$RALO" $columns $topic || fail "$topic on $columns columns"
+        done
+    done
+fi
 finish "help, man page and completions name every command, flag and setting"

@@ -44,7 +44,7 @@ resume() {
 }
 
 stop INT "the first" 12
-grep -qF "continue with: $RALO train 'the first/config.yaml' --resume auto" "the first.log" ||
+grep -qxF "stopped: interrupted after step $step of $steps; the state is saved, continue with: $RALO train 'the first'" "the first.log" ||
     fail "what to go on with cannot be pasted: $(tail -n 1 "the first.log")"
 resume "the first"
 stop TERM second 25 --set train.save_every=10 # now with a writer in the background
