@@ -109,7 +109,8 @@ static void make_face(void) {
 static void *open_beside_us(const char *relative, char path[PATH_BYTES]) {
     Dl_info us;
     if (!dladdr((void *)plugin_stamp, &us) || !us.dli_fname) return NULL;
-    char *self = realpath(us.dli_fname, NULL);
+    /* Of a program the name is what it was called by; one that was found through PATH has no directory in it. */
+    char *self = realpath(strchr(us.dli_fname, '/') ? us.dli_fname : "/proc/self/exe", NULL);
     if (!self) return NULL;
     char *slash = strrchr(self, '/');
     if (slash) *slash = 0;
