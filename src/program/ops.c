@@ -95,6 +95,9 @@ bool op_reads_output(const op *o, int i) {
     if (o->kind == OP_UNEMBED_GRAD && i == UNEMBED_GRAD_DW) return o->attr.adds;
     return op_output_updates(o->kind, i);
 }
+int op_lanes_input(op_kind k) {
+    return k == OP_LINEAR ? LINEAR_W : k == OP_UNEMBED_LOGITS ? UNEMBED_LOGITS_W : k == OP_EMBED ? EMBED_TABLE : -1;
+}
 bool op_in_place(op_kind k, int out, int in) { return in_place[k][out][in]; }
 bool op_is_comm(op_kind k) { return rows[k].comm; }
 SAME_PLACE(MESSAGE_SENT, ALL_GATHER_X);

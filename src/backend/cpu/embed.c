@@ -9,7 +9,7 @@
  * Refuses, by assertion, a token or position outside its table. */
 #include "backend/cpu/typed.h"
 
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/gemm.h"
 
 enum { TASK_ELEMENTS = 32768, IDS_PER_TASK = 16, COLUMNS_PER_TASK = 512, ZERO_BYTES = 1 << 19 };
 
@@ -47,6 +47,7 @@ VEC_INLINE void decode_row(dtype t, void *y, const int8_t *codes, float scale, s
 
 static void fetch_row(const embed_job *j, void *x, int64_t id) {
     if (j->scale) BY_TYPE(j->type, decode_row, x, (const int8_t *)j->table + id * j->C, j->scale[id], (size_t)j->C);
+    else if (j->attr->lanes) gemm_lanes_row(x, j->table, j->type, j->V, j->C, id);
     else memcpy(x, element_at(j->table, j->type, id * j->C), (size_t)j->C * dtype_bytes(j->type));
 }
 

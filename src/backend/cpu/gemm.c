@@ -92,8 +92,10 @@ typedef struct cut {
     int64_t tile_shared, tile_own;
 } cut;
 
-static cut cut_make(int64_t m, int64_t n, int64_t k) {
-    cut c = {.shared_is_a = m <= n, .shared = MIN(m, n), .own = MAX(m, n)};
+/* lanes: B is not packed, or by a copy, so A is what is packed once. */
+static cut cut_make(int64_t m, int64_t n, int64_t k, bool lanes) {
+    cut c = {.shared_is_a = lanes || m <= n};
+    c.shared = c.shared_is_a ? m : n, c.own = c.shared_is_a ? n : m;
     int64_t row_bytes = round_up(k, GEMM_K_UNIT) * GEMM_ROW_BYTES;
     int64_t whole = round_up(c.shared, GEMM_UNIT) * row_bytes;
     c.shared_packed = whole <= SHARED_BYTES || SHARED_BYTES / row_bytes >= SHARED_ROWS_MIN;
@@ -110,14 +112,14 @@ static cut cut_make(int64_t m, int64_t n, int64_t k) {
     return c;
 }
 
-size_t gemm_cut_bytes(int64_t m, int64_t n, int64_t k, int n_threads) {
-    cut c = cut_make(m, n, k);
+size_t gemm_cut_bytes(int64_t m, int64_t n, int64_t k, bool lanes, int n_threads) {
+    cut c = cut_make(m, n, k, lanes);
     return (size_t)(c.shared_bytes + c.thread_bytes * n_threads);
 }
 
 size_t gemm_work_bytes(int64_t m, int64_t n, int64_t k, dtype type, dtype c_type, int n_threads) {
     (void)c_type; /* the tile of sums is fp32 whatever C is */
-    return kernel_for(type) == &gemm_openblas ? 0 : gemm_cut_bytes(m, n, k, n_threads);
+    return kernel_for(type) == &gemm_openblas ? 0 : gemm_cut_bytes(m, n, k, false, n_threads);
 }
 
 /* ---- one call ---------------------------------------------------------------------------------------------------- */
@@ -130,6 +132,9 @@ typedef struct run {
     int64_t first_row, n_rows, rows_padded; /* of the shared side, in this pass */
     int64_t n_tiles;                        /* of the shared side, in this pass */
     int64_t n_groups;                       /* of panels, for packing */
+    gemm_lanes lanes;                       /* of B, if it is in the order of lanes */
+    int64_t n_lanes;                        /* its columns that are, in whole panels */
+    bool lanes_direct;                      /* ... which the kernel multiplies as they are */
 } run;
 
 #define PANELS_PER_TASK 8
@@ -160,6 +165,22 @@ static void pack_rows(const run *r, bool is_a, uint8_t *out, int64_t row, int64_
                             MIN(steps, nk - k)};
             (is_a ? kernel->pack_a : kernel->pack_b)(out + (i / panel * padded + k) * step_bytes, &s);
         }
+}
+
+static const uint8_t *lanes_at(const run *r, int64_t column, int64_t k0) {
+    const gemm_operand *b = &r->g->b;
+    int64_t in_panel = column % r->lanes.panel;
+    return (const uint8_t *)b->data +
+           ((column - in_panel) * r->g->k + k0 * r->lanes.panel + in_panel) * (int64_t)dtype_bytes(b->type);
+}
+
+/* The same of columns of B in the order of lanes: whole panels, each of which is one stream. */
+static void pack_lanes(const run *r, uint8_t *out, int64_t column, int64_t n, int64_t k0, int64_t nk) {
+    const gemm_kernel *kernel = r->kernel;
+    for (int64_t i = 0; i < n; i += kernel->nr) {
+        gemm_slice s = {lanes_at(r, column + i, k0), r->g->b.type, 1, r->lanes.panel, kernel->nr, nk};
+        kernel->pack_b(out + i * nk * kernel->element_bytes, &s);
+    }
 }
 
 static void pack_task(void *context, int64_t task, int thread) {
@@ -236,6 +257,15 @@ static void tile_write(const gemm_call *g, float *tile, int64_t ld, float *bias,
     }
 }
 
+/* One panel of A times one of B over the whole of k. */
+static void panel_multiply(const run *r, int64_t row, const uint8_t *b, float *tile, int64_t ld) {
+    const gemm_kernel *kernel = r->kernel;
+    for (int64_t k0 = 0; k0 < r->g->k; k0 += kernel->kc) {
+        int64_t nk = MIN(kernel->kc, r->g->k - k0); /* of lanes: a multiple of kr */
+        kernel->multiply(nk, shared_at(r, row, k0, nk), b + k0 * kernel->nr * kernel->element_bytes, tile, ld, k0 == 0);
+    }
+}
+
 static void tile_task(void *context, int64_t task, int thread) {
     const run *r = context;
     const gemm_call *g = r->g;
@@ -248,20 +278,26 @@ static void tile_task(void *context, int64_t task, int thread) {
     int64_t n_shared = MIN(cut->tile_shared, r->n_rows - in_pass), n_own = MIN(cut->tile_own, cut->own - own);
     int64_t m = cut->shared_is_a ? n_shared : n_own, n = cut->shared_is_a ? n_own : n_shared;
     int64_t ld = cut->shared_is_a ? cut->tile_own : cut->tile_shared;
-    int64_t mr = kernel->mr, nr = kernel->nr;
+    int64_t mr = kernel->mr, nr = kernel->nr, in_lanes = MAX(MIN(n_own, r->n_lanes - own), (int64_t)0);
 
     if (kernel->begin) kernel->begin();
+    /* A panel of B in the order of lanes as a whole where one panel of A is all there is: a stream that does not jump. */
+    bool few = r->lanes_direct && cut->shared_packed && m <= mr;
+    for (int64_t j = 0; few && j < in_lanes; j += nr) panel_multiply(r, in_pass, lanes_at(r, own + j, 0), tile + j, ld);
     for (int64_t k0 = 0; k0 < g->k; k0 += kernel->kc) {
         int64_t nk = MIN(kernel->kc, g->k - k0), nk_padded = round_up(nk, kernel->kr);
-        pack_rows(r, !cut->shared_is_a, own_panels, own, n_own, k0, nk);
+        int64_t row_bytes = nk_padded * kernel->element_bytes;
+        if (!r->lanes_direct) pack_lanes(r, own_panels, own, in_lanes, k0, nk);
+        pack_rows(r, !cut->shared_is_a, own_panels + in_lanes * row_bytes, own + in_lanes, n_own - in_lanes, k0, nk);
         uint8_t *shared_panels = cut->shared_packed ? shared_at(r, in_pass, k0, nk_padded) : local_panels;
         if (!cut->shared_packed) pack_rows(r, cut->shared_is_a, local_panels, r->first_row + in_pass, n_shared, k0, nk);
         const uint8_t *a = cut->shared_is_a ? shared_panels : own_panels;
         const uint8_t *b = cut->shared_is_a ? own_panels : shared_panels;
-        int64_t row_bytes = nk_padded * kernel->element_bytes;
-        for (int64_t j = 0; j < n; j += nr) /* a panel of B stays in L1 while those of A pass by */
+        for (int64_t j = few ? in_lanes : 0; j < n; j += nr) { /* a panel of B stays in L1 while those of A pass by */
+            const uint8_t *panel = r->lanes_direct && j < in_lanes ? lanes_at(r, own + j, k0) : b + j * row_bytes;
             for (int64_t i = 0; i < m; i += mr)
-                kernel->multiply(nk_padded, a + i * row_bytes, b + j * row_bytes, tile + i * ld + j, ld, k0 == 0);
+                kernel->multiply(nk_padded, a + i * row_bytes, panel, tile + i * ld + j, ld, k0 == 0);
+        }
     }
     if (kernel->end) kernel->end();
     int64_t shared = r->first_row + in_pass;
@@ -277,7 +313,14 @@ void gemm_run(backend_context *c, const gemm_call *g, void *work) {
         gemm_openblas_run(c, g);
         return;
     }
-    run r = {.g = g, .kernel = kernel, .cut = cut_make(g->m, g->n, g->k)};
+    run r = {.g = g, .kernel = kernel};
+    if (g->lanes) r.lanes = gemm_lanes_of(g->b.type, g->k);
+    if (r.lanes.panel > 0) {
+        ASSERT(g->by_row && g->b.row_stride == 1 && g->b.col_stride == g->k);
+        r.n_lanes = g->n / r.lanes.panel * r.lanes.panel;
+        r.lanes_direct = r.lanes.panel == kernel->nr;
+    }
+    r.cut = cut_make(g->m, g->n, g->k, r.lanes.panel > 0);
     r.shared_panels = work;
     r.threads = r.shared_panels + r.cut.shared_bytes;
     int64_t panel = r.cut.shared_is_a ? kernel->mr : kernel->nr;
