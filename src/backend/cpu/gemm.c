@@ -257,12 +257,14 @@ static void tile_write(const gemm_call *g, float *tile, int64_t ld, float *bias,
     }
 }
 
-/* One panel of A times one of B over the whole of k. */
-static void panel_multiply(const run *r, int64_t row, const uint8_t *b, float *tile, int64_t ld) {
+/* One panel of A, of m rows, times one of B over the whole of k. */
+static void panel_multiply(const run *r, int64_t row, int64_t m, const uint8_t *b, float *tile, int64_t ld) {
     const gemm_kernel *kernel = r->kernel;
+    bool few = m <= kernel->few_rows;
     for (int64_t k0 = 0; k0 < r->g->k; k0 += kernel->kc) {
         int64_t nk = MIN(kernel->kc, r->g->k - k0); /* of lanes: a multiple of kr */
-        kernel->multiply(nk, shared_at(r, row, k0, nk), b + k0 * kernel->nr * kernel->element_bytes, tile, ld, k0 == 0);
+        (few ? kernel->multiply_few : kernel->multiply)(nk, shared_at(r, row, k0, nk),
+                                                        b + k0 * kernel->nr * kernel->element_bytes, tile, ld, k0 == 0);
     }
 }
 
@@ -283,7 +285,7 @@ static void tile_task(void *context, int64_t task, int thread) {
     if (kernel->begin) kernel->begin();
     /* A panel of B in the order of lanes as a whole where one panel of A is all there is: a stream that does not jump. */
     bool few = r->lanes_direct && cut->shared_packed && m <= mr;
-    for (int64_t j = 0; few && j < in_lanes; j += nr) panel_multiply(r, in_pass, lanes_at(r, own + j, 0), tile + j, ld);
+    for (int64_t j = 0; few && j < in_lanes; j += nr) panel_multiply(r, in_pass, m, lanes_at(r, own + j, 0), tile + j, ld);
     for (int64_t k0 = 0; k0 < g->k; k0 += kernel->kc) {
         int64_t nk = MIN(kernel->kc, g->k - k0), nk_padded = round_up(nk, kernel->kr);
         int64_t row_bytes = nk_padded * kernel->element_bytes;

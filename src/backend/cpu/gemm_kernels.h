@@ -33,6 +33,9 @@ typedef struct gemm_kernel {
     void (*pack_b)(void *panel, const gemm_slice *s);
     /* tile (mr, nr) of floats with row stride ld: = A B when first, else += A B. k is a multiple of kr. */
     void (*multiply)(int64_t k, const void *a, const void *b, float *tile, int64_t ld, bool first);
+    /* The same for the first few_rows rows of the tile alone, where that is faster; or NULL */
+    void (*multiply_few)(int64_t k, const void *a, const void *b, float *tile, int64_t ld, bool first);
+    int few_rows;
     void (*begin)(void); /* per task, where the thread needs a state of its own (AMX); or NULL */
     void (*end)(void);
 } gemm_kernel;
