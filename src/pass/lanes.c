@@ -1,7 +1,7 @@
 /* lanes.c - weights that a program only reads, in the order in which the processor's products take them.
  *
- * In: a program that generates and does not train, on the CPU (model.lanes). Out: the same, where LINEAR, UNEMBED_LOGITS and EMBED say
- * of their weight that it is in the order of lanes. No value changes its size: whoever loads the program puts the weights into
+ * In: a program that generates and does not train, on the CPU (model.lanes). Out: the same, where LINEAR, UNEMBED_LOGITS, EMBED and
+ * those over codes say of their weight that it is in the order of lanes. No value changes its size: whoever loads the program puts the weights into
  * that order when they are complete (exec_order_weights), and nothing may read them otherwise from then on.
  *
  * A weight that any other op reads or writes stays as it is: adapters, which are changed while the program is open, vectors,

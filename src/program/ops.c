@@ -96,7 +96,14 @@ bool op_reads_output(const op *o, int i) {
     return op_output_updates(o->kind, i);
 }
 int op_lanes_input(op_kind k) {
-    return k == OP_LINEAR ? LINEAR_W : k == OP_UNEMBED_LOGITS ? UNEMBED_LOGITS_W : k == OP_EMBED ? EMBED_TABLE : -1;
+    switch (k) {
+    case OP_LINEAR: return LINEAR_W;
+    case OP_UNEMBED_LOGITS: return UNEMBED_LOGITS_W;
+    case OP_EMBED: return EMBED_TABLE;
+    case OP_LINEAR_INT8: return LINEAR_INT8_CODES;
+    case OP_EMBED_INT8: return EMBED_INT8_CODES;
+    default: return -1;
+    }
 }
 bool op_in_place(op_kind k, int out, int in) { return in_place[k][out][in]; }
 bool op_is_comm(op_kind k) { return rows[k].comm; }

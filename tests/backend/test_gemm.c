@@ -370,7 +370,7 @@ static void lanes(const char *kernel, dtype type) {
         memcpy(ordered.data, b, (size_t)n * row_bytes);
         gemm_lanes_order(&context, ordered.data, type, n, k);
         for (int64_t r = 0; r < n; r++) {
-            gemm_lanes_row(row, ordered.data, type, n, k, r);
+            gemm_lanes_row(row, ordered.data, type, n, k, r, 0, k);
             assert_memory_equal(row, b + (size_t)r * row_bytes, row_bytes);
         }
         for (size_t q = 0; q < ARRAY_LENGTH(rows); q++) {

@@ -48,7 +48,9 @@ typedef struct gemm_lanes {
 } gemm_lanes;
 gemm_lanes gemm_lanes_of(dtype type, int64_t k);
 void gemm_lanes_order(backend_context *c, void *w, dtype type, int64_t n, int64_t k); /* in place; takes a panel per thread */
-void gemm_lanes_row(void *to, const void *w, dtype type, int64_t n, int64_t k, int64_t row);
+/* Elements [first, first + count) of a row; both are whole groups, or the end of the row. */
+void gemm_lanes_row(void *to, const void *w, dtype type, int64_t n, int64_t k, int64_t row, int64_t first, int64_t count);
+gemm_lanes int8_lanes_of(int64_t k); /* of codes, which linear_int8.c multiplies */
 
 size_t gemm_work_bytes(int64_t m, int64_t n, int64_t k, dtype type, dtype c_type, int n_threads);
 void gemm_run(backend_context *c, const gemm_call *g, void *work);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 gemm_lanes gemm_lanes_of(dtype type, int64_t k) {
+    if (type == DTYPE_I8) return int8_lanes_of(k);
     const gemm_kernel *kernel = gemm_kernel_by_row(type);
     gemm_lanes l = {.panel = kernel->nr, .group = 1};
     if (kernel->element_bytes != (int)dtype_bytes(type)) { /* twice as wide: one stream with more sums that do not wait */
@@ -45,8 +46,11 @@ static void order_task(void *context, int64_t panel, int thread) {
     size_t n_bytes = (size_t)(l.panel * j->k) * dtype_bytes(j->type);
     void *to = j->scratch + (size_t)thread * n_bytes;
     const void *from = j->w + (size_t)panel * n_bytes;
-    if (dtype_bytes(j->type) == sizeof(uint16_t)) MOVE(uint16_t);
-    else MOVE(uint32_t);
+    switch (dtype_bytes(j->type)) {
+    case sizeof(uint8_t): MOVE(uint8_t); break;
+    case sizeof(uint16_t): MOVE(uint16_t); break;
+    default: MOVE(uint32_t);
+    }
     memcpy(j->w + (size_t)panel * n_bytes, to, n_bytes);
 }
 
@@ -59,15 +63,15 @@ void gemm_lanes_order(backend_context *c, void *w, dtype type, int64_t n, int64_
     free(j.scratch);
 }
 
-void gemm_lanes_row(void *to, const void *w, dtype type, int64_t n, int64_t k, int64_t row) {
+void gemm_lanes_row(void *to, const void *w, dtype type, int64_t n, int64_t k, int64_t row, int64_t first, int64_t count) {
     gemm_lanes l = gemm_lanes_of(type, k);
     size_t width = dtype_bytes(type);
     if (l.panel == 0 || row >= n / l.panel * l.panel) {
-        memcpy(to, (const char *)w + (size_t)(row * k) * width, (size_t)k * width);
+        memcpy(to, (const char *)w + (size_t)(row * k + first) * width, (size_t)count * width);
         return;
     }
     const char *panel = (const char *)w + (size_t)(row / l.panel * l.panel * k) * width;
-    for (int64_t at = 0; at < k; at += l.group)
-        memcpy((char *)to + (size_t)at * width, panel + (size_t)place_in_panel(l, row % l.panel, at) * width,
+    for (int64_t at = 0; at < count; at += l.group)
+        memcpy((char *)to + (size_t)at * width, panel + (size_t)place_in_panel(l, row % l.panel, first + at) * width,
                (size_t)l.group * width);
 }
