@@ -50,13 +50,15 @@ static void measure(roofline *r, const rows_case *c, int64_t m) {
             }
             best[which] = MIN(best[which], (clock_s() - start) / (double)(end - first));
         }
-    printf("rows %4d  %5d x %5d %-4s  gemm %8.3f ms  rows %8.3f ms  %6.1f GB/s  %5.2fx  lanes %8.3f ms  %6.1f GB/s  %5.2fx\n",
+    printf("rows %4d  %5d x %5d %-4s  gemm %8.3f ms  rows %8.3f ms  %6.1f GB/s  %5.2fx  lanes %8.3f ms  %6.1f GB/s  "
+           "%5.2fx\n",
            (int)m, (int)c->n, (int)c->k, dtype_name(c->type), 1e3 * best[BY_GEMM], 1e3 * best[BY_ROWS],
            (double)one / best[BY_ROWS] / 1e9, best[BY_GEMM] / best[BY_ROWS], 1e3 * best[BY_LANES],
            (double)one / best[BY_LANES] / 1e9, best[BY_GEMM] / best[BY_LANES]);
     if (r->json)
         fprintf(r->json,
-                "{\"rows\": %d, \"n\": %d, \"k\": %d, \"type\": \"%s\", \"gemm_ms\": %.4f, \"rows_ms\": %.4f, \"lanes_ms\": %.4f}\n",
+                "{\"rows\": %d, \"n\": %d, \"k\": %d, \"type\": \"%s\", \"gemm_ms\": %.4f, \"rows_ms\": %.4f, "
+                "\"lanes_ms\": %.4f}\n",
                 (int)m, (int)c->n, (int)c->k, dtype_name(c->type), 1e3 * best[BY_GEMM], 1e3 * best[BY_ROWS],
                 1e3 * best[BY_LANES]);
     free(weights);

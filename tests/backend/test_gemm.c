@@ -365,7 +365,8 @@ static void lanes(const char *kernel, dtype type) {
     for (size_t i = 0; i < ARRAY_LENGTH(shapes); i++) {
         int64_t n = shapes[i][0], k = shapes[i][1];
         size_t row_bytes = (size_t)k * dtype_bytes(type);
-        char *b = matrix(&(problem){0}, type, n * k, 2), *bias = matrix(&(problem){0}, type, n, 3), *row = malloc(row_bytes);
+        char *b = matrix(&(problem){0}, type, n * k, 2), *bias = matrix(&(problem){0}, type, n, 3),
+             *row = malloc(row_bytes);
         guarded ordered = guarded_open((size_t)n * row_bytes, 0);
         memcpy(ordered.data, b, (size_t)n * row_bytes);
         gemm_lanes_order(&context, ordered.data, type, n, k);

@@ -22,7 +22,8 @@
 #define SHARED_ROWS_MIN 256 /* a shared block smaller than this costs more in passes than it saves in packing */
 #define TILE_SHARED_MAX (4 * GEMM_UNIT)
 #define TILE_OWN GEMM_UNIT
-#define TASKS_WANTED 32 /* keeps 16 threads busy; more would only pack the own side more often */
+#define TASKS_PER_THREAD 4 /* keeps all threads busy to the end; more would only pack the own side more often */
+#define TASKS_WANTED 32    /* ... of 16 threads or more */
 
 /* ---- choice of the kernel --------------------------------------------------------------------------------------- */
 
@@ -81,7 +82,7 @@ bool gemm_force_kernel(const char *name) {
     return true;
 }
 
-/* ---- the cut: a function of the shape alone --------------------------------------------------------------------- */
+/* ---- the cut: by shape and threads, without influence on the bits ------------------------------------------------ */
 
 typedef struct cut {
     bool shared_is_a;    /* the smaller side is packed once for all tasks */
@@ -93,7 +94,7 @@ typedef struct cut {
 } cut;
 
 /* lanes: B is not packed, or by a copy, so A is what is packed once. */
-static cut cut_make(int64_t m, int64_t n, int64_t k, bool lanes) {
+static cut cut_make(int64_t m, int64_t n, int64_t k, bool lanes, int n_threads) {
     cut c = {.shared_is_a = lanes || m <= n};
     c.shared = c.shared_is_a ? m : n, c.own = c.shared_is_a ? n : m;
     int64_t row_bytes = round_up(k, GEMM_K_UNIT) * GEMM_ROW_BYTES;
@@ -102,7 +103,8 @@ static cut cut_make(int64_t m, int64_t n, int64_t k, bool lanes) {
     c.shared_bytes = c.shared_packed ? MIN(whole, (int64_t)SHARED_BYTES) : 0;
     c.tile_own = TILE_OWN;
     c.tile_shared = MIN(TILE_SHARED_MAX, round_up(c.shared, GEMM_UNIT));
-    while (c.tile_shared > GEMM_UNIT && divide_up(c.shared, c.tile_shared) * divide_up(c.own, TILE_OWN) < TASKS_WANTED)
+    int64_t wanted = MIN(TASKS_PER_THREAD * n_threads, TASKS_WANTED);
+    while (c.tile_shared > GEMM_UNIT && divide_up(c.shared, c.tile_shared) * divide_up(c.own, TILE_OWN) < wanted)
         c.tile_shared = round_up(c.tile_shared / 2, GEMM_UNIT);
     c.own_bytes = c.tile_own * GEMM_BLOCK_BYTES;
     c.local_bytes = c.shared_packed ? 0 : c.tile_shared * GEMM_BLOCK_BYTES;
@@ -113,7 +115,7 @@ static cut cut_make(int64_t m, int64_t n, int64_t k, bool lanes) {
 }
 
 size_t gemm_cut_bytes(int64_t m, int64_t n, int64_t k, bool lanes, int n_threads) {
-    cut c = cut_make(m, n, k, lanes);
+    cut c = cut_make(m, n, k, lanes, n_threads);
     return (size_t)(c.shared_bytes + c.thread_bytes * n_threads);
 }
 
@@ -134,6 +136,7 @@ typedef struct run {
     int64_t n_groups;                       /* of panels, for packing */
     gemm_lanes lanes;                       /* of B, if it is in the order of lanes */
     int64_t n_lanes;                        /* its columns that are, in whole panels */
+    bool plain_sums;                        /* C is the sums themselves */
     bool lanes_direct;                      /* ... which the kernel multiplies as they are */
 } run;
 
@@ -244,6 +247,11 @@ static void tile_write(const gemm_call *g, float *tile, int64_t ld, float *bias,
         int64_t at = (row + i) * g->ldc + col;
         if (g->scale)
             for (int64_t j = 0; j < n; j++) tile[j] *= *g->scale;
+        if (g->bias && g->c_type == DTYPE_F32 && !g->add && !g->accumulate) { /* one pass */
+            float *restrict c = (float *)g->c + at;
+            for (int64_t j = 0; j < n; j++) c[j] = tile[j] + bias[j];
+            continue;
+        }
         if (g->bias)
             for (int64_t j = 0; j < n; j++) tile[j] += bias[j];
         if (g->add) row_add(g, tile, row + i, col, n);
@@ -282,10 +290,17 @@ static void tile_task(void *context, int64_t task, int thread) {
     int64_t ld = cut->shared_is_a ? cut->tile_own : cut->tile_shared;
     int64_t mr = kernel->mr, nr = kernel->nr, in_lanes = MAX(MIN(n_own, r->n_lanes - own), (int64_t)0);
 
+    int64_t shared = r->first_row + in_pass, row = cut->shared_is_a ? shared : own,
+            col = cut->shared_is_a ? own : shared;
+    /* Sums that leave as they are come to be where they belong, if these are whole panels. */
+    bool in_place = r->plain_sums && m % mr == 0 && n % nr == 0;
+    if (in_place) tile = (float *)g->c + row * g->ldc + col, ld = g->ldc;
+
     if (kernel->begin) kernel->begin();
     /* A panel of B in the order of lanes as a whole where one panel of A is all there is: a stream that does not jump. */
     bool few = r->lanes_direct && cut->shared_packed && m <= mr;
-    for (int64_t j = 0; few && j < in_lanes; j += nr) panel_multiply(r, in_pass, m, lanes_at(r, own + j, 0), tile + j, ld);
+    for (int64_t j = 0; few && j < in_lanes; j += nr)
+        panel_multiply(r, in_pass, m, lanes_at(r, own + j, 0), tile + j, ld);
     for (int64_t k0 = 0; k0 < g->k; k0 += kernel->kc) {
         int64_t nk = MIN(kernel->kc, g->k - k0), nk_padded = round_up(nk, kernel->kr);
         int64_t row_bytes = nk_padded * kernel->element_bytes;
@@ -302,8 +317,7 @@ static void tile_task(void *context, int64_t task, int thread) {
         }
     }
     if (kernel->end) kernel->end();
-    int64_t shared = r->first_row + in_pass;
-    tile_write(g, tile, ld, bias, cut->shared_is_a ? shared : own, m, cut->shared_is_a ? own : shared, n);
+    if (!in_place) tile_write(g, tile, ld, bias, row, m, col, n);
 }
 
 void gemm_run(backend_context *c, const gemm_call *g, void *work) {
@@ -316,13 +330,14 @@ void gemm_run(backend_context *c, const gemm_call *g, void *work) {
         return;
     }
     run r = {.g = g, .kernel = kernel};
+    r.plain_sums = g->c_type == DTYPE_F32 && !g->scale && !g->bias && !g->add && !g->accumulate;
     if (g->lanes) r.lanes = gemm_lanes_of(g->b.type, g->k);
     if (r.lanes.panel > 0) {
         ASSERT(g->by_row && g->b.row_stride == 1 && g->b.col_stride == g->k);
         r.n_lanes = g->n / r.lanes.panel * r.lanes.panel;
         r.lanes_direct = r.lanes.panel == kernel->nr;
     }
-    r.cut = cut_make(g->m, g->n, g->k, r.lanes.panel > 0);
+    r.cut = cut_make(g->m, g->n, g->k, r.lanes.panel > 0, c->n_threads);
     r.shared_panels = work;
     r.threads = r.shared_panels + r.cut.shared_bytes;
     int64_t panel = r.cut.shared_is_a ? kernel->mr : kernel->nr;

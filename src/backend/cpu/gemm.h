@@ -2,7 +2,7 @@
 /* gemm.h - C (m, n) = A (m, k) B (k, n) [* scale] [+ bias] [+ C or another matrix], fp32 sums, for fp32, bf16 and fp16.
  *
  * The kernel is chosen once at run time, by dtype and processor: BFMMLA, AMX, AVX512-BF16, AVX512, NEON, AVX2, portable,
- * or OpenBLAS for fp32 on fixed tiles of C, one call per task, where ours is not faster. The tiles, and so the bits, depend
+ * or OpenBLAS for fp32 on fixed tiles of C, one call per task, where ours is not faster. The bits depend
  * on m, n, k and the dtypes only.
  *
  *     gemm_call g = {.m = N, .n = M, .k = K, .a = {x, DTYPE_BF16, K, 1}, .b = {w, DTYPE_BF16, 1, K},
@@ -47,9 +47,11 @@ typedef struct gemm_lanes {
     int64_t panel, group; /* panel 0: no kernel takes such rows as they are, the weight stays as it is */
 } gemm_lanes;
 gemm_lanes gemm_lanes_of(dtype type, int64_t k);
-void gemm_lanes_order(backend_context *c, void *w, dtype type, int64_t n, int64_t k); /* in place; takes a panel per thread */
+void gemm_lanes_order(backend_context *c, void *w, dtype type, int64_t n,
+                      int64_t k); /* in place; takes a panel per thread */
 /* Elements [first, first + count) of a row; both are whole groups, or the end of the row. */
-void gemm_lanes_row(void *to, const void *w, dtype type, int64_t n, int64_t k, int64_t row, int64_t first, int64_t count);
+void gemm_lanes_row(void *to, const void *w, dtype type, int64_t n, int64_t k, int64_t row, int64_t first,
+                    int64_t count);
 gemm_lanes int8_lanes_of(int64_t k); /* of codes, which linear_int8.c multiplies */
 
 size_t gemm_work_bytes(int64_t m, int64_t n, int64_t k, dtype type, dtype c_type, int n_threads);

@@ -97,7 +97,8 @@ static void bfmmla_multiply(int64_t k, const void *a, const void *b, float *tile
 }
 
 /* The first two rows: a quarter of the products, as fast as B comes from memory. */
-CPU_BF16_FUNCTION static inline __attribute__((always_inline)) float32x4_t block(float32x4_t sum, uint16x8_t a, uint16x8_t b) {
+CPU_BF16_FUNCTION static inline __attribute__((always_inline)) float32x4_t block(float32x4_t sum, uint16x8_t a,
+                                                                                 uint16x8_t b) {
     __asm__(CPU_BF16_DIRECTIVE "bfmmla %0.4s, %1.8h, %2.8h" : "+w"(sum) : "w"(a), "w"(b));
     return sum;
 }

@@ -11,7 +11,8 @@ gemm_lanes gemm_lanes_of(dtype type, int64_t k) {
     if (type == DTYPE_I8) return int8_lanes_of(k);
     const gemm_kernel *kernel = gemm_kernel_by_row(type);
     gemm_lanes l = {.panel = kernel->nr, .group = 1};
-    if (kernel->element_bytes != (int)dtype_bytes(type)) { /* twice as wide: one stream with more sums that do not wait */
+    if (kernel->element_bytes !=
+        (int)dtype_bytes(type)) { /* twice as wide: one stream with more sums that do not wait */
         l.panel = 2 * kernel->nr;
         return l;
     }
@@ -32,11 +33,11 @@ typedef struct order_job {
     gemm_lanes lanes;
 } order_job;
 
-#define MOVE(type_)                                              \
-    do {                                                         \
-        const type_ *in = from;                                  \
-        type_ *out = to;                                         \
-        for (int64_t row = 0; row < l.panel; row++)              \
+#define MOVE(type_)                                                                                 \
+    do {                                                                                            \
+        const type_ *in = from;                                                                     \
+        type_ *out = to;                                                                            \
+        for (int64_t row = 0; row < l.panel; row++)                                                 \
             for (int64_t k = 0; k < j->k; k++) out[place_in_panel(l, row, k)] = in[row * j->k + k]; \
     } while (0)
 
@@ -63,7 +64,8 @@ void gemm_lanes_order(backend_context *c, void *w, dtype type, int64_t n, int64_
     free(j.scratch);
 }
 
-void gemm_lanes_row(void *to, const void *w, dtype type, int64_t n, int64_t k, int64_t row, int64_t first, int64_t count) {
+void gemm_lanes_row(void *to, const void *w, dtype type, int64_t n, int64_t k, int64_t row, int64_t first,
+                    int64_t count) {
     gemm_lanes l = gemm_lanes_of(type, k);
     size_t width = dtype_bytes(type);
     if (l.panel == 0 || row >= n / l.panel * l.panel) {

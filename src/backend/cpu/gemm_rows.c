@@ -15,8 +15,8 @@
 #include "backend/cpu/gemm_kernels.h"
 
 enum {
-    FEW_MOST = 6,         /* rows of A; at 7 the GEMM is as fast, above it is faster (bench_rows on Neoverse-N1) */
-    MOST_GROUPS = 2,      /* of W weight rows, at once: four are more streams than the sets of a cache may hold */
+    FEW_MOST = 6,    /* rows of A; at 7 the GEMM is as fast, above it is faster (bench_rows on Neoverse-N1) */
+    MOST_GROUPS = 2, /* of W weight rows, at once: four are more streams than the sets of a cache may hold */
     MOST_SUMS = VEC_WIDTH == 8 ? 12 : 18, /* vectors, of lanes */
     TASK_WEIGHTS = 65536, /* elements of B per task: long enough to hide the claiming, short enough to share out */
 };
@@ -26,7 +26,8 @@ typedef struct few_job {
     const float *x; /* rows of A as fp32 */
     int64_t ldx;
     int64_t kc, columns_per_task;
-    int64_t panel, n_lanes; /* columns of a panel, and those in whole panels, where B is in the order of lanes; else 0 */
+    int64_t panel,
+        n_lanes; /* columns of a panel, and those in whole panels, where B is in the order of lanes; else 0 */
 } few_job;
 
 typedef float quad __attribute__((vector_size(16)));
@@ -238,11 +239,11 @@ VEC_INLINE void lanes_four_steps(dtype t, const int rows, const int per, const i
                                  const void *panel, int64_t k, vec *sum) {
     float32x4_t x[FEW_MOST];
     for (int r = 0; r < rows; r++) x[r] = vld1q_f32(j->x + r * j->ldx + k);
-#define STEP(lane)                                                                                                    \
-    for (int v = 0; v < vecs; v++) {                                                                                  \
-        vec w = lanes_load(t, per, j, panel, k + lane, v);                                                            \
-        for (int r = 0; r < rows; r++)                                                                                \
-            sum[v * rows + r] = (vec)vfmaq_laneq_f32((float32x4_t)sum[v * rows + r], (float32x4_t)w, x[r], lane);     \
+#define STEP(lane)                                                                                                \
+    for (int v = 0; v < vecs; v++) {                                                                              \
+        vec w = lanes_load(t, per, j, panel, k + lane, v);                                                        \
+        for (int r = 0; r < rows; r++)                                                                            \
+            sum[v * rows + r] = (vec)vfmaq_laneq_f32((float32x4_t)sum[v * rows + r], (float32x4_t)w, x[r], lane); \
     }
     STEP(0)
     STEP(1)
@@ -303,9 +304,9 @@ VEC_INLINE void lanes_fit(dtype t, const int rows, const few_job *j, int64_t fir
 }
 
 /* Functions of their own: in one gcc gives up and keeps sums in memory. */
-#define LANES_ROWS(rows)                                                                                               \
-    __attribute__((noinline)) static void lanes_rows_##rows(const few_job *j, int64_t first, int64_t end) {            \
-        BY_TYPE(j->g->a.type, lanes_fit, rows, j, first, end);                                                         \
+#define LANES_ROWS(rows)                                                                                    \
+    __attribute__((noinline)) static void lanes_rows_##rows(const few_job *j, int64_t first, int64_t end) { \
+        BY_TYPE(j->g->a.type, lanes_fit, rows, j, first, end);                                              \
     }
 LANES_ROWS(1)
 LANES_ROWS(2)
@@ -314,8 +315,8 @@ LANES_ROWS(4)
 LANES_ROWS(5)
 LANES_ROWS(6)
 _Static_assert(FEW_MOST == 6, "written out above");
-static void (*const by_lanes[FEW_MOST])(const few_job *, int64_t, int64_t) = {
-    lanes_rows_1, lanes_rows_2, lanes_rows_3, lanes_rows_4, lanes_rows_5, lanes_rows_6};
+static void (*const by_lanes[FEW_MOST])(const few_job *, int64_t, int64_t) = {lanes_rows_1, lanes_rows_2, lanes_rows_3,
+                                                                              lanes_rows_4, lanes_rows_5, lanes_rows_6};
 
 /* ---- the call --------------------------------------------------------------------------------------------------------- */
 
@@ -335,7 +336,8 @@ size_t gemm_rows_work_bytes(int64_t m_most, int64_t n, int64_t k, dtype type, bo
     size_t most = type == DTYPE_F32 ? 0 : (size_t)(FEW_MOST * k) * sizeof(float); /* rows of A, widened */
     /* The GEMM's scratch follows its cut and need not grow with m: ask for every m that may come. */
     for (int64_t m = 1; m <= m_most; m++) {
-        most = MAX(most, gemm_cut_bytes(m, n, k, false, n_threads)); /* also of lanes, where the processor has none for k */
+        most = MAX(most,
+                   gemm_cut_bytes(m, n, k, false, n_threads)); /* also of lanes, where the processor has none for k */
         if (lanes) most = MAX(most, gemm_cut_bytes(m, n, k, true, n_threads));
     }
     return most;

@@ -123,15 +123,18 @@ VEC_INLINE void four_sums(int64_t to[4], int32x4_t h0, int32x4_t h1, int32x4_t h
 DOT static inline __attribute__((always_inline)) void dot_sums(const int n_weights, const int n_rows, const int8_job *j,
                                                                int64_t first, int64_t row, int64_t (*sums)[WEIGHTS]) {
     const bool lanes = first < j->n_lanes;
-    const int64_t in_lanes = lanes ? first % WEIGHTS : 0, weight_step = lanes ? UNIT : j->k, k_step = lanes ? WEIGHTS : 1;
-    const int8_t *w = j->codes + (first - in_lanes) * j->k + in_lanes * UNIT, *q = (const int8_t *)j->q + 2 * j->k_padded * row;
+    const int64_t in_lanes = lanes ? first % WEIGHTS : 0, weight_step = lanes ? UNIT : j->k,
+                  k_step = lanes ? WEIGHTS : 1;
+    const int8_t *w = j->codes + (first - in_lanes) * j->k + in_lanes * UNIT,
+                 *q = (const int8_t *)j->q + 2 * j->k_padded * row;
     const int8_t *next = first + 2 * n_weights <= j->n ? w + n_weights * j->k : w;
     int32x4_t high[WEIGHTS][ROWS], low[WEIGHTS][ROWS];
     for (int i = 0; i < n_weights; i++)
         for (int r = 0; r < n_rows; r++) high[i][r] = low[i][r] = vdupq_n_s32(0);
     int64_t k = 0;
     for (; k + STEP <= j->k; k += STEP) {
-        for (int line = 0; !lanes && line < n_weights * STEP; line += 64) __builtin_prefetch(next + n_weights * k + line);
+        for (int line = 0; !lanes && line < n_weights * STEP; line += 64)
+            __builtin_prefetch(next + n_weights * k + line);
         for (int64_t at = k; at < k + STEP; at += UNIT) {
             int8x16_t v[WEIGHTS];
             for (int i = 0; i < n_weights; i++) v[i] = vld1q_s8(w + i * weight_step + at * k_step);

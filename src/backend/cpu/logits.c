@@ -36,9 +36,8 @@ static size_t picked_bytes(const program *p, const op *o) {
 
 static size_t logits_work_bytes(const program *p, const op *o, int n_threads) {
     const value *logits = program_get(p, o->out[UNEMBED_LOGITS_LOGITS]), *h = program_get(p, o->in[UNEMBED_LOGITS_H]);
-    return picked_bytes(p, o) +
-           gemm_rows_work_bytes(logits->shape.dim[0], logits->shape.dim[1], h->shape.dim[1], h->type, o->attr.lanes,
-                                n_threads);
+    return picked_bytes(p, o) + gemm_rows_work_bytes(logits->shape.dim[0], logits->shape.dim[1], h->shape.dim[1],
+                                                     h->type, o->attr.lanes, n_threads);
 }
 
 const cpu_work_fn cpu_work_UNEMBED_LOGITS = logits_work_bytes;
