@@ -303,6 +303,68 @@ VEC_INLINE void lanes_fit(dtype t, const int rows, const few_job *j, int64_t fir
     }
 }
 
+/* ---- ... of fp16, by instructions that multiply it as it is ------------------------------------------------------------ */
+
+/* FMLAL adds the product of two fp16 numbers to an fp32 sum and rounds once. Such a product is exact in fp32, so these are the bits of
+ * widened numbers, without the widening, of which a core does one per cycle or two. */
+#if defined(__aarch64__) && !defined(__clang__) /* whose header has no vfmlalq for a function with the attribute */
+#define FML __attribute__((target("arch=armv8.2-a+fp16fml")))
+enum { FML_VECS = 6, FML_ROWS = MOST_SUMS / FML_VECS };
+static bool has_fml(void) { return (getauxval(AT_HWCAP) & HWCAP_ASIMDFHM) != 0; }
+
+FML static inline __attribute__((always_inline)) void fml_four_steps(const int rows, const few_job *j,
+                                                                     const uint16_t *panel, int64_t k, vec *sum) {
+    float16x4_t x[FML_ROWS];
+    for (int r = 0; r < rows; r++)
+        x[r] = vreinterpret_f16_u16(vld1_u16((const uint16_t *)j->g->a.data + r * j->g->a.row_stride + k));
+#define STEP(lane)                                                                                       \
+    for (int v = 0; v < FML_VECS; v += 2) {                                                              \
+        float16x8_t w = vreinterpretq_f16_u16(vld1q_u16(panel + (k + lane) * j->panel + v * VEC_WIDTH)); \
+        for (int r = 0; r < rows; r++) {                                                                 \
+            vec *low = &sum[v * rows + r], *high = low + rows;                                           \
+            *low = (vec)vfmlalq_lane_low_f16((float32x4_t)*low, w, x[r], lane);                          \
+            *high = (vec)vfmlalq_lane_high_f16((float32x4_t)*high, w, x[r], lane);                       \
+        }                                                                                                \
+    }
+    STEP(0)
+    STEP(1)
+    STEP(2)
+    STEP(3)
+#undef STEP
+}
+
+FML static inline __attribute__((always_inline)) void fml_strip(const int rows, const few_job *j, int64_t first,
+                                                                int64_t end) {
+    ASSERT(j->panel == FML_VECS * VEC_WIDTH);
+    for (int64_t n = first; n < end; n += j->panel) {
+        const uint16_t *panel = (const uint16_t *)j->g->b.data + n * j->g->k;
+        vec total[MOST_SUMS] = {0};
+        for (int64_t k0 = 0; k0 < j->g->k; k0 += j->kc) {
+            int64_t stop = MIN(k0 + j->kc, j->g->k), k = k0;
+            vec sum[MOST_SUMS];
+            for (int i = 0; i < FML_VECS * rows; i++) sum[i] = vec_set(0);
+            for (; k + 4 <= stop; k += 4) fml_four_steps(rows, j, panel, k, sum);
+            for (; k < stop; k++) lanes_steps(DTYPE_F16, rows, FML_VECS, FML_VECS, 1, j, panel, k, sum);
+            for (int i = 0; i < FML_VECS * rows; i++) total[i] = k0 == 0 ? sum[i] : total[i] + sum[i];
+        }
+        for (int v = 0; v < FML_VECS; v++)
+            for (int r = 0; r < rows; r++) put_sums(j->g, r, n + v * VEC_WIDTH, VEC_WIDTH, total[v * rows + r]);
+    }
+}
+
+FML static bool fml_rows(const few_job *j, int64_t first, int64_t end) {
+    if (j->g->a.type != DTYPE_F16 || !has_fml()) return false;
+    switch (j->g->m) {
+    case 1: fml_strip(1, j, first, end); return true;
+    case 2: fml_strip(2, j, first, end); return true;
+    case 3: fml_strip(3, j, first, end); return true;
+    default: return false;
+    }
+}
+#else
+static bool fml_rows(const few_job *j, int64_t first, int64_t end) { return false; }
+#endif
+
 /* Functions of their own: in one gcc gives up and keeps sums in memory. */
 #define LANES_ROWS(rows)                                                                                    \
     __attribute__((noinline)) static void lanes_rows_##rows(const few_job *j, int64_t first, int64_t end) { \
@@ -328,7 +390,7 @@ static void few_task(void *context, int64_t task, int thread) {
     const few_job *j = context;
     int64_t first = task * j->columns_per_task, end = MIN(first + j->columns_per_task, j->g->n);
     int64_t in_lanes = MAX(MIN(end, j->n_lanes), first); /* rows behind the last panel lie as everywhere */
-    if (first < in_lanes) by_lanes[j->g->m - 1](j, first, in_lanes);
+    if (first < in_lanes && !fml_rows(j, first, in_lanes)) by_lanes[j->g->m - 1](j, first, in_lanes);
     if (in_lanes < end) by_rows(j, in_lanes, end);
 }
 
