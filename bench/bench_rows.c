@@ -1,4 +1,5 @@
-/* bench_rows.c - products with few rows, as a decode step has them: gemm_rows_run against gemm_run on the same operands.
+/* bench_rows.c - products with few rows, as a decode step has them: gemm_rows_run, over
+ * weights as they are and in the order of lanes, against gemm_run on the same operands.
  *
  * The weights of several layers are walked in turn, so that they come from memory as in a real step and not from the
  * cache. Both take turns; the best of each is kept. GB/s counts the weights once. */
@@ -9,11 +10,12 @@ typedef struct rows_case {
     dtype type;
 } rows_case;
 
-enum { COPIES_BYTES = 128 << 20 };
+enum { COPIES_BYTES = 256 << 20 };
+enum { BY_GEMM, BY_ROWS, BY_LANES, WAYS };
 
 static void measure(roofline *r, const rows_case *c, int64_t m) {
     size_t width = dtype_bytes(c->type), one = (size_t)(c->n * c->k) * width;
-    size_t copies = MAX((size_t)COPIES_BYTES / one, (size_t)1);
+    size_t copies = MAX((size_t)COPIES_BYTES / one, (size_t)2);
     char *weights = mem_alloc(one * copies), *x = mem_alloc((size_t)(m * c->k) * width);
     char *y = mem_alloc((size_t)(m * c->n) * width);
     float *noise = mem_alloc((size_t)MAX(c->n, m) * (size_t)c->k * sizeof(float));
@@ -22,36 +24,43 @@ static void measure(roofline *r, const rows_case *c, int64_t m) {
     for (size_t i = 0; i < copies; i++)
         tensor_convert(weights + i * one, c->type, noise, DTYPE_F32, (size_t)(c->n * c->k));
     size_t n_work = MAX(gemm_work_bytes(m, c->n, c->k, c->type, c->type, r->n_threads),
-                        gemm_rows_work_bytes(m, c->n, c->k, c->type, r->n_threads));
+                        gemm_rows_work_bytes(m, c->n, c->k, c->type, true, r->n_threads));
     char *work = mem_alloc(n_work + 64);
     void *aligned = (void *)(((uintptr_t)work + 63) / 64 * 64);
-    double best[2] = {1e9, 1e9};
+    double best[WAYS] = {1e9, 1e9, 1e9};
+    /* Each half of the copies has its order. */
+    size_t half = copies / 2;
+    for (size_t i = half; i < copies; i++) gemm_lanes_order(r->context, weights + i * one, c->type, c->n, c->k);
     for (int round = 0; round < r->rounds; round++)
-        for (int which = 0; which < 2; which++) {
+        for (int which = 0; which < WAYS; which++) {
+            size_t first = which == BY_LANES ? half : 0, end = which == BY_LANES ? copies : half;
             double start = clock_s();
-            for (size_t i = 0; i < copies; i++) {
+            for (size_t i = first; i < end; i++) {
                 gemm_call g = {.m = m,
                                .n = c->n,
                                .k = c->k,
                                .a = {x, c->type, c->k, 1},
                                .b = {weights + i * one, c->type, 1, c->k},
+                               .lanes = which == BY_LANES,
                                .c = y,
                                .c_type = c->type,
                                .ldc = c->n};
-                if (which) gemm_rows_run(r->context, &g, aligned);
+                if (which != BY_GEMM) gemm_rows_run(r->context, &g, aligned);
                 else gemm_run(r->context, &g, aligned);
             }
-            best[which] = MIN(best[which], clock_s() - start);
+            best[which] = MIN(best[which], (clock_s() - start) / (double)(end - first));
         }
-    double bytes = (double)(one * copies);
-    printf("rows %4d  %5d x %5d %-4s  gemm %8.3f ms  rows %8.3f ms  %6.1f GB/s  %5.2fx\n", (int)m, (int)c->n, (int)c->k,
-           dtype_name(c->type), 1e3 * best[0] / (double)copies, 1e3 * best[1] / (double)copies, bytes / best[1] / 1e9,
-           best[0] / best[1]);
+    printf("rows %4d  %5d x %5d %-4s  gemm %8.3f ms  rows %8.3f ms  %6.1f GB/s  %5.2fx  lanes %8.3f ms  %6.1f GB/s  "
+           "%5.2fx\n",
+           (int)m, (int)c->n, (int)c->k, dtype_name(c->type), 1e3 * best[BY_GEMM], 1e3 * best[BY_ROWS],
+           (double)one / best[BY_ROWS] / 1e9, best[BY_GEMM] / best[BY_ROWS], 1e3 * best[BY_LANES],
+           (double)one / best[BY_LANES] / 1e9, best[BY_GEMM] / best[BY_LANES]);
     if (r->json)
         fprintf(r->json,
-                "{\"rows\": %d, \"n\": %d, \"k\": %d, \"type\": \"%s\", \"gemm_ms\": %.4f, \"rows_ms\": %.4f}\n",
-                (int)m, (int)c->n, (int)c->k, dtype_name(c->type), 1e3 * best[0] / (double)copies,
-                1e3 * best[1] / (double)copies);
+                "{\"rows\": %d, \"n\": %d, \"k\": %d, \"type\": \"%s\", \"gemm_ms\": %.4f, \"rows_ms\": %.4f, "
+                "\"lanes_ms\": %.4f}\n",
+                (int)m, (int)c->n, (int)c->k, dtype_name(c->type), 1e3 * best[BY_GEMM], 1e3 * best[BY_ROWS],
+                1e3 * best[BY_LANES]);
     free(weights);
     free(x);
     free(y);
@@ -67,6 +76,7 @@ int main(int argc, char **argv) {
     static const int64_t ROWS[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64};
     roofline r;
     if (!roofline_open(&r, argc, argv)) return 2;
+    if (getenv("RALO_GEMM_KERNEL") && !gemm_force_kernel(getenv("RALO_GEMM_KERNEL"))) return 2;
     printf("few rows: fp32 by %s, bf16 by %s, %d threads\n", gemm_kernel_name(DTYPE_F32), gemm_kernel_name(DTYPE_BF16),
            r.n_threads);
     for (size_t i = 0; i < ARRAY_LENGTH(CASES); i++)

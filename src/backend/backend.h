@@ -118,6 +118,8 @@ typedef struct backend {
     void (*unpin)(backend_context *c, void *memory);
     /* Prepares an op: what must be chosen or measured before its first run; overwrites its outputs. May be NULL. */
     status (*prepare)(backend_context *c, const kernel_call *k);
+    /* Puts a weight (n, k) into the order of op_attr.lanes, in place; NULL: no such order here. */
+    void (*order_weight)(backend_context *c, void *data, const value *v);
     /* The rest only where kernels run on host threads. */
     int (*threads)(const backend_context *c);
     /* Runs host work (loading, hashing, scanning) on the backend's threads: one pool in the process. */

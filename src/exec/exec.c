@@ -296,6 +296,18 @@ void exec_read(exec *e, value_id v, size_t byte_offset, void *dst, size_t n_byte
     exec_note_failure(e, rc);
 }
 
+void exec_order_weights(exec *e) {
+    const program *p = e->program;
+    bool *is_done = mem_alloc(p->n_values * sizeof *is_done);
+    for (size_t i = 0; i < p->n_ops; i++) {
+        int k = op_lanes_input(p->ops[i].kind);
+        if (!p->ops[i].attr.lanes || is_done[p->ops[i].in[k]]) continue;
+        e->backend->order_weight(e->context, e->calls[i].in[k], program_get(p, p->ops[i].in[k]));
+        is_done[p->ops[i].in[k]] = true;
+    }
+    free(is_done);
+}
+
 bool exec_is_host_accessible(const exec *e, value_id v) {
     tier t;
     uint64_t at;

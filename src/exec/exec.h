@@ -46,6 +46,9 @@ status exec_run(exec *e, section s);
 /* From any thread, also from a task of exec_parallel; two threads must not access the same bytes if one writes. */
 void exec_write(exec *e, value_id v, size_t byte_offset, const void *src, size_t n_bytes);
 void exec_read(exec *e, value_id v, size_t byte_offset, void *dst, size_t n_bytes);
+/* Once, when the parameters are complete: those that ops want in the order of lanes (op_attr.lanes) are put into it, in place. They
+ * cannot be read or written by name from then on. */
+void exec_order_weights(exec *e);
 /* Is it in memory that host threads reach? Then many of them may access parts of it at once, and small parts are
  * cheap. */
 bool exec_is_host_accessible(const exec *e, value_id v);

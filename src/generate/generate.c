@@ -97,6 +97,7 @@ static status request_make(plan_request *r, const model_source *s, const generat
     if (!r->device_limit) TRY(backend_memory_limit(o->backend, o->gpu.index, 1, &r->device_limit));
     generation_shape *g = &r->generation;
     g->int8 = o->int8;
+    g->lanes = !o->backend->discrete;
     g->slots = o->max_sequences ? o->max_sequences : SEQUENCES;
     g->context = o->context ? o->context : MIN(c->max_positions, (int64_t)CONTEXT_MOST);
     g->page_size = o->page_size ? o->page_size : PAGE_SIZE;
@@ -174,6 +175,7 @@ static status open_from(generator *g, const model_source *s, const generator_opt
                                   .trace_path = o->trace_path}));
     g->e = g->own_exec;
     TRY(model_source_load(s, g->e, g->plan));
+    exec_order_weights(g->e);
     make_buffers(g);
     return OK;
 }

@@ -617,7 +617,7 @@ static void share_model(builder *b, const mesh *m) {
 status model_build(model *m, program *p, const model_config *c, const model_build_options *o) {
     bool generates = o->generation.slots > 0, trains = !generates || o->generation.beside_training;
     TRY(builder_check(c, o));
-    *m = (model){.config = *c, .int8 = o->generation.int8, .selection = o->selection};
+    *m = (model){.config = *c, .int8 = o->generation.int8, .lanes = o->generation.lanes, .selection = o->selection};
     arena_init(&m->memory);
     builder b = {.m = m,
                  .p = p,

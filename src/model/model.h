@@ -276,6 +276,7 @@ typedef struct generation_shape {
     int64_t context;          /* most tokens of one sequence */
     int64_t prefill_tokens;   /* prompt tokens of one run of SECTION_PREFILL */
     bool int8;                /* weights that products read, and the vocabulary's tables, in 8 bits; CPU, not beside training */
+    bool lanes;               /* weights are put in the order in which products take them when loaded; CPU, not beside training */
     int64_t heads; /* > 1: prediction heads that generate, those after the first as drafts; else the first alone */
     /* Prompts, completions of each, and the tokens of a prompt that those share; 0 where nothing is shared. */
     int64_t prompts, group, shared_tokens;
@@ -339,7 +340,8 @@ typedef struct model_loss {
 
 typedef struct model {
     model_config config;
-    bool int8; /* generates with the codes of its weights, as generation_shape.int8 asks */
+    bool int8;  /* generates with the codes of its weights, as generation_shape.int8 asks */
+    bool lanes; /* as generation_shape.lanes asks */
     model_param
         *params; /* those of this stage; after them, up to n_all_params, those of other stages, without a value */
     size_t n_params, n_all_params;

@@ -95,6 +95,16 @@ bool op_reads_output(const op *o, int i) {
     if (o->kind == OP_UNEMBED_GRAD && i == UNEMBED_GRAD_DW) return o->attr.adds;
     return op_output_updates(o->kind, i);
 }
+int op_lanes_input(op_kind k) {
+    switch (k) {
+    case OP_LINEAR: return LINEAR_W;
+    case OP_UNEMBED_LOGITS: return UNEMBED_LOGITS_W;
+    case OP_EMBED: return EMBED_TABLE;
+    case OP_LINEAR_INT8: return LINEAR_INT8_CODES;
+    case OP_EMBED_INT8: return EMBED_INT8_CODES;
+    default: return -1;
+    }
+}
 bool op_in_place(op_kind k, int out, int in) { return in_place[k][out][in]; }
 bool op_is_comm(op_kind k) { return rows[k].comm; }
 SAME_PLACE(MESSAGE_SENT, ALL_GATHER_X);

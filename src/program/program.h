@@ -192,6 +192,7 @@ typedef struct op_attr {
     bool counts_part; /* grad_sumsq: elements of the parameter from `counted` on are another rank's */
     int64_t counted;
     base_format base_format; /* dequantize: how the codes are stored */
+    bool lanes;              /* linear, unembed_logits, embed: the weight is in the order of lanes (pass lanes) */
     bool over_tokens;        /* linear8: the gradient of a weight, a sum over all tokens */
     bool power;              /* quantize, swiglu8: scales are powers of two */
     bool adapter;            /* linear and its gradients: of an adapter, which stays in the compute dtype */
@@ -305,6 +306,7 @@ op *program_append(program *p, const op *o);
 const char *op_name(op_kind k);
 const char *op_summary(op_kind k);
 int op_input_count(op_kind k);
+int op_lanes_input(op_kind k); /* the weight that may be in the order of lanes; -1: none */
 int op_output_count(op_kind k);
 const char *op_input_name(op_kind k, int i);
 const char *op_output_name(op_kind k, int i);

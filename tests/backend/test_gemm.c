@@ -336,7 +336,7 @@ static void few_rows(const char *kernel, dtype type) {
             void *a = matrix(&(problem){0}, type, m * k, 1), *b = matrix(&(problem){0}, type, n * k, 2);
             void *bias = matrix(&(problem){0}, type, n, 3);
             size_t c_bytes = (size_t)(m * n) * dtype_bytes(type);
-            guarded work = guarded_open(gemm_rows_work_bytes(m, n, k, type, 2), 0xff);
+            guarded work = guarded_open(gemm_rows_work_bytes(m, n, k, type, false, 2), 0xff);
             guarded c = guarded_open(c_bytes, 0), c_rows = guarded_open(c_bytes, 0);
             gemm_call g = {.m = m, .n = n, .k = k, .a = {a, type, k, 1}, .b = {b, type, 1, k}};
             g.c = c.data, g.c_type = type, g.ldc = n, g.bias = bias, g.bias_type = type, g.by_row = true;
@@ -352,6 +352,51 @@ static void few_rows(const char *kernel, dtype type) {
     pool_close(threads);
 }
 static void test_few_rows_have_the_bits_of_many(void **state) { each_kernel(few_rows); }
+
+/* A weight in the order of lanes gives the bits that it gives as rows, and its rows can be taken out again. */
+static void lanes(const char *kernel, dtype type) {
+    /* n: no whole panel, some and rows behind them, many tiles; k: of a part of a block, of several, and one that matrix units refuse. */
+    static const int64_t shapes[][2] = {{11, 96}, {101, 1600}, {192, 768}, {300, 33}, {97, 390}};
+    static const int64_t rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 33, 120, 400};
+    if (strcmp(kernel, "openblas") == 0) return; /* never by rows */
+    pool *threads;
+    assert_int_equal(pool_open(&threads, 2, false), OK);
+    backend_context context = {.threads = threads, .n_threads = 2};
+    for (size_t i = 0; i < ARRAY_LENGTH(shapes); i++) {
+        int64_t n = shapes[i][0], k = shapes[i][1];
+        size_t row_bytes = (size_t)k * dtype_bytes(type);
+        char *b = matrix(&(problem){0}, type, n * k, 2), *bias = matrix(&(problem){0}, type, n, 3),
+             *row = malloc(row_bytes);
+        guarded ordered = guarded_open((size_t)n * row_bytes, 0);
+        memcpy(ordered.data, b, (size_t)n * row_bytes);
+        gemm_lanes_order(&context, ordered.data, type, n, k);
+        for (int64_t r = 0; r < n; r++) {
+            gemm_lanes_row(row, ordered.data, type, n, k, r, 0, k);
+            assert_memory_equal(row, b + (size_t)r * row_bytes, row_bytes);
+        }
+        for (size_t q = 0; q < ARRAY_LENGTH(rows); q++) {
+            int64_t m = rows[q];
+            void *a = matrix(&(problem){0}, type, m * k, 1);
+            size_t c_bytes = (size_t)(m * n) * dtype_bytes(type);
+            guarded work = guarded_open(gemm_rows_work_bytes(m, n, k, type, true, 2), 0xff);
+            guarded c = guarded_open(c_bytes, 0), c_lanes = guarded_open(c_bytes, 0);
+            gemm_call g = {.m = m, .n = n, .k = k, .a = {a, type, k, 1}, .b = {b, type, 1, k}};
+            g.c = c.data, g.c_type = type, g.ldc = n, g.bias = bias, g.bias_type = type;
+            gemm_rows_run(&context, &g, work.data);
+            g.c = c_lanes.data, g.b.data = ordered.data, g.lanes = true;
+            gemm_rows_run(&context, &g, work.data);
+            if (memcmp(c.data, c_lanes.data, c_bytes) != 0)
+                fail_msg("%s %s m %d n %d k %d: other bits in the order of lanes", kernel, dtype_name(type), (int)m,
+                         (int)n, (int)k);
+            guarded_close(&work), guarded_close(&c), guarded_close(&c_lanes);
+            free(a);
+        }
+        guarded_close(&ordered);
+        free(b), free(bias), free(row);
+    }
+    pool_close(threads);
+}
+static void test_the_order_of_lanes_changes_no_bit(void **state) { each_kernel(lanes); }
 
 static void test_scratch_is_bounded_for_any_shape(void **state) {
     /* 8 MiB shared, and per thread a strip, a tile and, for long k, a second strip: below 1 MiB. */
@@ -478,6 +523,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_nan_and_infinity_stay_in_their_rows),
         cmocka_unit_test(test_a_part_of_the_columns_has_the_bits_of_the_whole),
         cmocka_unit_test(test_few_rows_have_the_bits_of_many),
+        cmocka_unit_test(test_the_order_of_lanes_changes_no_bit),
         cmocka_unit_test(test_scratch_is_bounded_for_any_shape),
         cmocka_unit_test(test_unknown_kernel_is_refused),
         cmocka_unit_test(test_linear_ops_forward_and_both_gradients),

@@ -1,4 +1,5 @@
 /* test_ops_quantize.c - DEQUANTIZE: for every format, dtype and shape the bits that tensor/quantize.h defines, on every device. */
+#include "backend/cpu/gemm.h"
 #include "backend_choice.h"
 #include "op_check.h"
 #include <stdarg.h>
@@ -137,7 +138,22 @@ static void test_scales_at_the_ends(void **state) {
 typedef struct int8_product {
     int64_t rows, n_out, n_in;
     bool bias, pick;
+    bool lanes; /* codes in the order in which this processor takes them */
 } int8_product;
+
+static double *ordered_codes(const weight *c, bool lanes) {
+    int8_t *codes = malloc((size_t)c->sizes.codes);
+    memcpy(codes, c->at.codes, (size_t)c->sizes.codes);
+    if (lanes) {
+        backend_context context = {.n_threads = 2};
+        assert_int_equal(pool_open(&context.threads, 2, false), OK);
+        gemm_lanes_order(&context, codes, DTYPE_I8, c->n_out, c->n_in);
+        pool_close(context.threads);
+    }
+    double *wide = widened(codes, DTYPE_I8, c->sizes.codes);
+    free(codes);
+    return wide;
+}
 
 /* Element (r, n) as linear_int8.c defines it: integers as they are, one scaling, one sum, one rounding. */
 static float int8_element(const double *x, const weight *c, int64_t n, const double *bias) {
@@ -152,8 +168,8 @@ static float int8_element(const double *x, const weight *c, int64_t n, const dou
 
 /* x: NULL for random numbers. */
 static op_case *int8_open(const weight *c, const int8_product *s, dtype t, dtype y_type, const double *x) {
-    op_case *o = op_case_open(OP_LINEAR_INT8, &(op_attr){0});
-    double *scale = widened(c->at.scale, DTYPE_F32, c->n_out), *codes = widened(c->at.codes, DTYPE_I8, c->sizes.codes);
+    op_case *o = op_case_open(OP_LINEAR_INT8, &(op_attr){.lanes = s->lanes});
+    double *scale = widened(c->at.scale, DTYPE_F32, c->n_out), *codes = ordered_codes(c, s->lanes);
     int32_t pick[16];
     for (int64_t r = 0; r < s->rows; r++) pick[r] = (int32_t)(r * 7 % (s->rows + 3));
     shape rows = SHAPE(s->pick ? s->rows + 3 : s->rows, s->n_in);
@@ -194,8 +210,10 @@ static void test_products_with_codes_are_exact_sums(void **state) {
     if (backend_under_test()->discrete) skip();
     for (size_t i = 0; i < ARRAY_LENGTH(sizes); i++)
         for (int64_t rows = 1; rows <= 9; rows++) {
-            int8_product s = {rows, sizes[i][0], sizes[i][1], rows % 2 == 0, rows % 3 == 0};
+            int8_product s = {rows, sizes[i][0], sizes[i][1], rows % 2 == 0, rows % 3 == 0, false};
             dtype t = check_types[(i + (size_t)rows) % 3];
+            check_int8(&s, t, s.pick ? DTYPE_F32 : t);
+            s.lanes = true;
             check_int8(&s, t, s.pick ? DTYPE_F32 : t);
         }
 }
@@ -208,7 +226,7 @@ static void test_a_row_that_is_not_finite_spoils_itself_alone(void **state) {
         double x[3 * 40];
         for (int i = 0; i < 3 * 40; i++) x[i] = i < 40 ? 0 : i - 60; /* a row of zeros first */
         x[40 + 17] = bad[k];
-        op_case *o = int8_open(&c, &(int8_product){3, 6, 40, false, false}, DTYPE_F32, DTYPE_F32, x);
+        op_case *o = int8_open(&c, &(int8_product){3, 6, 40, false, false, false}, DTYPE_F32, DTYPE_F32, x);
         op_case_run(o, 2);
         const double *y = op_case_values(o, LINEAR_INT8_Y);
         for (int i = 0; i < 18; i++) assert_true(i / 6 == 1 ? isnan(y[i]) : i / 6 == 0 ? y[i] == 0 : isfinite(y[i]));
@@ -220,27 +238,30 @@ static void test_a_row_that_is_not_finite_spoils_itself_alone(void **state) {
 static void test_rows_of_a_table_of_codes(void **state) {
     static const int32_t tokens[] = {3, 0, 6, 3};
     if (backend_under_test()->discrete) skip();
-    weight c = weight_open(BASE_INT8, 7, 50, 4);
-    float numbers[7 * 50];
-    base_dequantize(BASE_INT8, 7, 50, &c.at, numbers, 0, 350);
-    double *scale = widened(c.at.scale, DTYPE_F32, 7), *codes = widened(c.at.codes, DTYPE_I8, 350);
-    for (size_t k = 0; k < ARRAY_LENGTH(check_types); k++) {
-        op_case *o = op_case_open(OP_EMBED_INT8, &(op_attr){.seq_len = 4});
+    enum { C = 320 };
+    weight c = weight_open(BASE_INT8, 7, C, 4);
+    float numbers[7 * C];
+    base_dequantize(BASE_INT8, 7, C, &c.at, numbers, 0, 7 * C);
+    double *scale = widened(c.at.scale, DTYPE_F32, 7), *codes[] = {ordered_codes(&c, false), ordered_codes(&c, true)};
+    for (size_t i = 0; i < 2 * ARRAY_LENGTH(check_types); i++) {
+        size_t k = i / 2;
+        op_case *o = op_case_open(OP_EMBED_INT8, &(op_attr){.seq_len = 4, .lanes = i % 2});
         op_case_ints(o, EMBED_INT8_TOKENS, SHAPE(4), tokens);
-        op_case_floats(o, EMBED_INT8_CODES, DTYPE_I8, SHAPE(7, 50), codes);
+        op_case_floats(o, EMBED_INT8_CODES, DTYPE_I8, SHAPE(7, C), codes[i % 2]);
         op_case_floats(o, EMBED_INT8_SCALE, DTYPE_F32, SHAPE(7), scale);
-        op_case_output(o, EMBED_INT8_X, check_types[k], SHAPE(4, 50));
+        op_case_output(o, EMBED_INT8_X, check_types[k], SHAPE(4, C));
         op_case_run(o, 2);
         const double *x = op_case_values(o, EMBED_INT8_X);
-        for (int i = 0; i < 4 * 50; i++) {
+        for (int e = 0; e < 4 * C; e++) {
             uint32_t one;
-            tensor_set_f32(&one, check_types[k], 0, numbers[tokens[i / 50] * 50 + i % 50]);
-            assert_true(same(x[i], tensor_get_f32(&one, check_types[k], 0)));
+            tensor_set_f32(&one, check_types[k], 0, numbers[tokens[e / C] * C + e % C]);
+            assert_true(same(x[e], tensor_get_f32(&one, check_types[k], 0)));
         }
         op_case_close(o);
     }
     free(scale);
-    free(codes);
+    free(codes[0]);
+    free(codes[1]);
     weight_close(&c);
 }
 

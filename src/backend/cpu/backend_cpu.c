@@ -76,6 +76,10 @@ static status cpu_read(backend_context *c, void *host_dst, const void *device_sr
 
 static status cpu_synchronize(backend_context *c) { return OK; }
 
+static void cpu_order_weight(backend_context *c, void *data, const value *v) {
+    gemm_lanes_order(c, data, v->type, v->shape.dim[0], v->shape.dim[1]);
+}
+
 static int cpu_threads(const backend_context *c) { return c->n_threads; }
 
 static void cpu_parallel(backend_context *c, pool_fn fn, void *context, int64_t n_tasks) {
@@ -116,6 +120,7 @@ const backend *backend_cpu(void) {
         .write = cpu_write,
         .read = cpu_read,
         .synchronize = cpu_synchronize,
+        .order_weight = cpu_order_weight,
         .threads = cpu_threads,
         .parallel = cpu_parallel,
         .set_thread_hook = cpu_set_thread_hook,

@@ -9,7 +9,7 @@
  * Refuses, by assertion, a token or position outside its table. */
 #include "backend/cpu/typed.h"
 
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/gemm.h"
 
 enum { TASK_ELEMENTS = 32768, IDS_PER_TASK = 16, COLUMNS_PER_TASK = 512, ZERO_BYTES = 1 << 19 };
 
@@ -41,12 +41,21 @@ VEC_INLINE void scale_row(dtype t, void *y, float factor, size_t n) {
     EACH_VEC(i, lanes, n, { typed_store(y, t, i, lanes, typed_load(y, t, i, lanes) * factor); });
 }
 
-VEC_INLINE void decode_row(dtype t, void *y, const int8_t *codes, float scale, size_t n) {
-    for (size_t i = 0; i < n; i++) tensor_set_f32(y, t, i, (float)codes[i] * scale);
+enum { CODES_AT_A_TIME = 256 };
+VEC_INLINE void decode_row(dtype t, const embed_job *j, void *y, int64_t id) {
+    float scale = j->scale[id];
+    for (int64_t first = 0; first < j->C; first += CODES_AT_A_TIME) {
+        int64_t n = MIN(j->C - first, (int64_t)CODES_AT_A_TIME);
+        int8_t some[CODES_AT_A_TIME];
+        const int8_t *codes = (const int8_t *)j->table + id * j->C + first;
+        if (j->attr->lanes) gemm_lanes_row(some, j->table, DTYPE_I8, j->V, j->C, id, first, n), codes = some;
+        for (int64_t i = 0; i < n; i++) tensor_set_f32(y, t, (size_t)(first + i), (float)codes[i] * scale);
+    }
 }
 
 static void fetch_row(const embed_job *j, void *x, int64_t id) {
-    if (j->scale) BY_TYPE(j->type, decode_row, x, (const int8_t *)j->table + id * j->C, j->scale[id], (size_t)j->C);
+    if (j->scale) BY_TYPE(j->type, decode_row, j, x, id);
+    else if (j->attr->lanes) gemm_lanes_row(x, j->table, j->type, j->V, j->C, id, 0, j->C);
     else memcpy(x, element_at(j->table, j->type, id * j->C), (size_t)j->C * dtype_bytes(j->type));
 }
 

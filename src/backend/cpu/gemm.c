@@ -22,7 +22,8 @@
 #define SHARED_ROWS_MIN 256 /* a shared block smaller than this costs more in passes than it saves in packing */
 #define TILE_SHARED_MAX (4 * GEMM_UNIT)
 #define TILE_OWN GEMM_UNIT
-#define TASKS_WANTED 32 /* keeps 16 threads busy; more would only pack the own side more often */
+#define TASKS_PER_THREAD 4 /* keeps all threads busy to the end; more would only pack the own side more often */
+#define TASKS_WANTED 32    /* ... of 16 threads or more */
 
 /* ---- choice of the kernel --------------------------------------------------------------------------------------- */
 
@@ -81,7 +82,7 @@ bool gemm_force_kernel(const char *name) {
     return true;
 }
 
-/* ---- the cut: a function of the shape alone --------------------------------------------------------------------- */
+/* ---- the cut: by shape and threads, without influence on the bits ------------------------------------------------ */
 
 typedef struct cut {
     bool shared_is_a;    /* the smaller side is packed once for all tasks */
@@ -92,15 +93,18 @@ typedef struct cut {
     int64_t tile_shared, tile_own;
 } cut;
 
-static cut cut_make(int64_t m, int64_t n, int64_t k) {
-    cut c = {.shared_is_a = m <= n, .shared = MIN(m, n), .own = MAX(m, n)};
+/* lanes: B is not packed, or by a copy, so A is what is packed once. */
+static cut cut_make(int64_t m, int64_t n, int64_t k, bool lanes, int n_threads) {
+    cut c = {.shared_is_a = lanes || m <= n};
+    c.shared = c.shared_is_a ? m : n, c.own = c.shared_is_a ? n : m;
     int64_t row_bytes = round_up(k, GEMM_K_UNIT) * GEMM_ROW_BYTES;
     int64_t whole = round_up(c.shared, GEMM_UNIT) * row_bytes;
     c.shared_packed = whole <= SHARED_BYTES || SHARED_BYTES / row_bytes >= SHARED_ROWS_MIN;
     c.shared_bytes = c.shared_packed ? MIN(whole, (int64_t)SHARED_BYTES) : 0;
     c.tile_own = TILE_OWN;
     c.tile_shared = MIN(TILE_SHARED_MAX, round_up(c.shared, GEMM_UNIT));
-    while (c.tile_shared > GEMM_UNIT && divide_up(c.shared, c.tile_shared) * divide_up(c.own, TILE_OWN) < TASKS_WANTED)
+    int64_t wanted = MIN(TASKS_PER_THREAD * n_threads, TASKS_WANTED);
+    while (c.tile_shared > GEMM_UNIT && divide_up(c.shared, c.tile_shared) * divide_up(c.own, TILE_OWN) < wanted)
         c.tile_shared = round_up(c.tile_shared / 2, GEMM_UNIT);
     c.own_bytes = c.tile_own * GEMM_BLOCK_BYTES;
     c.local_bytes = c.shared_packed ? 0 : c.tile_shared * GEMM_BLOCK_BYTES;
@@ -110,14 +114,14 @@ static cut cut_make(int64_t m, int64_t n, int64_t k) {
     return c;
 }
 
-size_t gemm_cut_bytes(int64_t m, int64_t n, int64_t k, int n_threads) {
-    cut c = cut_make(m, n, k);
+size_t gemm_cut_bytes(int64_t m, int64_t n, int64_t k, bool lanes, int n_threads) {
+    cut c = cut_make(m, n, k, lanes, n_threads);
     return (size_t)(c.shared_bytes + c.thread_bytes * n_threads);
 }
 
 size_t gemm_work_bytes(int64_t m, int64_t n, int64_t k, dtype type, dtype c_type, int n_threads) {
     (void)c_type; /* the tile of sums is fp32 whatever C is */
-    return kernel_for(type) == &gemm_openblas ? 0 : gemm_cut_bytes(m, n, k, n_threads);
+    return kernel_for(type) == &gemm_openblas ? 0 : gemm_cut_bytes(m, n, k, false, n_threads);
 }
 
 /* ---- one call ---------------------------------------------------------------------------------------------------- */
@@ -130,6 +134,10 @@ typedef struct run {
     int64_t first_row, n_rows, rows_padded; /* of the shared side, in this pass */
     int64_t n_tiles;                        /* of the shared side, in this pass */
     int64_t n_groups;                       /* of panels, for packing */
+    gemm_lanes lanes;                       /* of B, if it is in the order of lanes */
+    int64_t n_lanes;                        /* its columns that are, in whole panels */
+    bool plain_sums;                        /* C is the sums themselves */
+    bool lanes_direct;                      /* ... which the kernel multiplies as they are */
 } run;
 
 #define PANELS_PER_TASK 8
@@ -160,6 +168,22 @@ static void pack_rows(const run *r, bool is_a, uint8_t *out, int64_t row, int64_
                             MIN(steps, nk - k)};
             (is_a ? kernel->pack_a : kernel->pack_b)(out + (i / panel * padded + k) * step_bytes, &s);
         }
+}
+
+static const uint8_t *lanes_at(const run *r, int64_t column, int64_t k0) {
+    const gemm_operand *b = &r->g->b;
+    int64_t in_panel = column % r->lanes.panel;
+    return (const uint8_t *)b->data +
+           ((column - in_panel) * r->g->k + k0 * r->lanes.panel + in_panel) * (int64_t)dtype_bytes(b->type);
+}
+
+/* The same of columns of B in the order of lanes: whole panels, each of which is one stream. */
+static void pack_lanes(const run *r, uint8_t *out, int64_t column, int64_t n, int64_t k0, int64_t nk) {
+    const gemm_kernel *kernel = r->kernel;
+    for (int64_t i = 0; i < n; i += kernel->nr) {
+        gemm_slice s = {lanes_at(r, column + i, k0), r->g->b.type, 1, r->lanes.panel, kernel->nr, nk};
+        kernel->pack_b(out + i * nk * kernel->element_bytes, &s);
+    }
 }
 
 static void pack_task(void *context, int64_t task, int thread) {
@@ -223,6 +247,11 @@ static void tile_write(const gemm_call *g, float *tile, int64_t ld, float *bias,
         int64_t at = (row + i) * g->ldc + col;
         if (g->scale)
             for (int64_t j = 0; j < n; j++) tile[j] *= *g->scale;
+        if (g->bias && g->c_type == DTYPE_F32 && !g->add && !g->accumulate) { /* one pass */
+            float *restrict c = (float *)g->c + at;
+            for (int64_t j = 0; j < n; j++) c[j] = tile[j] + bias[j];
+            continue;
+        }
         if (g->bias)
             for (int64_t j = 0; j < n; j++) tile[j] += bias[j];
         if (g->add) row_add(g, tile, row + i, col, n);
@@ -233,6 +262,17 @@ static void tile_write(const gemm_call *g, float *tile, int64_t ld, float *bias,
             float *c = (float *)g->c + at;
             for (int64_t j = 0; j < n; j++) c[j] += tile[j];
         }
+    }
+}
+
+/* One panel of A, of m rows, times one of B over the whole of k. */
+static void panel_multiply(const run *r, int64_t row, int64_t m, const uint8_t *b, float *tile, int64_t ld) {
+    const gemm_kernel *kernel = r->kernel;
+    bool few = m <= kernel->few_rows;
+    for (int64_t k0 = 0; k0 < r->g->k; k0 += kernel->kc) {
+        int64_t nk = MIN(kernel->kc, r->g->k - k0); /* of lanes: a multiple of kr */
+        (few ? kernel->multiply_few : kernel->multiply)(nk, shared_at(r, row, k0, nk),
+                                                        b + k0 * kernel->nr * kernel->element_bytes, tile, ld, k0 == 0);
     }
 }
 
@@ -248,24 +288,36 @@ static void tile_task(void *context, int64_t task, int thread) {
     int64_t n_shared = MIN(cut->tile_shared, r->n_rows - in_pass), n_own = MIN(cut->tile_own, cut->own - own);
     int64_t m = cut->shared_is_a ? n_shared : n_own, n = cut->shared_is_a ? n_own : n_shared;
     int64_t ld = cut->shared_is_a ? cut->tile_own : cut->tile_shared;
-    int64_t mr = kernel->mr, nr = kernel->nr;
+    int64_t mr = kernel->mr, nr = kernel->nr, in_lanes = MAX(MIN(n_own, r->n_lanes - own), (int64_t)0);
+
+    int64_t shared = r->first_row + in_pass, row = cut->shared_is_a ? shared : own,
+            col = cut->shared_is_a ? own : shared;
+    /* Sums that leave as they are come to be where they belong, if these are whole panels. */
+    bool in_place = r->plain_sums && m % mr == 0 && n % nr == 0;
+    if (in_place) tile = (float *)g->c + row * g->ldc + col, ld = g->ldc;
 
     if (kernel->begin) kernel->begin();
+    /* A panel of B in the order of lanes as a whole where one panel of A is all there is: a stream that does not jump. */
+    bool few = r->lanes_direct && cut->shared_packed && m <= mr;
+    for (int64_t j = 0; few && j < in_lanes; j += nr)
+        panel_multiply(r, in_pass, m, lanes_at(r, own + j, 0), tile + j, ld);
     for (int64_t k0 = 0; k0 < g->k; k0 += kernel->kc) {
         int64_t nk = MIN(kernel->kc, g->k - k0), nk_padded = round_up(nk, kernel->kr);
-        pack_rows(r, !cut->shared_is_a, own_panels, own, n_own, k0, nk);
+        int64_t row_bytes = nk_padded * kernel->element_bytes;
+        if (!r->lanes_direct) pack_lanes(r, own_panels, own, in_lanes, k0, nk);
+        pack_rows(r, !cut->shared_is_a, own_panels + in_lanes * row_bytes, own + in_lanes, n_own - in_lanes, k0, nk);
         uint8_t *shared_panels = cut->shared_packed ? shared_at(r, in_pass, k0, nk_padded) : local_panels;
         if (!cut->shared_packed) pack_rows(r, cut->shared_is_a, local_panels, r->first_row + in_pass, n_shared, k0, nk);
         const uint8_t *a = cut->shared_is_a ? shared_panels : own_panels;
         const uint8_t *b = cut->shared_is_a ? own_panels : shared_panels;
-        int64_t row_bytes = nk_padded * kernel->element_bytes;
-        for (int64_t j = 0; j < n; j += nr) /* a panel of B stays in L1 while those of A pass by */
+        for (int64_t j = few ? in_lanes : 0; j < n; j += nr) { /* a panel of B stays in L1 while those of A pass by */
+            const uint8_t *panel = r->lanes_direct && j < in_lanes ? lanes_at(r, own + j, k0) : b + j * row_bytes;
             for (int64_t i = 0; i < m; i += mr)
-                kernel->multiply(nk_padded, a + i * row_bytes, b + j * row_bytes, tile + i * ld + j, ld, k0 == 0);
+                kernel->multiply(nk_padded, a + i * row_bytes, panel, tile + i * ld + j, ld, k0 == 0);
+        }
     }
     if (kernel->end) kernel->end();
-    int64_t shared = r->first_row + in_pass;
-    tile_write(g, tile, ld, bias, cut->shared_is_a ? shared : own, m, cut->shared_is_a ? own : shared, n);
+    if (!in_place) tile_write(g, tile, ld, bias, row, m, col, n);
 }
 
 void gemm_run(backend_context *c, const gemm_call *g, void *work) {
@@ -277,7 +329,15 @@ void gemm_run(backend_context *c, const gemm_call *g, void *work) {
         gemm_openblas_run(c, g);
         return;
     }
-    run r = {.g = g, .kernel = kernel, .cut = cut_make(g->m, g->n, g->k)};
+    run r = {.g = g, .kernel = kernel};
+    r.plain_sums = g->c_type == DTYPE_F32 && !g->scale && !g->bias && !g->add && !g->accumulate;
+    if (g->lanes) r.lanes = gemm_lanes_of(g->b.type, g->k);
+    if (r.lanes.panel > 0) {
+        ASSERT(g->by_row && g->b.row_stride == 1 && g->b.col_stride == g->k);
+        r.n_lanes = g->n / r.lanes.panel * r.lanes.panel;
+        r.lanes_direct = r.lanes.panel == kernel->nr;
+    }
+    r.cut = cut_make(g->m, g->n, g->k, r.lanes.panel > 0, c->n_threads);
     r.shared_panels = work;
     r.threads = r.shared_panels + r.cut.shared_bytes;
     int64_t panel = r.cut.shared_is_a ? kernel->mr : kernel->nr;

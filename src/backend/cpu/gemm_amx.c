@@ -100,6 +100,7 @@ const gemm_kernel gemm_amx = {
     .kr = KR,
     .kc = 512,
     .element_bytes = 2,
+    .group = PAIR,
     .pack_a = amx_pack_a,
     .pack_b = amx_pack_b,
     .multiply = amx_multiply,

@@ -27,11 +27,16 @@ typedef struct gemm_kernel {
     int mr, nr, kr;
     int kc; /* steps of k between two adds into the fp32 tile; a multiple of kr */
     int element_bytes;
-    bool chain; /* an element is one chain of fp32 fma over kc steps, from 0 up, and these sums added: gemm_rows.c can follow */
+    int group; /* steps of k side by side in a panel of B, where that is not kr; else 0 */
+    bool
+        chain; /* an element is one chain of fp32 fma over kc steps, from 0 up, and these sums added: gemm_rows.c can follow */
     void (*pack_a)(void *panel, const gemm_slice *s);
     void (*pack_b)(void *panel, const gemm_slice *s);
     /* tile (mr, nr) of floats with row stride ld: = A B when first, else += A B. k is a multiple of kr. */
     void (*multiply)(int64_t k, const void *a, const void *b, float *tile, int64_t ld, bool first);
+    /* The same for the first few_rows rows of the tile alone, where that is faster; or NULL */
+    void (*multiply_few)(int64_t k, const void *a, const void *b, float *tile, int64_t ld, bool first);
+    int few_rows;
     void (*begin)(void); /* per task, where the thread needs a state of its own (AMX); or NULL */
     void (*end)(void);
 } gemm_kernel;

@@ -187,6 +187,13 @@ PACK_INLINE void pack_u16(void *panel, int r, int kr, gemm_slice s) {
     int64_t k = 0;
     if (s.rows == r && s.k_stride == 1) k = pack_u16_along_k(out, r, kr, s);
     else if (s.rows == r && s.row_stride == 1) k = pack_u16_along_rows(out, r, kr, s);
+    else if (kr == 4 && s.k_stride == 1) /* few rows, as decoding has them */
+        for (; k + kr <= s.k; k += kr)
+            for (int i = 0; i < r; i++) {
+                uint64_t four = 0;
+                if (i < s.rows) memcpy(&four, in + i * s.row_stride + k, sizeof four);
+                memcpy(out + k * r + i * kr, &four, sizeof four);
+            }
     for (; k < s.k; k += kr) /* k is a multiple of kr here; the group after the end is filled with zeros */
         for (int i = 0; i < r; i++)
             for (int j = 0; j < kr; j++)

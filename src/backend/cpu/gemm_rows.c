@@ -7,14 +7,17 @@
  * The arithmetic is that of our GEMM kernels: an element is a chain of fma over kc steps of k from 0 upwards, the chains
  * added in order, the bias, one rounding. So the bits are those of the GEMM, which takes over above FEW_MOST rows, and a
  * row's result does not depend on how many rows there are. Kernels that sum otherwise (AMX, AVX512-BF16, BFMMLA, the
- * portable one) serve every number of rows themselves. */
+ * portable one) serve every number of rows themselves.
+ *
+ * Where a weight is in the order of lanes (gemm.h) nothing is turned and it comes as one stream. */
 #include "backend/cpu/typed.h"
 
 #include "backend/cpu/gemm_kernels.h"
 
 enum {
-    FEW_MOST = 6,         /* rows of A; at 7 the GEMM is as fast, above it is faster (bench_rows on Neoverse-N1) */
-    MOST_GROUPS = 2,      /* of W weight rows, at once: four are more streams than the sets of a cache may hold */
+    FEW_MOST = 6,    /* rows of A; at 7 the GEMM is as fast, above it is faster (bench_rows on Neoverse-N1) */
+    MOST_GROUPS = 2, /* of W weight rows, at once: four are more streams than the sets of a cache may hold */
+    MOST_SUMS = VEC_WIDTH == 8 ? 12 : 18, /* vectors, of lanes */
     TASK_WEIGHTS = 65536, /* elements of B per task: long enough to hide the claiming, short enough to share out */
 };
 
@@ -23,6 +26,8 @@ typedef struct few_job {
     const float *x; /* rows of A as fp32 */
     int64_t ldx;
     int64_t kc, columns_per_task;
+    int64_t panel,
+        n_lanes; /* columns of a panel, and those in whole panels, where B is in the order of lanes; else 0 */
 } few_job;
 
 typedef float quad __attribute__((vector_size(16)));
@@ -164,6 +169,14 @@ VEC_INLINE void few_sums(dtype t, const int rows, const int groups, const few_jo
     } while (k0 < k_all);
 }
 
+/* Finished sums of row r and columns n on leave for C. */
+VEC_INLINE void put_sums(const gemm_call *g, int r, int64_t n, size_t lanes, vec v) {
+    if (g->scale) v = v * *g->scale;
+    if (g->bias) v = v + typed_load(g->bias, g->bias_type, (size_t)n, lanes);
+    if (g->add) v = v + typed_load(g->add, g->c_type, (size_t)(r * g->ld_add + n), lanes);
+    typed_store(g->c, g->c_type, (size_t)(r * g->ldc + n), lanes, v);
+}
+
 /* All rows of A, weight rows [first, end). */
 VEC_INLINE void few_strip(dtype t, const int rows, const int groups, const few_job *j, int64_t first, int64_t end) {
     const gemm_call *g = j->g;
@@ -172,25 +185,16 @@ VEC_INLINE void few_strip(dtype t, const int rows, const int groups, const few_j
     for (int64_t n = first; n < end; n += columns) {
         const void *w[MOST_GROUPS * VEC_WIDTH];
         vec total[MOST_GROUPS * FEW_MOST];
-        float bias[MOST_GROUPS * VEC_WIDTH] = {0};
         size_t wanted = (size_t)MIN((int64_t)columns, end - n);
         for (int i = 0; i < columns; i++) /* past the end the last row again: computed, not stored */
             w[i] = (const char *)g->b.data + (size_t)(MIN(n + i, end - 1) * g->b.col_stride) * dtype_bytes(t);
         /* Past the last one: itself again, which is in the cache. */
         const char *next = n + 2 * columns <= g->n ? (const char *)w[0] + strip_bytes : w[0];
         few_sums(t, rows, groups, j, w, next, total);
-        if (g->bias)
-            tensor_convert(bias, DTYPE_F32, (const char *)g->bias + (size_t)n * dtype_bytes(g->bias_type), g->bias_type,
-                           wanted);
         for (int r = 0; r < rows; r++)
-            for (int q = 0; q < groups && (size_t)(q * VEC_WIDTH) < wanted; q++) {
-                vec v = total[q * rows + r];
-                size_t lanes = MIN((size_t)VEC_WIDTH, wanted - (size_t)(q * VEC_WIDTH));
-                if (g->scale) v = v * *g->scale;
-                if (g->bias) v = v + vec_load(bias + q * VEC_WIDTH);
-                if (g->add) v = v + typed_load(g->add, g->c_type, (size_t)(r * g->ld_add + n + q * VEC_WIDTH), lanes);
-                typed_store(g->c, g->c_type, (size_t)(r * g->ldc + n + q * VEC_WIDTH), lanes, v);
-            }
+            for (int q = 0; q < groups && (size_t)(q * VEC_WIDTH) < wanted; q++)
+                put_sums(g, r, n + q * VEC_WIDTH, MIN((size_t)VEC_WIDTH, wanted - (size_t)(q * VEC_WIDTH)),
+                         total[q * rows + r]);
     }
 }
 
@@ -208,16 +212,196 @@ VEC_INLINE void few_rows(dtype t, const few_job *j, int64_t first, int64_t end) 
     }
 }
 
-static void few_task(void *context, int64_t task, int thread) {
-    const few_job *j = context;
-    int64_t first = task * j->columns_per_task, end = MIN(first + j->columns_per_task, j->g->n);
+/* ---- weights in the order of lanes ---------------------------------------------------------------------------------- */
+
+/* `vecs` vectors of lanes times an element of every row of A, of four steps of k or one. The first `per` are of this panel, the
+ * others of the next. */
+VEC_INLINE vec lanes_load(dtype t, const int per, const few_job *j, const void *panel, int64_t k, int v) {
+    int64_t at = v < per ? v * VEC_WIDTH : (v - per) * VEC_WIDTH + j->panel * j->g->k;
+    return typed_load(panel, t, (size_t)(k * j->panel + at), VEC_WIDTH);
+}
+
+VEC_INLINE void lanes_steps(dtype t, const int rows, const int per, const int vecs, const int steps, const few_job *j,
+                            const void *panel, int64_t k, vec *sum) {
+    for (int i = 0; i < steps; i++) {
+        vec x[FEW_MOST];
+        for (int r = 0; r < rows; r++) x[r] = vec_set(j->x[r * j->ldx + k + i]);
+        for (int v = 0; v < vecs; v++) {
+            vec w = lanes_load(t, per, j, panel, k + i, v);
+            for (int r = 0; r < rows; r++) sum[v * rows + r] = vec_fma(w, x[r], sum[v * rows + r]);
+        }
+    }
+}
+
+#if defined(__aarch64__)
+/* The elements of a row of A as one vector, of which fma takes a lane. */
+VEC_INLINE void lanes_four_steps(dtype t, const int rows, const int per, const int vecs, const few_job *j,
+                                 const void *panel, int64_t k, vec *sum) {
+    float32x4_t x[FEW_MOST];
+    for (int r = 0; r < rows; r++) x[r] = vld1q_f32(j->x + r * j->ldx + k);
+#define STEP(lane)                                                                                                \
+    for (int v = 0; v < vecs; v++) {                                                                              \
+        vec w = lanes_load(t, per, j, panel, k + lane, v);                                                        \
+        for (int r = 0; r < rows; r++)                                                                            \
+            sum[v * rows + r] = (vec)vfmaq_laneq_f32((float32x4_t)sum[v * rows + r], (float32x4_t)w, x[r], lane); \
+    }
+    STEP(0)
+    STEP(1)
+    STEP(2)
+    STEP(3)
+#undef STEP
+}
+#else
+VEC_INLINE void lanes_four_steps(dtype t, const int rows, const int per, const int vecs, const few_job *j,
+                                 const void *panel, int64_t k, vec *sum) {
+    lanes_steps(t, rows, per, vecs, 4, j, panel, k, sum);
+}
+#endif
+
+/* The same sums where a panel is one stream and its columns are lanes already. */
+VEC_INLINE void lanes_sums(dtype t, const int rows, const int per, const int vecs, const few_job *j, const void *panel,
+                           vec *total) {
+    int64_t k0 = 0;
+    do {
+        int64_t end = MIN(k0 + j->kc, j->g->k), k = k0;
+        vec sum[MAX(MOST_SUMS, 3 * FEW_MOST)];
+        for (int i = 0; i < vecs * rows; i++) sum[i] = vec_set(0);
+        for (; k + 4 <= end; k += 4) lanes_four_steps(t, rows, per, vecs, j, panel, k, sum);
+        for (; k < end; k++) lanes_steps(t, rows, per, vecs, 1, j, panel, k, sum);
+        for (int i = 0; i < vecs * rows; i++) total[i] = k0 == 0 ? sum[i] : total[i] + sum[i];
+        k0 += j->kc;
+    } while (k0 < j->g->k);
+}
+
+/* Columns [first, end), which are whole panels: `per` vectors of each at a time, of two panels where vecs is twice that. */
+VEC_INLINE void lanes_strip(dtype t, const int rows, const int per, const int vecs, const few_job *j, int64_t first,
+                            int64_t end) {
+    ASSERT(j->panel % (per * VEC_WIDTH) == 0 && (end - first) % (vecs * VEC_WIDTH) == 0);
+    for (int64_t n = first; n < end; n += vecs * VEC_WIDTH) {
+        vec total[MAX(MOST_SUMS, 3 * FEW_MOST)] = {0};
+        int64_t part = n % j->panel;
+        lanes_sums(t, rows, per, vecs, j, element_at(j->g->b.data, t, (n - part) * j->g->k + part), total);
+        for (int v = 0; v < vecs; v++)
+            for (int r = 0; r < rows; r++) put_sums(j->g, r, n + v * VEC_WIDTH, VEC_WIDTH, total[v * rows + r]);
+    }
+}
+
+/* As many vectors as there are registers for the sums: those of one row that do not wait for each other. */
+VEC_INLINE void lanes_fit(dtype t, const int rows, const few_job *j, int64_t first, int64_t end) {
+    int64_t vecs = j->panel / VEC_WIDTH, pairs_end = first + (end - first) / (2 * j->panel) * (2 * j->panel);
+    if (t != DTYPE_F32 && vecs % 6 == 0 && 6 * rows <= MOST_SUMS) {
+        lanes_strip(t, rows, 6, 6, j, first, end);
+    } else if (t == DTYPE_F32 && vecs == 3 && 6 * rows <= MOST_SUMS) {
+        lanes_strip(t, rows, 3, 6, j, first, pairs_end);
+        lanes_strip(t, rows, 3, 3, j, pairs_end, end);
+    } else if (VEC_WIDTH == 4 || vecs % 3 == 0) {
+        lanes_strip(t, rows, 3, 3, j, first, end);
+    } else if (4 * rows <= MOST_SUMS) {
+        lanes_strip(t, rows, 4, 4, j, first, end);
+    } else {
+        lanes_strip(t, rows, 2, 2, j, first, end);
+    }
+}
+
+/* ---- ... of fp16, by instructions that multiply it as it is ------------------------------------------------------------ */
+
+/* FMLAL adds the product of two fp16 numbers to an fp32 sum and rounds once. Such a product is exact in fp32, so these are the bits of
+ * widened numbers, without the widening, of which a core does one per cycle or two. */
+#if defined(__aarch64__) && !defined(__clang__) /* whose header has no vfmlalq for a function with the attribute */
+#define FML __attribute__((target("arch=armv8.2-a+fp16fml")))
+enum { FML_VECS = 6, FML_ROWS = MOST_SUMS / FML_VECS };
+static bool has_fml(void) { return (getauxval(AT_HWCAP) & HWCAP_ASIMDFHM) != 0; }
+
+FML static inline __attribute__((always_inline)) void fml_four_steps(const int rows, const few_job *j,
+                                                                     const uint16_t *panel, int64_t k, vec *sum) {
+    float16x4_t x[FML_ROWS];
+    for (int r = 0; r < rows; r++)
+        x[r] = vreinterpret_f16_u16(vld1_u16((const uint16_t *)j->g->a.data + r * j->g->a.row_stride + k));
+#define STEP(lane)                                                                                       \
+    for (int v = 0; v < FML_VECS; v += 2) {                                                              \
+        float16x8_t w = vreinterpretq_f16_u16(vld1q_u16(panel + (k + lane) * j->panel + v * VEC_WIDTH)); \
+        for (int r = 0; r < rows; r++) {                                                                 \
+            vec *low = &sum[v * rows + r], *high = low + rows;                                           \
+            *low = (vec)vfmlalq_lane_low_f16((float32x4_t)*low, w, x[r], lane);                          \
+            *high = (vec)vfmlalq_lane_high_f16((float32x4_t)*high, w, x[r], lane);                       \
+        }                                                                                                \
+    }
+    STEP(0)
+    STEP(1)
+    STEP(2)
+    STEP(3)
+#undef STEP
+}
+
+FML static inline __attribute__((always_inline)) void fml_strip(const int rows, const few_job *j, int64_t first,
+                                                                int64_t end) {
+    ASSERT(j->panel == FML_VECS * VEC_WIDTH);
+    for (int64_t n = first; n < end; n += j->panel) {
+        const uint16_t *panel = (const uint16_t *)j->g->b.data + n * j->g->k;
+        vec total[MOST_SUMS] = {0};
+        for (int64_t k0 = 0; k0 < j->g->k; k0 += j->kc) {
+            int64_t stop = MIN(k0 + j->kc, j->g->k), k = k0;
+            vec sum[MOST_SUMS];
+            for (int i = 0; i < FML_VECS * rows; i++) sum[i] = vec_set(0);
+            for (; k + 4 <= stop; k += 4) fml_four_steps(rows, j, panel, k, sum);
+            for (; k < stop; k++) lanes_steps(DTYPE_F16, rows, FML_VECS, FML_VECS, 1, j, panel, k, sum);
+            for (int i = 0; i < FML_VECS * rows; i++) total[i] = k0 == 0 ? sum[i] : total[i] + sum[i];
+        }
+        for (int v = 0; v < FML_VECS; v++)
+            for (int r = 0; r < rows; r++) put_sums(j->g, r, n + v * VEC_WIDTH, VEC_WIDTH, total[v * rows + r]);
+    }
+}
+
+FML static bool fml_rows(const few_job *j, int64_t first, int64_t end) {
+    if (j->g->a.type != DTYPE_F16 || !has_fml()) return false;
+    switch (j->g->m) {
+    case 1: fml_strip(1, j, first, end); return true;
+    case 2: fml_strip(2, j, first, end); return true;
+    case 3: fml_strip(3, j, first, end); return true;
+    default: return false;
+    }
+}
+#else
+static bool fml_rows(const few_job *j, int64_t first, int64_t end) { return false; }
+#endif
+
+/* Functions of their own: in one gcc gives up and keeps sums in memory. */
+#define LANES_ROWS(rows)                                                                                    \
+    __attribute__((noinline)) static void lanes_rows_##rows(const few_job *j, int64_t first, int64_t end) { \
+        BY_TYPE(j->g->a.type, lanes_fit, rows, j, first, end);                                              \
+    }
+LANES_ROWS(1)
+LANES_ROWS(2)
+LANES_ROWS(3)
+LANES_ROWS(4)
+LANES_ROWS(5)
+LANES_ROWS(6)
+_Static_assert(FEW_MOST == 6, "written out above");
+static void (*const by_lanes[FEW_MOST])(const few_job *, int64_t, int64_t) = {lanes_rows_1, lanes_rows_2, lanes_rows_3,
+                                                                              lanes_rows_4, lanes_rows_5, lanes_rows_6};
+
+/* ---- the call --------------------------------------------------------------------------------------------------------- */
+
+__attribute__((noinline)) static void by_rows(const few_job *j, int64_t first, int64_t end) {
     BY_TYPE(j->g->a.type, few_rows, j, first, end);
 }
 
-size_t gemm_rows_work_bytes(int64_t m_most, int64_t n, int64_t k, dtype type, int n_threads) {
+static void few_task(void *context, int64_t task, int thread) {
+    const few_job *j = context;
+    int64_t first = task * j->columns_per_task, end = MIN(first + j->columns_per_task, j->g->n);
+    int64_t in_lanes = MAX(MIN(end, j->n_lanes), first); /* rows behind the last panel lie as everywhere */
+    if (first < in_lanes && !fml_rows(j, first, in_lanes)) by_lanes[j->g->m - 1](j, first, in_lanes);
+    if (in_lanes < end) by_rows(j, in_lanes, end);
+}
+
+size_t gemm_rows_work_bytes(int64_t m_most, int64_t n, int64_t k, dtype type, bool lanes, int n_threads) {
     size_t most = type == DTYPE_F32 ? 0 : (size_t)(FEW_MOST * k) * sizeof(float); /* rows of A, widened */
     /* The GEMM's scratch follows its cut and need not grow with m: ask for every m that may come. */
-    for (int64_t m = 1; m <= m_most; m++) most = MAX(most, gemm_cut_bytes(m, n, k, n_threads));
+    for (int64_t m = 1; m <= m_most; m++) {
+        most = MAX(most,
+                   gemm_cut_bytes(m, n, k, false, n_threads)); /* also of lanes, where the processor has none for k */
+        if (lanes) most = MAX(most, gemm_cut_bytes(m, n, k, true, n_threads));
+    }
     return most;
 }
 
@@ -240,6 +424,11 @@ void gemm_rows_run(backend_context *c, const gemm_call *g, void *work) {
         j.ldx = g->k;
     }
     int64_t unit = MOST_GROUPS * VEC_WIDTH;
+    if (g->lanes) {
+        j.panel = gemm_lanes_of(g->b.type, g->k).panel;
+        j.n_lanes = g->n / j.panel * j.panel;
+        unit = 2 * j.panel;
+    }
     j.columns_per_task = MAX(unit, TASK_WEIGHTS / g->k / unit * unit);
     pool_run(c->threads, few_task, &j, divide_up(g->n, j.columns_per_task));
 }

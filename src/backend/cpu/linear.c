@@ -40,7 +40,7 @@ static gemm_call linear_call(op_kind kind, const value *first, const value *seco
 
 static size_t linear_work_bytes(const program *p, const op *o, int n_threads) {
     gemm_call g = linear_call(o->kind, &p->values[o->in[LINEAR_X]], &p->values[o->in[LINEAR_W]]);
-    if (o->rows) return gemm_rows_work_bytes(g.m, g.n, g.k, g.a.type, n_threads);
+    if (o->rows) return gemm_rows_work_bytes(g.m, g.n, g.k, g.a.type, o->attr.lanes, n_threads);
     return gemm_work_bytes(g.m, g.n, g.k, g.a.type, p->values[o->out[LINEAR_Y]].type, n_threads);
 }
 
@@ -48,6 +48,7 @@ static void linear_run(backend_context *c, const kernel_call *k) {
     gemm_call g = linear_call(k->op->kind, call_in(k, LINEAR_X), call_in(k, LINEAR_W));
     g.a.data = k->in[LINEAR_X];
     g.b.data = k->in[LINEAR_W];
+    g.lanes = k->op->attr.lanes;
     g.c = k->out[LINEAR_Y];
     g.c_type = call_out(k, LINEAR_Y)->type;
     if (k->op->kind == OP_LINEAR && k->in[LINEAR_B]) g.bias = k->in[LINEAR_B], g.bias_type = call_in(k, LINEAR_B)->type;

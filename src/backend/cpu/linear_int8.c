@@ -11,7 +11,7 @@
  * A row with NaN or infinity gives NaN. */
 #include "backend/cpu/typed.h"
 
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/gemm.h"
 #include <math.h>
 
 enum {
@@ -29,6 +29,7 @@ typedef struct int8_job {
     const int8_t *codes;
     const float *scale;
     int64_t m, n, k, k_padded, weights_per_task;
+    int64_t n_lanes; /* weight rows in the order of lanes: a vector of each of WEIGHTS rows after the other */
     char *q; /* (m, 2 k_padded) bytes: the high bytes of a row, then the low ones; or 16-bit integers. 0 behind k */
     float *q_scale; /* (m); NaN: the row is not finite */
     bool split;     /* high and low bytes */
@@ -117,20 +118,26 @@ VEC_INLINE void four_sums(int64_t to[4], int32x4_t h0, int32x4_t h1, int32x4_t h
     vst1q_s64(to + 2, vaddw_high_s32(vshll_high_n_s32(high, 8), low));
 }
 
-/* While they are computed, the weight rows that come next are asked for: they follow these in memory. */
+/* While they are computed, the weight rows that come next are asked for: they follow these in memory. In the order of lanes they
+ * are one stream, which the machine follows by itself. */
 DOT static inline __attribute__((always_inline)) void dot_sums(const int n_weights, const int n_rows, const int8_job *j,
                                                                int64_t first, int64_t row, int64_t (*sums)[WEIGHTS]) {
-    const int8_t *w = j->codes + first * j->k, *q = (const int8_t *)j->q + 2 * j->k_padded * row;
+    const bool lanes = first < j->n_lanes;
+    const int64_t in_lanes = lanes ? first % WEIGHTS : 0, weight_step = lanes ? UNIT : j->k,
+                  k_step = lanes ? WEIGHTS : 1;
+    const int8_t *w = j->codes + (first - in_lanes) * j->k + in_lanes * UNIT,
+                 *q = (const int8_t *)j->q + 2 * j->k_padded * row;
     const int8_t *next = first + 2 * n_weights <= j->n ? w + n_weights * j->k : w;
     int32x4_t high[WEIGHTS][ROWS], low[WEIGHTS][ROWS];
     for (int i = 0; i < n_weights; i++)
         for (int r = 0; r < n_rows; r++) high[i][r] = low[i][r] = vdupq_n_s32(0);
     int64_t k = 0;
     for (; k + STEP <= j->k; k += STEP) {
-        for (int line = 0; line < n_weights * STEP; line += 64) __builtin_prefetch(next + n_weights * k + line);
+        for (int line = 0; !lanes && line < n_weights * STEP; line += 64)
+            __builtin_prefetch(next + n_weights * k + line);
         for (int64_t at = k; at < k + STEP; at += UNIT) {
             int8x16_t v[WEIGHTS];
-            for (int i = 0; i < n_weights; i++) v[i] = vld1q_s8(w + i * j->k + at);
+            for (int i = 0; i < n_weights; i++) v[i] = vld1q_s8(w + i * weight_step + at * k_step);
             for (int r = 0; r < n_rows; r++) {
                 int8x16_t h = vld1q_s8(q + 2 * r * j->k_padded + at), l = vld1q_s8(q + (2 * r + 1) * j->k_padded + at);
                 for (int i = 0; i < n_weights; i++) {
@@ -255,6 +262,10 @@ static void product_task(void *context, int64_t task, int thread) {
         }
 }
 
+gemm_lanes int8_lanes_of(int64_t k) {
+    return has_dot() && k % STEP == 0 ? (gemm_lanes){.panel = WEIGHTS, .group = UNIT} : (gemm_lanes){.group = 1};
+}
+
 static int64_t padded(int64_t k) { return round_up(k, (int64_t)UNIT); }
 
 static size_t scale_bytes(int64_t m) { return align_up((size_t)m * sizeof(float), 64); }
@@ -281,6 +292,7 @@ void cpu_kernel_LINEAR_INT8(backend_context *c, const kernel_call *k) { /* y = *
                   .y_type = y->type};
     ASSERT(j.k <= INT32_MAX / (HIGH / 2 * (HIGH / 2))); /* sums of bytes in 32 bits */
     j.k_padded = padded(j.k);
+    if (k->op->attr.lanes && int8_lanes_of(j.k).panel > 0) j.n_lanes = j.n / WEIGHTS * WEIGHTS;
     j.q = (char *)k->work + scale_bytes(y->shape.dim[0]);
     j.weights_per_task = round_up(MAX(TASK_CODES / j.k, (int64_t)1), (int64_t)WEIGHTS);
     pool_run(c->threads, round_task, &j, j.m);

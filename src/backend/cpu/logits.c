@@ -36,8 +36,8 @@ static size_t picked_bytes(const program *p, const op *o) {
 
 static size_t logits_work_bytes(const program *p, const op *o, int n_threads) {
     const value *logits = program_get(p, o->out[UNEMBED_LOGITS_LOGITS]), *h = program_get(p, o->in[UNEMBED_LOGITS_H]);
-    return picked_bytes(p, o) +
-           gemm_rows_work_bytes(logits->shape.dim[0], logits->shape.dim[1], h->shape.dim[1], h->type, n_threads);
+    return picked_bytes(p, o) + gemm_rows_work_bytes(logits->shape.dim[0], logits->shape.dim[1], h->shape.dim[1],
+                                                     h->type, o->attr.lanes, n_threads);
 }
 
 const cpu_work_fn cpu_work_UNEMBED_LOGITS = logits_work_bytes;
@@ -57,6 +57,7 @@ void cpu_kernel_UNEMBED_LOGITS(backend_context *c, const kernel_call *k) {
                    .k = C,
                    .a = {pick ? k->work : k->in[UNEMBED_LOGITS_H], h->type, C, 1},
                    .b = {k->in[UNEMBED_LOGITS_W], call_in(k, UNEMBED_LOGITS_W)->type, 1, C},
+                   .lanes = k->op->attr.lanes,
                    .c = k->out[UNEMBED_LOGITS_LOGITS],
                    .c_type = DTYPE_F32,
                    .ldc = V};

@@ -40,7 +40,7 @@ static size_t product_work_bytes(const op *o, lora_product which, const value *y
     size_t most = 0;
     for (int i = 0; i < o->attr.n_parts; i++) {
         gemm_call g = part_call(o, which, y, b->shape.dim[1], i);
-        most = MAX(most, o->rows ? gemm_rows_work_bytes(g.m, g.n, g.k, y->type, n_threads)
+        most = MAX(most, o->rows ? gemm_rows_work_bytes(g.m, g.n, g.k, y->type, false, n_threads)
                                  : gemm_work_bytes(g.m, g.n, g.k, y->type, y->type, n_threads));
     }
     return most;
