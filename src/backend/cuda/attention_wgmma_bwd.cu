@@ -23,7 +23,7 @@ enum {
     DS_STAGES = 2,
     ADDERS = 2,
     DQ_THREADS = 128,
-    ENDS_UP_TO = 2048
+    ENDS_UP_TO = 2048 /* tokens of a row whose dq is rounded by who adds last */
 };
 enum {
     KV_FULL,
@@ -115,7 +115,7 @@ struct key_task {
 struct tile_pair {
     int head, tile; /* of queries */
 };
-__device__ inline tile_pair pair_of(const launch_attention &a, const key_schedule &s, const key_task &t, int i) {
+__device__ inline tile_pair pair_of(const key_schedule &s, const key_task &t, int i) {
     return {(t.g * s.n_parts + t.part) * s.heads + i % s.heads, t.end - 1 - i / s.heads};
 }
 __device__ inline int pair_count(const key_schedule &s, const key_task &t) { return max(t.end - t.first, 0) * s.heads; }
@@ -172,7 +172,7 @@ __device__ void fetch_tiles(const launch_attention &a, const CUtensorMap *querie
             tile_fetch<D>(in.k, keys, key_column<D, RING>(a, task.g), k0, task.b, ROWS, in.barrier(KV_FULL));
             tile_fetch<D>(in.v, keys, key_column<D, RING>(a, a.G + task.g), k0, task.b, ROWS, in.barrier(KV_FULL));
             for (int n = 0; n < n_pairs; n++, q_place.advance(), dy_place.advance()) {
-                const tile_pair pair = pair_of(a, s, task, n);
+                const tile_pair pair = pair_of(s, task, n);
                 barrier_wait(in.barrier(Q_EMPTY + q_place.stage), q_place.parity ^ 1);
                 tile_fetch<D>(in.q + q_place.stage * boxes_bytes<D>(QUERIES), queries, pair.head * D,
                               pair.tile * QUERIES, task.b, QUERIES, in.barrier(Q_FULL + q_place.stage));
@@ -194,7 +194,7 @@ __device__ void fetch_statistics(const launch_attention &a, const shared_layout<
     for (int at = 0; next_task<RING>(a, s, at, task);) {
         const int n_pairs = pair_count(s, task);
         for (int n = 0; n < n_pairs; n++, place.advance()) {
-            const tile_pair pair = pair_of(a, s, task, n);
+            const tile_pair pair = pair_of(s, task, n);
             query_statistics &of = in.statistics[place.stage];
             float lse_2[2], delta[2];
             int start[2], end[2];
@@ -241,7 +241,7 @@ __device__ void add_dq(const launch_attention &a, const shared_layout<D> &in, co
         const int n_pairs = pair_count(s, task);
         if (threadIdx.x % WARP == 0) {
             for (int n = next; n < n_pairs; n += ADDERS, parity ^= 1) {
-                const tile_pair pair = pair_of(a, s, task, n);
+                const tile_pair pair = pair_of(s, task, n);
                 const int first = first_key_tile<RING>(a, doc_start, pair.tile);
                 const int end = end_key_tile<RING>(a, doc_start, pair.tile);
                 const int before = attention_adds_before(&s, task.tile, first, end);
@@ -370,7 +370,7 @@ __device__ void consume(const launch_attention &a, const shared_layout<D> &in, c
         uint32_t held = Q_STAGES; /* stage whose queries the product before still reads; this: none */
         const int n_pairs = pair_count(schedule, task);
         for (int n = 0; n < n_pairs; n++) {
-            const int q0 = pair_of(a, schedule, task, n).tile * QUERIES;
+            const int q0 = pair_of(schedule, task, n).tile * QUERIES;
             const uint32_t q_tile = in.q + q_place.stage * boxes_bytes<D>(QUERIES);
             const uint32_t dy_tile = in.dy + dy_place.stage * boxes_bytes<D>(QUERIES);
             const query_statistics &of = in.statistics[q_place.stage];
@@ -443,7 +443,7 @@ __device__ void consume(const launch_attention &a, const shared_layout<D> &in, c
                     barrier_wait(in.barrier(SUMS_FULL + dq_turn), sums_parity >> dq_turn & 1);
                     sums_parity ^= 1u << dq_turn;
                 }
-                end_dq<E, D>(a, task.b, pair_of(a, schedule, task, n), consumer, dq, dq_part, ends_dq == DQ_END_SUMS);
+                end_dq<E, D>(a, task.b, pair_of(schedule, task, n), consumer, dq, dq_part, ends_dq == DQ_END_SUMS);
             }
             fence_bulk();
             barrier_arrive(in.barrier(DQ_FULL + dq_turn * CONSUMERS + consumer));

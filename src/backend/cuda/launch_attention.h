@@ -28,8 +28,8 @@ typedef struct launch_attention {
     float *lse;                  /* (B, H, T): likewise */
     const void *dy;              /* (B T, H D) */
     void *dq, *dkv;              /* = (written in full), with the strides of q and kv */
-    int n_multiprocessors;       /* blocks of kernels that stay; changes no bit */
-    float *delta;                /* (B, H, T): scratch of the backward, the sum of dy * y over a head's columns */
+    int n_multiprocessors; /* blocks of kernels that stay; changes no bit, unless there are fewer than the width of a key_schedule */
+    float *delta; /* (B, H, T): scratch of the backward, the sum of dy * y over a head's columns */
     int32_t *
         turns; /* scratch of the backward by wgmma: for each tile of queries of a head how many tiles of keys have added to its dq; zeros, by delta */
     float *dq_sums; /* the same: tiles of ATTENTION_DQ_ROWS rows of a head, as the kernels hold them */
