@@ -179,7 +179,7 @@ static const dims SHORT_ROWS[] = {{1, 1, 1, 1, 8},    {3, 2, 2, 1, 16},   {2, 7,
                             {1, 130, 2, 2, 96},
                             {1, 190, 8, 1, 32},
                             {1, 200, 6, 2, 72}},
-                  LONGER_ROWS[] = {{1, 257, 3, 1, 128}, {2, 300, 4, 2, 64}};
+                  LONGER_ROWS[] = {{1, 257, 3, 1, 128}, {2, 300, 4, 2, 64}, {1, 330, 4, 2, 96}};
 
 static void every_shape(const dims *shapes, size_t n, dtype type) {
     for (size_t i = 0; i < n; i++) {

@@ -39,7 +39,7 @@ typedef enum attention_kernels { KERNELS_PLAIN, KERNELS_MMA, KERNELS_WGMMA } att
 static attention_kernels kernels_for(const backend_context *c, const launch_attention *a) {
     if (a->type == LAUNCH_F32) return KERNELS_PLAIN;
 #ifdef HAVE_SM90A
-    if (c->capability == 90 && (a->D == 64 || a->D == 128) && a->softcap == 0) return KERNELS_WGMMA;
+    if (c->capability == 90 && attention_head_dim_wgmma(a->D) && a->softcap == 0) return KERNELS_WGMMA;
 #endif
     return a->D == 64 || a->D == 80 || a->D == 96 || a->D == 128 ? KERNELS_MMA : KERNELS_PLAIN;
 }
@@ -75,11 +75,15 @@ void cuda_kernel_ATTENTION(backend_context *c, const kernel_call *k) {
 }
 
 static void place_scratch(launch_attention *a, void *work) {
-    attention_scratch s = attention_scratch_of(a->B, a->T, a->H, a->D, a->type != LAUNCH_F32, a->softcap != 0);
+    attention_scratch s =
+        attention_scratch_of(a->B, a->T, a->H, a->G, a->D, a->type != LAUNCH_F32, a->softcap != 0, a->n_ranks > 0);
     a->delta = work;
     if (!s.sums_dq) return;
     a->turns = (int32_t *)((char *)work + s.turns);
     a->dq_sums = (float *)((char *)work + s.dq_sums);
+    if (!s.sums_dkv) return;
+    a->dkv_turns = (int32_t *)((char *)work + s.dkv_turns);
+    a->dkv_sums = (float *)((char *)work + s.dkv_sums);
 }
 
 /* dqkv = (written in full) */

@@ -474,6 +474,11 @@ __global__ void __launch_bounds__(THREADS, 1) attention_delta(const __grid_const
         const int64_t tiles = (a.T + ATTENTION_DQ_ROWS - 1) / ATTENTION_DQ_ROWS;
         a.turns[(b * a.H + head) * tiles + t / ATTENTION_DQ_ROWS] = 0;
     }
+    if (a.dkv_turns && head < a.G && t < a.T && t % ATTENTION_KEY_ROWS == 0 && lane == 0) {
+        const int64_t tiles = (a.T + ATTENTION_KEY_ROWS - 1) / ATTENTION_KEY_ROWS;
+        int32_t *halves = a.dkv_turns + ((b * a.G + head) * tiles + t / ATTENTION_KEY_ROWS) * 2;
+        halves[0] = halves[1] = 0;
+    }
 }
 
 /* ---- launchers -------------------------------------------------------------------------------------------------- */

@@ -1,5 +1,6 @@
 #pragma once
 /* attention_sizes.h - limits of the attention kernels and the scratch of generation. No CUDA in here: a plan asks too. */
+#include "backend/cuda/attention_schedule.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -15,23 +16,32 @@ enum {
     PAGED_SPLITS_MOST = 1 << 13 /* and where every token has a slot of its own, up to so many splits */
 };
 
+static inline bool attention_head_dim_wgmma(int64_t head_dim) {
+    return head_dim == 64 || head_dim == 96 || head_dim == 128;
+}
+
 /* Scratch of the backward: delta of every token and head; where tiles of keys add up dq (wgmma kernels), whose turn it is for each tile of queries, and
- * the sums. By shape alone: a plan does not know the GPU's capability. */
+ * the sums; where parts of a group's heads add up dk and dv, the same for those. By shape alone: a plan does not know the GPU's capability. */
 typedef struct attention_scratch {
-    size_t turns, dq_sums, bytes; /* where they begin; behind delta */
-    bool sums_dq;
+    size_t turns, dkv_turns, dq_sums, dkv_sums, bytes; /* where they begin; behind delta */
+    bool sums_dq, sums_dkv;
 } attention_scratch;
-static inline attention_scratch attention_scratch_of(int64_t batch, int64_t seq_len, int64_t n_heads, int64_t head_dim,
-                                                     bool narrow, bool softcap) {
-    enum { ALIGNMENT = 256 };
+static inline attention_scratch attention_scratch_of(int64_t batch, int64_t seq_len, int n_heads, int n_kv_heads,
+                                                     int64_t head_dim, bool narrow, bool softcap, bool ring) {
+    enum { ALIGNMENT = 256, TURNS_OF_TILE = 2 }; /* a turn for dk and dv of each half of a tile of keys */
     int64_t n_tiles = batch * n_heads * ((seq_len + ATTENTION_DQ_ROWS - 1) / ATTENTION_DQ_ROWS);
     attention_scratch s = {.turns = (size_t)(batch * seq_len * n_heads) * sizeof(float)};
-    s.sums_dq = narrow && !softcap && (head_dim == 64 || head_dim == 128);
+    s.sums_dq = narrow && !softcap && attention_head_dim_wgmma(head_dim);
     s.bytes = s.turns;
     if (!s.sums_dq) return s;
-    s.dq_sums = s.turns + (size_t)n_tiles * sizeof(int32_t);
+    key_schedule order = attention_schedule_of(batch, seq_len, n_heads, n_kv_heads, ring);
+    int64_t n_key_tiles = order.n_parts > 1 ? batch * n_kv_heads * order.n_tiles : 0;
+    s.sums_dkv = n_key_tiles > 0;
+    s.dkv_turns = s.turns + (size_t)n_tiles * sizeof(int32_t);
+    s.dq_sums = s.dkv_turns + (size_t)(n_key_tiles * TURNS_OF_TILE) * sizeof(int32_t);
     s.dq_sums = (s.dq_sums + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    s.bytes = s.dq_sums + (size_t)(n_tiles * ATTENTION_DQ_ROWS * head_dim) * sizeof(float);
+    s.dkv_sums = s.dq_sums + (size_t)(n_tiles * ATTENTION_DQ_ROWS * head_dim) * sizeof(float);
+    s.bytes = s.dkv_sums + (size_t)(2 * n_key_tiles * ATTENTION_KEY_ROWS * head_dim) * sizeof(float);
     return s;
 }
 

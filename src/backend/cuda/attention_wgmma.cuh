@@ -2,12 +2,11 @@
 /* attention_wgmma.cuh - tiles and products of attention for warp groups (compute capability 9.0).
  *
  * A tile is n_rows rows of one head, as boxes of 64 rows and 64 columns: first the left half of the columns of all rows, then
- * the right half. A row of a half is 128 bytes, its chunks swizzled by the TMA unit the way wgmma reads them.
+ * the right half. A row of a half is 128 bytes, its chunks swizzled by the TMA unit the way wgmma reads them. Of heads of 96 columns
+ * the right half has 32 more, of whatever is behind in the row: no product reads them, or what it makes of them is left out.
  * Both readings of a tile come from the same bytes: by rows (k of q k^T) or by columns (v of p v). */
 #include "backend/cuda/attention_mma.cuh"
 #include "backend/cuda/wgmma.cuh"
-
-#if WGMMA_HERE
 
 namespace attention_wgmma {
 
@@ -22,12 +21,17 @@ enum {
 };
 constexpr uint32_t BOX_BYTES = BOX_ROWS * ROW_BYTES;
 
+template <int D> constexpr int halves() { return (D + BOX_COLUMNS - 1) / BOX_COLUMNS; }
+template <int D> constexpr uint32_t boxes_bytes(int n_rows) { return (uint32_t)n_rows * halves<D>() * ROW_BYTES; }
+
+#if WGMMA_HERE
+
 /* Rows [row, row + n_rows) of the head that begins at `column`; the barrier is told how many bytes. One thread calls. */
 template <int D>
 __device__ void tile_fetch(uint32_t tile, const CUtensorMap *map, int column, int row, int sequence, int n_rows,
                            uint32_t barrier) {
-    barrier_arrive_expecting(barrier, tile_bytes<D>(n_rows));
-    for (int half = 0; half < D / BOX_COLUMNS; half++)
+    barrier_arrive_expecting(barrier, boxes_bytes<D>(n_rows));
+    for (int half = 0; half < halves<D>(); half++)
         for (int box = 0; box < n_rows / BOX_ROWS; box++)
             fetch_box(tile + (half * (n_rows / BOX_ROWS) + box) * BOX_BYTES, map, column + half * BOX_COLUMNS,
                       row + box * BOX_ROWS, sequence, barrier);
@@ -99,6 +103,6 @@ template <int D, bool RING> __device__ inline int key_column(const launch_attent
     return ((RING ? 0 : a.H) + g) * D;
 }
 
-} // namespace attention_wgmma
-
 #endif
+
+} // namespace attention_wgmma

@@ -6,17 +6,25 @@
  * bring along, and two take turns to add dq to fp32 sums in memory: with one, the steps of an addition (wait for the turn, add, wait until
  * it is there, pass the turn on) took longer than the products.
  *
- * Every sum is made in one order. The tiles of keys that a tile of queries sees add their parts of its dq from the first to the last: a
- * count per tile says whose turn it is. Blocks take tiles of keys in ascending order and walk queries from the last to their own, all heads
- * of a group at each, so the block in front is always where this one will be, or further. A block waits only for tiles of lower index,
- * which are under way or done: the grid is no larger than what is resident at once. A kernel
- * behind rounds the sums: done by the block that adds last, it cost the products more registers than it saved time. */
+ * Every sum is made in one order: attention_schedule.h says which block takes which tiles of keys, and when they add to dq; a count per tile of queries
+ * says whose turn it is. The sums are rounded by a kernel behind, or, in short rows, by the block that adds last (ENDS): in long ones that costs
+ * the products more than it saves. Where tiles are few, blocks have some heads of a group each, and dk and dv go from one to the next, in the order of heads. */
 #include "backend/cuda/attention_wgmma.cuh"
 
 namespace {
 
-enum { CONSUMERS = 2, ROWS = CONSUMERS * 64, THREADS = (1 + CONSUMERS) * 128, CONSUMER_WARPS = CONSUMERS * 4 };
-enum { QUERIES = ATTENTION_DQ_ROWS, Q_STAGES = 3, DY_STAGES = 2, DS_STAGES = 2, ADDERS = 2, DQ_THREADS = 128 };
+using namespace attention_wgmma;
+
+enum { CONSUMERS = 2, ROWS = ATTENTION_KEY_ROWS, THREADS = (1 + CONSUMERS) * 128, CONSUMER_WARPS = CONSUMERS * 4 };
+enum {
+    QUERIES = ATTENTION_DQ_ROWS,
+    Q_STAGES = 3,
+    DY_STAGES = 2,
+    DS_STAGES = 2,
+    ADDERS = 2,
+    DQ_THREADS = 128,
+    ENDS_UP_TO = 2048 /* tokens of a row whose dq is rounded by who adds last */
+};
 enum {
     KV_FULL,
     KV_EMPTY,
@@ -27,17 +35,26 @@ enum {
     DY_EMPTY = DY_FULL + DY_STAGES,
     DQ_FULL = DY_EMPTY + DY_STAGES,          /* (who adds, consumer) */
     DQ_EMPTY = DQ_FULL + ADDERS * CONSUMERS, /* (consumer) */
-    N_BARRIERS = DQ_EMPTY + CONSUMERS
+    SUMS_FULL = DQ_EMPTY + CONSUMERS,        /* (who adds): the sums so far lie where dq goes */
+    SUMS_EMPTY = SUMS_FULL + ADDERS,         /* (who adds): they may come */
+    N_BARRIERS = SUMS_EMPTY + ADDERS
 };
 struct query_statistics {
     float lse_2[QUERIES], delta[QUERIES]; /* lse in units of log 2 */
     int32_t start[QUERIES], end[QUERIES]; /* keys that a query sees; end: of a ring */
-    int32_t latest_start, least_end;      /* 8 bytes, for the barriers behind */
+    int32_t latest_start, least_end;
+    int32_t ends_dq, unused; /* a dq_end; 16 bytes, for the barriers behind */
 };
-template <int D> constexpr uint32_t dq_part_floats() { return QUERIES * D / CONSUMERS; } /* of a consumer */
-template <int D> constexpr uint32_t dq_part_bytes() { return dq_part_floats<D>() * (uint32_t)sizeof(float); }
+/* What a tile of keys does with its part of dq: hand it on to be added, or, the last one, add it to the sums, if there are any, and round. */
+enum dq_end { DQ_ADD, DQ_END_ALONE, DQ_END_SUMS };
+/* Columns of dq that a consumer computes. Of 96 the second one has 32 and computes 64: an operand cannot begin inside of a half and end in the next. */
+template <int D> constexpr int dq_columns() { return D == 64 ? 32 : 64; }
+template <int D> constexpr uint32_t dq_part_bytes() { return QUERIES * dq_columns<D>() * (uint32_t)sizeof(float); }
+template <int D> __device__ constexpr uint32_t dq_used_bytes(int consumer) {
+    return consumer + 1 < CONSUMERS ? dq_part_bytes<D>() : QUERIES * D * (uint32_t)sizeof(float) - dq_part_bytes<D>();
+}
 template <int D> constexpr size_t tiles_bytes() {
-    return (2 * ROWS + (Q_STAGES + DY_STAGES) * QUERIES) * D * 2 + DS_STAGES * QUERIES * ROWS * 2 +
+    return boxes_bytes<D>(2 * ROWS + (Q_STAGES + DY_STAGES) * QUERIES) + DS_STAGES * QUERIES * ROWS * 2 +
            CONSUMERS * dq_part_bytes<D>();
 }
 template <int D> constexpr size_t shared_bytes() {
@@ -46,17 +63,16 @@ template <int D> constexpr size_t shared_bytes() {
 static_assert(shared_bytes<128>() <= 227 << 10, "more shared memory than a block of capability 9.0 may have");
 
 #if WGMMA_HERE
-using namespace attention_wgmma;
 
 template <int D> struct shared_layout {
     uint32_t k, v, q, dy, ds, dq, barriers; /* q, dy, ds: (stage); dq: (consumer) */
     query_statistics *statistics;           /* (stage of q) */
     __device__ explicit shared_layout(unsigned char *shared) {
         k = shared_address(shared);
-        v = k + tile_bytes<D>(ROWS);
-        q = v + tile_bytes<D>(ROWS);
-        dy = q + Q_STAGES * tile_bytes<D>(QUERIES);
-        ds = dy + DY_STAGES * tile_bytes<D>(QUERIES);
+        v = k + boxes_bytes<D>(ROWS);
+        q = v + boxes_bytes<D>(ROWS);
+        dy = q + Q_STAGES * boxes_bytes<D>(QUERIES);
+        ds = dy + DY_STAGES * boxes_bytes<D>(QUERIES);
         dq = ds + DS_STAGES * QUERIES * ROWS * 2;
         statistics = (query_statistics *)(shared + tiles_bytes<D>());
         barriers = shared_address(statistics + Q_STAGES);
@@ -91,34 +107,30 @@ template <bool RING> __device__ inline int end_key_tile(const launch_attention &
     return (keys_seen<RING>(a, doc_start, min(tile * QUERIES + QUERIES, (int)a.T) - 1).end + ROWS - 1) / ROWS;
 }
 
-/* A tile of keys of a kv head and the tiles of queries that see it, of every head of the group. */
+/* A tile of keys of a kv head and the tiles of queries that see it, of some heads of its group. */
 struct key_task {
-    int b, g, tile, first, end; /* tiles of queries [first, end) */
+    int b, g, part, tile, first, end; /* tiles of queries [first, end); of the part-th heads */
 };
 /* The i-th pair that they make: from the last tile to the first, all heads of each. */
 struct tile_pair {
     int head, tile; /* of queries */
 };
-__device__ inline tile_pair pair_of(const launch_attention &a, const key_task &t, int i) {
-    const int group = a.H / a.G;
-    return {t.g * group + i % group, t.end - 1 - i / group};
+__device__ inline tile_pair pair_of(const key_schedule &s, const key_task &t, int i) {
+    return {(t.g * s.n_parts + t.part) * s.heads + i % s.heads, t.end - 1 - i / s.heads};
 }
-__device__ inline int pair_count(const launch_attention &a, const key_task &t) {
-    return max(t.end - t.first, 0) * (a.H / a.G);
-}
+__device__ inline int pair_count(const key_schedule &s, const key_task &t) { return max(t.end - t.first, 0) * s.heads; }
 
-/* Pairs of row and kv head whose tiles are under way at once. With all of them no two blocks would walk the same queries, and queries and
- * sums would come from memory instead of the cache; with few, the tiles of keys of a pair all begin at once and each waits for the one
- * before, which short rows never make up for. So a pair has at most an eighth of its tiles under way on a GPU of 132 multiprocessors. */
-__device__ inline int pairs_at_once(int n_key_tiles) { return max(16, 8 * 132 / n_key_tiles); }
-
-template <bool RING> __device__ inline key_task key_task_of(const launch_attention &a, int task) {
-    const int n_tiles = ((int)a.T + QUERIES - 1) / QUERIES, n_key_tiles = ((int)a.T + ROWS - 1) / ROWS;
-    const int most = pairs_at_once(n_key_tiles);
-    const int first = task / (most * n_key_tiles) * most, rest = task - first * n_key_tiles;
-    const int n_pairs = min(most, (int)a.B * a.G - first), pair = first + rest % n_pairs;
-    key_task t = {pair / a.G, pair % a.G, rest / n_pairs, 0, n_tiles};
+/* The next task of this block, if there is one; `at` counts. */
+template <bool RING>
+__device__ inline bool next_task(const launch_attention &a, const key_schedule &s, int &at, key_task &t) {
+    key_place place;
+    if (!attention_next_tile(&s, (int)blockIdx.x, &at, &place)) return false;
+    at++;
+    t.tile = place.tile, t.part = place.unit % s.n_parts;
+    t.b = place.unit / s.n_parts / a.G, t.g = place.unit / s.n_parts % a.G;
+    const int n_tiles = ((int)a.T + QUERIES - 1) / QUERIES;
     const int32_t *doc_start = a.doc_start + t.b * a.T;
+    t.first = 0, t.end = n_tiles;
     if (RING) { /* the first tile whose span ends behind this one */
         int high = n_tiles;
         while (t.first < high) {
@@ -134,7 +146,7 @@ template <bool RING> __device__ inline key_task key_task_of(const launch_attenti
         if (first_key_tile<RING>(a, doc_start, middle) > t.tile) t.end = middle;
         else low = middle + 1;
     }
-    return t;
+    return true;
 }
 
 /* Index of a tile of queries of a head, in the sums of dq and in the turns. */
@@ -148,24 +160,24 @@ __device__ inline int64_t dq_tile(const launch_attention &a, int b, const tile_p
 /* One warp: tiles. */
 template <int D, bool RING>
 __device__ void fetch_tiles(const launch_attention &a, const CUtensorMap *queries, const CUtensorMap *keys,
-                            const CUtensorMap *dy, const shared_layout<D> &in, int n_tasks) {
+                            const CUtensorMap *dy, const shared_layout<D> &in, const key_schedule &s) {
     const int lane = (int)threadIdx.x % WARP;
     ring_place<Q_STAGES> q_place;
     ring_place<DY_STAGES> dy_place;
-    for (int round = 0, i; (i = task_of_round(round)) < n_tasks; round++) {
-        const key_task task = key_task_of<RING>(a, i);
+    key_task task;
+    for (int round = 0, at = 0; next_task<RING>(a, s, at, task); round++) {
         if (lane == 0) {
-            const int n_pairs = pair_count(a, task), k0 = task.tile * ROWS;
+            const int n_pairs = pair_count(s, task), k0 = task.tile * ROWS;
             barrier_wait(in.barrier(KV_EMPTY), ~round & 1);
             tile_fetch<D>(in.k, keys, key_column<D, RING>(a, task.g), k0, task.b, ROWS, in.barrier(KV_FULL));
             tile_fetch<D>(in.v, keys, key_column<D, RING>(a, a.G + task.g), k0, task.b, ROWS, in.barrier(KV_FULL));
             for (int n = 0; n < n_pairs; n++, q_place.advance(), dy_place.advance()) {
-                const tile_pair pair = pair_of(a, task, n);
+                const tile_pair pair = pair_of(s, task, n);
                 barrier_wait(in.barrier(Q_EMPTY + q_place.stage), q_place.parity ^ 1);
-                tile_fetch<D>(in.q + q_place.stage * tile_bytes<D>(QUERIES), queries, pair.head * D,
+                tile_fetch<D>(in.q + q_place.stage * boxes_bytes<D>(QUERIES), queries, pair.head * D,
                               pair.tile * QUERIES, task.b, QUERIES, in.barrier(Q_FULL + q_place.stage));
                 barrier_wait(in.barrier(DY_EMPTY + dy_place.stage), dy_place.parity ^ 1);
-                tile_fetch<D>(in.dy + dy_place.stage * tile_bytes<D>(QUERIES), dy, pair.head * D, pair.tile * QUERIES,
+                tile_fetch<D>(in.dy + dy_place.stage * boxes_bytes<D>(QUERIES), dy, pair.head * D, pair.tile * QUERIES,
                               task.b, QUERIES, in.barrier(DY_FULL + dy_place.stage));
             }
         }
@@ -174,15 +186,15 @@ __device__ void fetch_tiles(const launch_attention &a, const CUtensorMap *querie
 }
 
 /* Another: what the queries of a tile bring along; they need not lie where the TMA unit could fetch them. */
-template <int D, bool RING>
-__device__ void fetch_statistics(const launch_attention &a, const shared_layout<D> &in, int n_tasks) {
+template <int D, bool ENDS, bool RING>
+__device__ void fetch_statistics(const launch_attention &a, const shared_layout<D> &in, const key_schedule &s) {
     const int T = (int)a.T, lane = (int)threadIdx.x % WARP;
     ring_place<Q_STAGES> place;
-    for (int round = 0, i; (i = task_of_round(round)) < n_tasks; round++) {
-        const key_task task = key_task_of<RING>(a, i);
-        const int n_pairs = pair_count(a, task);
+    key_task task;
+    for (int at = 0; next_task<RING>(a, s, at, task);) {
+        const int n_pairs = pair_count(s, task);
         for (int n = 0; n < n_pairs; n++, place.advance()) {
-            const tile_pair pair = pair_of(a, task, n);
+            const tile_pair pair = pair_of(s, task, n);
             query_statistics &of = in.statistics[place.stage];
             float lse_2[2], delta[2];
             int start[2], end[2];
@@ -205,34 +217,57 @@ __device__ void fetch_statistics(const launch_attention &a, const shared_layout<
                 of.start[lane + half * WARP] = start[half];
                 if (RING) of.end[lane + half * WARP] = end[half];
             }
-            if (lane == 0) of.latest_start = latest, of.least_end = least_end;
+            if (lane == 0) {
+                of.latest_start = latest, of.least_end = least_end, of.ends_dq = DQ_ADD;
+                if (ENDS) {
+                    const int first = start[0] / ROWS, last = min(pair.tile * QUERIES + QUERIES, T) - 1;
+                    const int before = attention_adds_before(&s, task.tile, first, last / ROWS + 1);
+                    if (before == last / ROWS - first) of.ends_dq = before > 0 ? DQ_END_SUMS : DQ_END_ALONE;
+                }
+            }
             barrier_arrive(in.barrier(Q_FULL + place.stage));
         }
     }
 }
 
-/* Two in turn: dq of every other pair on to the sums, when the tiles of keys before have added theirs. */
-template <int D, bool RING>
-__device__ void add_dq(const launch_attention &a, const shared_layout<D> &in, int n_tasks, int adder) {
-    uint32_t parity = 0;
+/* Two in turn: dq of every other pair on to the sums, when the tiles of keys before have added theirs. For the last one the sums come here instead. */
+template <int D, bool ENDS, bool RING>
+__device__ void add_dq(const launch_attention &a, const shared_layout<D> &in, const key_schedule &s, int adder) {
+    uint32_t parity = 0, sums_parity = 0;
     int next = adder; /* pair of the task that this one adds */
-    for (int round = 0, i; (i = task_of_round(round)) < n_tasks; round++) {
-        const key_task task = key_task_of<RING>(a, i);
+    key_task task;
+    for (int at = 0; next_task<RING>(a, s, at, task);) {
         const int32_t *doc_start = a.doc_start + task.b * a.T;
-        const int n_pairs = pair_count(a, task);
+        const int n_pairs = pair_count(s, task);
         if (threadIdx.x % WARP == 0) {
             for (int n = next; n < n_pairs; n += ADDERS, parity ^= 1) {
-                const tile_pair pair = pair_of(a, task, n);
-                const int before = task.tile - first_key_tile<RING>(a, doc_start, pair.tile);
+                const tile_pair pair = pair_of(s, task, n);
+                const int first = first_key_tile<RING>(a, doc_start, pair.tile);
+                const int end = end_key_tile<RING>(a, doc_start, pair.tile);
+                const int before = attention_adds_before(&s, task.tile, first, end);
                 const int64_t tile = dq_tile(a, task.b, pair);
                 float *to = a.dq_sums + tile * (QUERIES * D);
                 if (before > 0) turn_await(a.turns + tile, before);
+                if (ENDS && before == end - first - 1) {
+                    if (before > 0) {
+                        for (int c = 0; c < CONSUMERS; c++) barrier_wait(in.barrier(DQ_EMPTY + c), ~adder & 1);
+                        barrier_wait(in.barrier(SUMS_EMPTY + adder), sums_parity);
+                        barrier_arrive_expecting(in.barrier(SUMS_FULL + adder), QUERIES * D * sizeof(float));
+                        copy_bulk(in.dq, to, QUERIES * D * sizeof(float), in.barrier(SUMS_FULL + adder));
+                        sums_parity ^= 1;
+                    }
+                    for (int c = 0; c < CONSUMERS; c++) {
+                        barrier_wait(in.barrier(DQ_FULL + adder * CONSUMERS + c), parity);
+                        barrier_arrive(in.barrier(DQ_EMPTY + c));
+                    }
+                    continue;
+                }
 #pragma unroll
-                for (int c = 0; c < CONSUMERS; c++, to += dq_part_floats<D>()) {
+                for (int c = 0; c < CONSUMERS; c++, to += QUERIES * dq_columns<D>()) {
                     const uint32_t part = in.dq + c * dq_part_bytes<D>();
                     barrier_wait(in.barrier(DQ_FULL + adder * CONSUMERS + c), parity);
-                    if (before > 0) add_bulk(to, part, dq_part_bytes<D>());
-                    else store_bulk(to, part, dq_part_bytes<D>());
+                    if (before > 0) add_bulk(to, part, dq_used_bytes<D>(c));
+                    else store_bulk(to, part, dq_used_bytes<D>(c));
                 }
                 copy_bulk_commit();
                 copy_bulk_wait_read<0>();
@@ -259,10 +294,10 @@ template <int N> __device__ inline void share_ds(uint32_t box, int row, const ui
     threads_meet(1, CONSUMERS * GROUP);
 }
 
-/* acc (64, D / 2) = ds of all keys times this consumer's columns of the keys. Queued, not finished. */
+/* acc (64, dq_columns) = ds of all keys times this consumer's columns of the keys. Queued, not finished. */
 template <typename E, int D>
-__device__ inline void queue_dq(float (&acc)[D / 16][4], uint32_t ds_tile, uint32_t k_tile, int consumer) {
-    constexpr int COLUMNS = D / CONSUMERS;
+__device__ inline void queue_dq(float (&acc)[dq_columns<D>() / 8][4], uint32_t ds_tile, uint32_t k_tile, int consumer) {
+    constexpr int COLUMNS = dq_columns<D>();
     const uint32_t columns = consumer * COLUMNS / BOX_COLUMNS * ROWS * ROW_BYTES + consumer * COLUMNS % BOX_COLUMNS * 2;
     const uint64_t ds = operand(ds_tile, 0), k = operand(k_tile + columns, 0);
 #pragma unroll
@@ -279,53 +314,71 @@ template <typename E, int D> __device__ inline void queue_dk(float (&sum)[D / 8]
         wgmma<E, D>::template shared<1, 1>(sum, behind(ds, step * 16 * ROW_BYTES), behind(q, step * 16 * ROW_BYTES), 1);
 }
 
-/* dq of a tile of queries of a head from its sums, which lie as the consumers' registers held them. A warp group calls; `staged` is shared
- * memory of half their size. */
-template <typename E, int D, bool RING>
-__device__ inline void round_dq(const launch_attention &a, int b, const tile_pair &p, bool any, uint32_t staged) {
-    const int q0 = p.tile * QUERIES, thread = (int)threadIdx.x % GROUP, lane = thread % WARP;
-    const int row = thread / WARP * MMA_ROWS;
-    const int64_t first = (int64_t)b * a.T + q0;
-    const float4 *sums = (const float4 *)a.dq_sums + dq_tile(a, b, p) * (QUERIES * D / 4);
-    float dq[1][D / 8][4];
+/* dq of this consumer's columns, the last part of which it has in registers: with the sums of the others, if any, which lie as its
+ * registers do, rounded. */
+template <typename E, int D>
+__device__ inline void end_dq(const launch_attention &a, int b, const tile_pair &p, int consumer,
+                              float (&dq)[dq_columns<D>() / 8][4], uint32_t sums, bool any) {
+    const int thread = (int)threadIdx.x % GROUP, lane = thread % WARP;
+    const int query = p.tile * QUERIES + thread / WARP * MMA_ROWS + lane / 4;
+    E *row =
+        (E *)a.dq + ((int64_t)b * a.T + query) * a.q_stride + p.head * D + consumer * dq_columns<D>() + lane % 4 * 2;
 #pragma unroll
-    for (int c = 0; c < D / 8; c++) {
-        const float4 x = any ? __ldcg(sums + c * GROUP + thread) : float4{0, 0, 0, 0};
-        dq[0][c][0] = x.x * a.scale, dq[0][c][1] = x.y * a.scale;
-        dq[0][c][2] = x.z * a.scale, dq[0][c][3] = x.w * a.scale;
+    for (int c = 0; c < dq_columns<D>() / 8; c++) {
+        const uint4 x = any ? load_shared_16(sums + (c * GROUP + thread) * 16) : uint4{0, 0, 0, 0};
+        dq[c][0] += __uint_as_float(x.x), dq[c][1] += __uint_as_float(x.y);
+        dq[c][2] += __uint_as_float(x.z), dq[c][3] += __uint_as_float(x.w);
     }
-    if constexpr (RING)
-        ring_sums<D>(a, (float *)a.dq + (first * a.H + p.head) * D, (int64_t)a.H * D, (int)a.T - q0, row, dq, lane);
-    else
-        store_sums<E, D, 1>((E *)a.dq + first * a.q_stride + p.head * D, a.q_stride, (int)a.T - q0, staged, row, dq,
-                            lane);
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        if (query + half * 8 < a.T)
+#pragma unroll
+            for (int c = 0; c < dq_columns<D>() / 8; c++)
+                if (D % dq_columns<D>() == 0 || consumer * dq_columns<D>() + c * 8 < D)
+                    *(uint32_t *)(row + half * 8 * a.q_stride + c * 8) =
+                        pack<E>(dq[c][2 * half] * a.scale, dq[c][2 * half + 1] * a.scale);
 }
 
-template <typename E, int D, bool RING>
-__device__ void consume(const launch_attention &a, const shared_layout<D> &in, int n_tasks, int consumer) {
+/* dk or dv of some heads of the group joins those of the heads before; false: more heads follow. A warp group calls. */
+template <int D> __device__ inline void join_sums(float4 *sums, float (&sum)[D / 8][4], bool before, bool more) {
+    const int thread = (int)threadIdx.x % GROUP;
+#pragma unroll
+    for (int c = 0; c < D / 8; c++) {
+        float4 x = before ? __ldcg(sums + c * GROUP + thread) : float4{0, 0, 0, 0};
+        x.x += sum[c][0], x.y += sum[c][1], x.z += sum[c][2], x.w += sum[c][3];
+        if (more) __stcg(sums + c * GROUP + thread, x);
+        sum[c][0] = x.x, sum[c][1] = x.y, sum[c][2] = x.z, sum[c][3] = x.w;
+    }
+}
+
+template <typename E, int D, bool ENDS, bool RING>
+__device__ void consume(const launch_attention &a, const shared_layout<D> &in, const key_schedule &schedule,
+                        int consumer) {
     const int T = (int)a.T, lane = (int)threadIdx.x % WARP, row = (int)threadIdx.x % GROUP / WARP * MMA_ROWS;
     const float factor = a.scale * LOG2_E;
     const uint32_t dq_part = in.dq + consumer * dq_part_bytes<D>();
     ring_place<Q_STAGES> q_place;
     ring_place<DY_STAGES> dy_place;
-    uint32_t dq_parity = 0, ds_stage = 0;
-    for (int round = 0, i; (i = task_of_round(round)) < n_tasks; round++) {
-        const key_task task = key_task_of<RING>(a, i);
+    uint32_t dq_turn = 0, ds_stage = 0, sums_parity = 0; /* dq_turn: who adds; sums_parity: a bit for each of them */
+    key_task task;
+    for (int round = 0, at = 0; next_task<RING>(a, schedule, at, task); round++) {
         const int k0 = task.tile * ROWS + consumer * GROUP_ROWS; /* of the group */
         float dk[1][D / 8][4], dv[1][D / 8][4];
         clear(dk[0]);
         clear(dv[0]);
         barrier_wait(in.barrier(KV_FULL), round & 1);
-        uint32_t held = Q_STAGES; /* stage whose queries the product before still reads; Q_STAGES: none */
-        const int n_pairs = pair_count(a, task);
+        uint32_t held = Q_STAGES; /* stage whose queries the product before still reads; this: none */
+        const int n_pairs = pair_count(schedule, task);
         for (int n = 0; n < n_pairs; n++) {
-            const int q0 = pair_of(a, task, n).tile * QUERIES;
-            const uint32_t q_tile = in.q + q_place.stage * tile_bytes<D>(QUERIES);
-            const uint32_t dy_tile = in.dy + dy_place.stage * tile_bytes<D>(QUERIES);
+            const int q0 = pair_of(schedule, task, n).tile * QUERIES;
+            const uint32_t q_tile = in.q + q_place.stage * boxes_bytes<D>(QUERIES);
+            const uint32_t dy_tile = in.dy + dy_place.stage * boxes_bytes<D>(QUERIES);
             const query_statistics &of = in.statistics[q_place.stage];
-            float s[QUERIES / 8][4], dp[QUERIES / 8][4], dq[D / 16][4];
+            float s[QUERIES / 8][4], dp[QUERIES / 8][4], dq[dq_columns<D>() / 8][4];
             uint32_t p[QUERIES / 16][4], ds[QUERIES / 16][4];
             barrier_wait(in.barrier(Q_FULL + q_place.stage), q_place.parity);
+            const int ends_dq = ENDS ? of.ends_dq : DQ_ADD;
+            if (ends_dq == DQ_END_SUMS && threadIdx.x % GROUP == 0) barrier_arrive(in.barrier(SUMS_EMPTY + dq_turn));
             wgmma_begin();
             queue_product_of_rows<E, D, QUERIES>(s, in.k, ROWS, consumer * GROUP_ROWS, q_tile);
             wgmma_commit();
@@ -380,13 +433,21 @@ __device__ void consume(const launch_attention &a, const shared_layout<D> &in, i
             wgmma_wait<1>(); /* dv and dq */
             wgmma_settle(dq);
             release(in.barrier(DY_EMPTY + dy_place.stage), lane);
-            barrier_wait(in.barrier(DQ_EMPTY + consumer), dq_parity ^ 1);
+            barrier_wait(in.barrier(DQ_EMPTY + consumer), ~dq_turn & 1);
+            if (ends_dq == DQ_ADD) {
 #pragma unroll
-            for (int c = 0; c < D / 16; c++)
-                store_shared_16(dq_part + (c * GROUP + threadIdx.x % GROUP) * 16, *(const uint4 *)dq[c]);
+                for (int c = 0; c < dq_columns<D>() / 8; c++)
+                    store_shared_16(dq_part + (c * GROUP + threadIdx.x % GROUP) * 16, *(const uint4 *)dq[c]);
+            } else {
+                if (ends_dq == DQ_END_SUMS) {
+                    barrier_wait(in.barrier(SUMS_FULL + dq_turn), sums_parity >> dq_turn & 1);
+                    sums_parity ^= 1u << dq_turn;
+                }
+                end_dq<E, D>(a, task.b, pair_of(schedule, task, n), consumer, dq, dq_part, ends_dq == DQ_END_SUMS);
+            }
             fence_bulk();
-            barrier_arrive(in.barrier(DQ_FULL + dq_parity * CONSUMERS + consumer));
-            dq_parity ^= 1, ds_stage ^= 1;
+            barrier_arrive(in.barrier(DQ_FULL + dq_turn * CONSUMERS + consumer));
+            dq_turn ^= 1, ds_stage ^= 1;
             q_place.advance(), dy_place.advance();
         }
         wgmma_wait<0>();
@@ -394,6 +455,25 @@ __device__ void consume(const launch_attention &a, const shared_layout<D> &in, i
         wgmma_settle(dv[0]);
         if (held < Q_STAGES) release(in.barrier(Q_EMPTY + held), lane);
         release(in.barrier(KV_EMPTY), lane);
+        if (!RING && schedule.n_parts > 1) {
+            const int64_t at_sums =
+                (((int64_t)task.b * a.G + task.g) * schedule.n_tiles + task.tile) * CONSUMERS + consumer;
+            int32_t *turn = a.dkv_turns + at_sums;
+            float4 *sums = (float4 *)a.dkv_sums + at_sums * (2 * GROUP_ROWS * D / 4);
+            const bool more = task.part + 1 < schedule.n_parts;
+            if (task.part > 0) {
+                if (threadIdx.x % GROUP == 0) turn_await(turn, task.part);
+                threads_meet(2 + consumer, GROUP);
+            }
+            join_sums<D>(sums, dk[0], task.part > 0, more);
+            join_sums<D>(sums + GROUP_ROWS * D / 4, dv[0], task.part > 0, more);
+            if (more) {
+                __threadfence();
+                threads_meet(2 + consumer, GROUP);
+                if (threadIdx.x % GROUP == 0) turn_pass(turn, task.part + 1);
+                continue;
+            }
+        }
         scale_row<1, D>(dk, 0, 0, a.scale);
         scale_row<1, D>(dk, 0, 1, a.scale);
         const int64_t out = ((int64_t)task.b * a.T + k0) * a.kv_stride + task.g * D, value = out + (int64_t)a.G * D;
@@ -401,9 +481,10 @@ __device__ void consume(const launch_attention &a, const shared_layout<D> &in, i
             ring_sums<D>(a, (float *)a.dkv + out, a.kv_stride, T - k0, row, dk, lane);
             ring_sums<D>(a, (float *)a.dkv + value, a.kv_stride, T - k0, row, dv, lane);
         } else { /* by way of where dq was */
-            barrier_wait(in.barrier(DQ_EMPTY + consumer), dq_parity ^ 1);
+            barrier_wait(in.barrier(DQ_EMPTY + consumer), ~dq_turn & 1);
             store_sums<E, D, 1>((E *)a.dkv + out, a.kv_stride, T - k0, dq_part, row, dk, lane);
             store_sums<E, D, 1>((E *)a.dkv + value, a.kv_stride, T - k0, dq_part, row, dv, lane);
+            fence_bulk(); /* sums may come there next */
             threads_meet(2 + consumer, GROUP);
         }
     }
@@ -412,14 +493,14 @@ __device__ void consume(const launch_attention &a, const shared_layout<D> &in, i
 
 /* ---- kernels and launchers --------------------------------------------------------------------------------------- */
 
-template <typename E, int D, bool RING>
+template <typename E, int D, bool ENDS, bool RING>
 __global__ void __launch_bounds__(THREADS, 1)
     attention_wgmma_backward(const __grid_constant__ launch_attention a, const __grid_constant__ CUtensorMap queries,
-                             const __grid_constant__ CUtensorMap keys, const __grid_constant__ CUtensorMap dy) {
+                             const __grid_constant__ CUtensorMap keys, const __grid_constant__ CUtensorMap dy,
+                             const __grid_constant__ key_schedule schedule) {
 #if WGMMA_HERE
     extern __shared__ __align__(1024) unsigned char shared[];
     const shared_layout<D> in(shared);
-    const int n_tasks = (int)a.B * a.G * (((int)a.T + ROWS - 1) / ROWS);
     const int group = warp_group(), warp = (int)threadIdx.x / WARP;
     if (threadIdx.x == 0) {
         barrier_init(in.barrier(KV_FULL), 2); /* k and v */
@@ -435,17 +516,21 @@ __global__ void __launch_bounds__(THREADS, 1)
         }
         for (int i = 0; i < ADDERS * CONSUMERS; i++) barrier_init(in.barrier(DQ_FULL + i), GROUP);
         for (int i = 0; i < CONSUMERS; i++) barrier_init(in.barrier(DQ_EMPTY + i), 1);
+        for (int i = 0; i < ADDERS; i++) {
+            barrier_init(in.barrier(SUMS_FULL + i), 1);
+            barrier_init(in.barrier(SUMS_EMPTY + i), CONSUMERS);
+        }
         barriers_publish();
     }
     __syncthreads();
     if (group == 0) {
-        registers_give<D == 64 ? 40 : 24>();
-        if (warp == 0) fetch_tiles<D, RING>(a, &queries, &keys, &dy, in, n_tasks);
-        else if (warp == 1) fetch_statistics<D, RING>(a, in, n_tasks);
-        else add_dq<D, RING>(a, in, n_tasks, warp - 2);
+        registers_give<D == 128 ? 24 : 40>();
+        if (warp == 0) fetch_tiles<D, RING>(a, &queries, &keys, &dy, in, schedule);
+        else if (warp == 1) fetch_statistics<D, ENDS, RING>(a, in, schedule);
+        else add_dq<D, ENDS, RING>(a, in, schedule, warp - 2);
     } else {
-        registers_take<D == 64 ? 232 : 240>();
-        consume<E, D, RING>(a, in, n_tasks, group - 1);
+        registers_take<D == 128 ? 240 : 232>();
+        consume<E, D, ENDS, RING>(a, in, schedule, group - 1);
     }
 #else
     __trap();
@@ -457,32 +542,52 @@ template <typename E, int D, bool RING>
 __global__ void __launch_bounds__(DQ_THREADS) attention_wgmma_dq(const __grid_constant__ launch_attention a) {
 #if WGMMA_HERE
     __shared__ __align__(128) unsigned char staged[RING ? 16 : QUERIES * D * 2];
-    const int n_tiles = ((int)a.T + QUERIES - 1) / QUERIES, tile = (int)(blockIdx.x % n_tiles);
+    const int n_tiles = ((int)a.T + QUERIES - 1) / QUERIES, tile = (int)(blockIdx.x % n_tiles), q0 = tile * QUERIES;
     const int b = (int)(blockIdx.x / n_tiles / a.H), head = (int)(blockIdx.x / n_tiles % a.H);
+    const int thread = (int)threadIdx.x, lane = thread % WARP, row = thread / WARP * MMA_ROWS;
     const int32_t *doc_start = a.doc_start + b * a.T;
     const bool any = !RING || end_key_tile<RING>(a, doc_start, tile) > first_key_tile<RING>(a, doc_start, tile);
-    round_dq<E, D, RING>(a, b, {head, tile}, any, shared_address(staged));
+    const float4 *sums = (const float4 *)a.dq_sums + dq_tile(a, b, {head, tile}) * (QUERIES * D / 4);
+    float dq[1][D / 8][4];
+#pragma unroll
+    for (int c = 0; c < D / 8; c++) {
+        const float4 x = any ? __ldcg(sums + c * GROUP + thread) : float4{0, 0, 0, 0};
+        dq[0][c][0] = x.x * a.scale, dq[0][c][1] = x.y * a.scale;
+        dq[0][c][2] = x.z * a.scale, dq[0][c][3] = x.w * a.scale;
+    }
+    const int64_t first = (int64_t)b * a.T + q0;
+    if constexpr (RING)
+        ring_sums<D>(a, (float *)a.dq + (first * a.H + head) * D, (int64_t)a.H * D, (int)a.T - q0, row, dq, lane);
+    else
+        store_sums<E, D, 1>((E *)a.dq + first * a.q_stride + head * D, a.q_stride, (int)a.T - q0,
+                            shared_address(staged), row, dq, lane);
 #else
     __trap();
 #endif
 }
 
-template <typename E, int D, bool RING>
+template <typename E, int D, bool ENDS, bool RING>
 void backward(const launch_attention *a, const attention_maps *m, cudaStream_t s) {
-    int64_t n_tasks = a->B * a->G * ((a->T + ROWS - 1) / ROWS), most = a->n_multiprocessors;
-    launch_kernel(attention_wgmma_backward<E, D, RING>, n_tasks < most ? n_tasks : most, THREADS, shared_bytes<D>(), s,
-                  *a, m->q, m->kv, m->dy);
-    launch_kernel(attention_wgmma_dq<E, D, RING>, a->B * a->H * ((a->T + QUERIES - 1) / QUERIES), DQ_THREADS, 0, s, *a);
+    const key_schedule schedule =
+        attention_schedule_on(attention_schedule_of(a->B, a->T, a->H, a->G, RING), a->n_multiprocessors);
+    launch_kernel(attention_wgmma_backward<E, D, ENDS, RING>, schedule.width * schedule.units, THREADS,
+                  shared_bytes<D>(), s, *a, m->q, m->kv, m->dy, schedule);
+    if (!ENDS)
+        launch_kernel(attention_wgmma_dq<E, D, RING>, a->B * a->H * ((a->T + QUERIES - 1) / QUERIES), DQ_THREADS, 0, s,
+                      *a);
 }
 
-template <typename E, bool RING> void by_length(const launch_attention *a, const attention_maps *m, cudaStream_t s) {
-    (a->D == 64 ? backward<E, 64, RING> : backward<E, 128, RING>)(a, m, s);
+template <typename E, int D> void by_rows(const launch_attention *a, const attention_maps *m, cudaStream_t s) {
+    if (a->n_ranks > 0) backward<E, D, false, true>(a, m, s);
+    else (a->T <= ENDS_UP_TO ? backward<E, D, true, false> : backward<E, D, false, false>)(a, m, s);
+}
+
+template <typename E> void by_length(const launch_attention *a, const attention_maps *m, cudaStream_t s) {
+    (a->D == 64 ? by_rows<E, 64> : a->D == 96 ? by_rows<E, 96> : by_rows<E, 128>)(a, m, s);
 }
 
 } // namespace
 
 extern "C" void launch_attention_wgmma_backward(const launch_attention *a, const attention_maps *m, cudaStream_t s) {
-    bool ring = a->n_ranks > 0;
-    if (a->type == LAUNCH_BF16) (ring ? by_length<__nv_bfloat16, true> : by_length<__nv_bfloat16, false>)(a, m, s);
-    else (ring ? by_length<__half, true> : by_length<__half, false>)(a, m, s);
+    (a->type == LAUNCH_BF16 ? by_length<__nv_bfloat16> : by_length<__half>)(a, m, s);
 }

@@ -1,15 +1,19 @@
 /* attention_wgmma_fwd.cu - causal attention inside documents for compute capability 9.0, bf16 and fp16.
  *
- * One block per multiprocessor stays there and takes tiles of 128 queries in turn. Its first warp group fetches: q of a tile,
+ * One block per multiprocessor stays there and takes tiles of queries in turn. Its first warp group fetches: q of a tile,
  * then k and v of every key tile from the first one that a document of the tile reaches to the diagonal, as far ahead as
- * there is room, across tiles. The two others have 64 queries each. They queue s = q k^T of the next key tile before p v of
- * this one, so that the tensor cores work while the exponentials of the next tile are taken.
+ * there is room, across tiles. The others, two or three, have 64 queries each. They queue s = q k^T of the next key tile before p v of
+ * this one, so that the tensor cores work while the exponentials of the next tile are taken. Where that is faster they queue in
+ * turns (TURNS), so that one takes exponentials while another multiplies; how many there are and whether they take turns is a matter of head_dim and the
+ * length of rows alone, as measured (docs/log/speed.md), and changes no bit.
  * What a block does depends on the tile alone; which block does it is arithmetic. */
 #include "backend/cuda/attention_wgmma.cuh"
 
 namespace {
 
-enum { CONSUMERS = 2, QUERIES = CONSUMERS * 64, KEYS = 128, STAGES = 2, THREADS = (1 + CONSUMERS) * 128 };
+using namespace attention_wgmma;
+
+enum { KEYS = 128, STAGES = 2, SHORT_ROW = 4096 };
 enum {
     Q_FULL,
     Q_EMPTY,
@@ -20,27 +24,30 @@ enum {
     N_BARRIERS = V_EMPTY + STAGES
 };
 /* q, k and v stages, y on its way out */
-template <int D> constexpr size_t shared_bytes() { return (2 * QUERIES + 2 * STAGES * KEYS) * D * 2 + N_BARRIERS * 8; }
-static_assert(shared_bytes<128>() <= 227 << 10, "more shared memory than a block of capability 9.0 may have");
+template <int D, int CONSUMERS> constexpr size_t shared_bytes() {
+    return boxes_bytes<D>(2 * CONSUMERS * GROUP_ROWS + 2 * STAGES * KEYS) + N_BARRIERS * 8;
+}
+static_assert(shared_bytes<128, 2>() <= 227 << 10, "more shared memory than a block of capability 9.0 may have");
 
 #if WGMMA_HERE
-using namespace attention_wgmma;
 
-template <int D> struct shared_layout {
+template <int D, int CONSUMERS> struct shared_layout {
+    static constexpr int QUERIES = CONSUMERS * GROUP_ROWS;
     uint32_t q, k, v, y, barriers; /* k, v: (stage) */
     __device__ explicit shared_layout(const void *shared) {
         q = shared_address(shared);
-        k = q + tile_bytes<D>(QUERIES);
-        v = k + STAGES * tile_bytes<D>(KEYS);
-        y = v + STAGES * tile_bytes<D>(KEYS);
-        barriers = y + tile_bytes<D>(QUERIES);
+        k = q + boxes_bytes<D>(QUERIES);
+        v = k + STAGES * boxes_bytes<D>(KEYS);
+        y = v + STAGES * boxes_bytes<D>(KEYS);
+        barriers = y + boxes_bytes<D>(QUERIES);
     }
     __device__ uint32_t barrier(int which) const { return barriers + which * 8; }
 };
 
-template <int D, bool RING>
+template <int D, int CONSUMERS, bool RING>
 __device__ void produce(const launch_attention &a, const CUtensorMap *queries, const CUtensorMap *keys,
-                        const shared_layout<D> &in, int n_tiles) {
+                        const shared_layout<D, CONSUMERS> &in, int n_tiles) {
+    constexpr int QUERIES = CONSUMERS * GROUP_ROWS;
     const int lane = (int)threadIdx.x % WARP;
     const int n_tasks = (int)a.B * a.H * n_tiles;
     ring_place<STAGES> place;
@@ -54,10 +61,10 @@ __device__ void produce(const launch_attention &a, const CUtensorMap *queries, c
             for (int t = 0; t < walk.n; t++, place.advance()) {
                 const int k0 = walk.first + t * KEYS, at = place.stage;
                 barrier_wait(in.barrier(K_EMPTY + at), place.parity ^ 1);
-                tile_fetch<D>(in.k + at * tile_bytes<D>(KEYS), keys, key_column<D, RING>(a, g), k0, b, KEYS,
+                tile_fetch<D>(in.k + at * boxes_bytes<D>(KEYS), keys, key_column<D, RING>(a, g), k0, b, KEYS,
                               in.barrier(K_FULL + at));
                 barrier_wait(in.barrier(V_EMPTY + at), place.parity ^ 1);
-                tile_fetch<D>(in.v + at * tile_bytes<D>(KEYS), keys, key_column<D, RING>(a, a.G + g), k0, b, KEYS,
+                tile_fetch<D>(in.v + at * boxes_bytes<D>(KEYS), keys, key_column<D, RING>(a, a.G + g), k0, b, KEYS,
                               in.barrier(V_FULL + at));
             }
         }
@@ -65,8 +72,9 @@ __device__ void produce(const launch_attention &a, const CUtensorMap *queries, c
     }
 }
 
-template <typename E, int D, bool RING>
-__device__ void consume(const launch_attention &a, const shared_layout<D> &in, int n_tiles, int consumer) {
+template <typename E, int D, int CONSUMERS, bool TURNS, bool RING>
+__device__ void consume(const launch_attention &a, const shared_layout<D, CONSUMERS> &in, int n_tiles, int consumer) {
+    constexpr int QUERIES = CONSUMERS * GROUP_ROWS;
     const int T = (int)a.T, lane = (int)threadIdx.x % WARP, row = (int)threadIdx.x % GROUP / WARP * MMA_ROWS;
     const int n_tasks = (int)a.B * a.H * n_tiles;
     const float factor = a.scale * LOG2_E;
@@ -74,6 +82,7 @@ __device__ void consume(const launch_attention &a, const shared_layout<D> &in, i
                                       if (lane == 0) barrier_arrive(in.barrier(barrier));
     };
     ring_place<STAGES> k_place, v_place;
+    if (TURNS && consumer == CONSUMERS - 1) threads_come(1, 2 * GROUP); /* the first begins */
     for (int round = 0, i; (i = task_of_round(round)) < n_tasks; round++) {
         const tile_task task = tile_task_of(i, n_tiles, a.B, a.H);
         const int64_t base = task.b * a.T;
@@ -98,13 +107,13 @@ __device__ void consume(const launch_attention &a, const shared_layout<D> &in, i
             barrier_wait(in.barrier(K_FULL + k_place.stage), k_place.parity);
             wgmma_begin();
             queue_product_of_rows<E, D, KEYS>(s[0], in.q, QUERIES, consumer * GROUP_ROWS,
-                                              in.k + k_place.stage * tile_bytes<D>(KEYS));
+                                              in.k + k_place.stage * boxes_bytes<D>(KEYS));
             wgmma_commit();
         };
         auto values = [&]() {
             barrier_wait(in.barrier(V_FULL + v_place.stage), v_place.parity);
             wgmma_begin();
-            queue_product_with_rows<E, D, KEYS>(sum[0], p, in.v + v_place.stage * tile_bytes<D>(KEYS));
+            queue_product_with_rows<E, D, KEYS>(sum[0], p, in.v + v_place.stage * boxes_bytes<D>(KEYS));
             wgmma_commit();
         };
         auto scores_to_weights = [&](int k0) {
@@ -135,8 +144,10 @@ __device__ void consume(const launch_attention &a, const shared_layout<D> &in, i
         scores_to_weights(walk.first);
         pack_weights();
         for (int t = 1; t < walk.n; t++) {
+            if (TURNS) threads_meet(1 + consumer, 2 * GROUP);
             scores();
             values();
+            if (TURNS) threads_come(1 + (consumer + 1) % CONSUMERS, 2 * GROUP);
             wgmma_wait<1>();
             scores_to_weights(walk.first + t * KEYS);
             wgmma_wait<0>();
@@ -165,19 +176,20 @@ __device__ void consume(const launch_attention &a, const shared_layout<D> &in, i
                         fmaf(state[0][half].max, a.scale, logf(total));
             }
             store_sums<E, D, 1>((E *)a.y + ((base + q0) * a.H + task.head) * D, (int64_t)a.H * D, T - q0,
-                                in.y + consumer * tile_bytes<D>(GROUP_ROWS), row, sum, lane);
+                                in.y + consumer * boxes_bytes<D>(GROUP_ROWS), row, sum, lane);
         }
     }
 }
 #endif
 
-template <typename E, int D, bool RING>
-__global__ void __launch_bounds__(THREADS, 1)
+template <typename E, int D, int CONSUMERS, bool TURNS, bool RING>
+__global__ void __launch_bounds__((1 + CONSUMERS) * GROUP, 1)
     attention_wgmma_forward(const __grid_constant__ launch_attention a, const __grid_constant__ CUtensorMap queries,
                             const __grid_constant__ CUtensorMap keys) {
 #if WGMMA_HERE
     extern __shared__ __align__(1024) unsigned char shared[];
-    const shared_layout<D> in(shared);
+    constexpr int QUERIES = CONSUMERS * GROUP_ROWS;
+    const shared_layout<D, CONSUMERS> in(shared);
     const int n_tiles = ((int)a.T + QUERIES - 1) / QUERIES, group = warp_group();
     if (threadIdx.x == 0) {
         constexpr int CONSUMER_WARPS = CONSUMERS * GROUP / WARP;
@@ -193,26 +205,31 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
     __syncthreads();
     if (group == 0) {
-        registers_give<24>();
-        if (threadIdx.x < WARP) produce<D, RING>(a, &queries, &keys, in, n_tiles);
+        registers_give<CONSUMERS == 3 ? 32 : 24>();
+        if (threadIdx.x < WARP) produce<D, CONSUMERS, RING>(a, &queries, &keys, in, n_tiles);
     } else {
-        registers_take<240>();
-        consume<E, D, RING>(a, in, n_tiles, group - 1);
+        registers_take<CONSUMERS == 3 ? 160 : 240>();
+        consume<E, D, CONSUMERS, TURNS, RING>(a, in, n_tiles, group - 1);
     }
 #else
     __trap();
 #endif
 }
 
-template <typename E, int D, bool RING>
+template <typename E, int D, int CONSUMERS, bool TURNS, bool RING>
 void forward(const launch_attention *a, const attention_maps *m, cudaStream_t s) {
+    constexpr int QUERIES = CONSUMERS * GROUP_ROWS;
     int64_t n_tasks = a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
     int64_t n_blocks = n_tasks < a->n_multiprocessors ? n_tasks : a->n_multiprocessors;
-    launch_kernel(attention_wgmma_forward<E, D, RING>, n_blocks, THREADS, shared_bytes<D>(), s, *a, m->q, m->kv);
+    launch_kernel(attention_wgmma_forward<E, D, CONSUMERS, TURNS, RING>, n_blocks, (1 + CONSUMERS) * GROUP,
+                  shared_bytes<D, CONSUMERS>(), s, *a, m->q, m->kv);
 }
 
 template <typename E, bool RING> void by_length(const launch_attention *a, const attention_maps *m, cudaStream_t s) {
-    (a->D == 64 ? forward<E, 64, RING> : forward<E, 128, RING>)(a, m, s);
+    const bool is_long = a->T > SHORT_ROW;
+    if (a->D == 96) forward<E, 96, 2, false, RING>(a, m, s);
+    else if (a->D == 128) (is_long ? forward<E, 128, 2, false, RING> : forward<E, 128, 2, true, RING>)(a, m, s);
+    else (is_long ? forward<E, 64, 3, true, RING> : forward<E, 64, 2, false, RING>)(a, m, s);
 }
 
 } // namespace

@@ -52,6 +52,11 @@ __device__ inline void threads_meet(int barrier, int n_threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(n_threads) : "memory");
 }
 
+/* The same without waiting for the others. */
+__device__ inline void threads_come(int barrier, int n_threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(n_threads) : "memory");
+}
+
 /* A ring of STAGES buffers between the producer and the consumers: which one is next, and in which round. */
 template <int STAGES> struct ring_place {
     uint32_t stage = 0, parity = 0;

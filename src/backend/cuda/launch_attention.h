@@ -4,7 +4,7 @@
  * Which kernel runs is a matter of dtype, head_dim and the GPU, never of contents or addresses:
  *   plain    any head_dim up to 256, fp32 arithmetic; everything that has no other
  *   mma      bf16 and fp16, head_dim 64, 80, 96 or 128: tensor cores through mma.sync, every GPU from 8.0 on
- *   wgmma    bf16 and fp16, head_dim 64 or 128: tensor cores of compute capability 9.0, tiles fetched by the TMA unit
+ *   wgmma    bf16 and fp16, head_dim 64, 96 or 128: tensor cores of compute capability 9.0, tiles fetched by the TMA unit
  * wgmma kernels know no soft cap: mma or plain ones serve that. None of them holds anything of size T x T, and each gives the same bits on every run. */
 #include "backend/cuda/attention_sizes.h"
 #include "backend/cuda/launch.h"
@@ -28,10 +28,14 @@ typedef struct launch_attention {
     float *lse;                  /* (B, H, T): likewise */
     const void *dy;              /* (B T, H D) */
     void *dq, *dkv;              /* = (written in full), with the strides of q and kv */
-    int n_multiprocessors;       /* blocks of kernels that stay; changes no bit */
-    float *delta;                /* (B, H, T): scratch of the backward, the sum of dy * y over a head's columns */
-    int32_t *turns; /* scratch of the backward by wgmma: for each tile of queries of a head how many tiles of keys have added to its dq; zeros, by delta */
+    int n_multiprocessors; /* blocks of kernels that stay; changes no bit, unless there are fewer than the width of a key_schedule */
+    float *delta; /* (B, H, T): scratch of the backward, the sum of dy * y over a head's columns */
+    int32_t *
+        turns; /* scratch of the backward by wgmma: for each tile of queries of a head how many tiles of keys have added to its dq; zeros, by delta */
     float *dq_sums; /* the same: tiles of ATTENTION_DQ_ROWS rows of a head, as the kernels hold them */
+    int32_t *
+        dkv_turns; /* the same where parts of a group's heads add up dk and dv: of each half of a tile of keys how many parts have added; NULL: none do */
+    float *dkv_sums;
     /* One step of a ring: the keys are those of another rank, or of this one. T are the tokens of a rank. dq (B T, H D) and dkv
      * (B T, 2G D) are fp32 sums. */
     int n_ranks, rank, key_rank; /* n_ranks 0: no ring */

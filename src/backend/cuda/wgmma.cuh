@@ -71,6 +71,9 @@ template <int N> __device__ inline void registers_give() {
 #define WGMMA_LIST_16 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}"
 #define WGMMA_LIST_32 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
     "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
+#define WGMMA_LIST_48 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
+    "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, "    \
+    "%43, %44, %45, %46, %47}"
 #define WGMMA_LIST_64 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
     "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, "    \
     "%43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
@@ -79,7 +82,8 @@ template <int N> __device__ inline void registers_give() {
 #define WGMMA_8 WGMMA_4, WGMMA_QUAD(1)
 #define WGMMA_16 WGMMA_8, WGMMA_QUAD(2), WGMMA_QUAD(3)
 #define WGMMA_32 WGMMA_16, WGMMA_QUAD(4), WGMMA_QUAD(5), WGMMA_QUAD(6), WGMMA_QUAD(7)
-#define WGMMA_64 WGMMA_32, WGMMA_QUAD(8), WGMMA_QUAD(9), WGMMA_QUAD(10), WGMMA_QUAD(11), WGMMA_QUAD(12), WGMMA_QUAD(13), WGMMA_QUAD(14), WGMMA_QUAD(15)
+#define WGMMA_48 WGMMA_32, WGMMA_QUAD(8), WGMMA_QUAD(9), WGMMA_QUAD(10), WGMMA_QUAD(11)
+#define WGMMA_64 WGMMA_48, WGMMA_QUAD(12), WGMMA_QUAD(13), WGMMA_QUAD(14), WGMMA_QUAD(15)
 // clang-format on
 
 /* c (64, N) = or += a (64, 16) b (16, N). shared: both from shared memory; neighbours there are 16 of a row of a and 16 of a column of b, or,
@@ -114,11 +118,13 @@ WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 8, 4, "4", "5", "6", "7", "8", "9");
 WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 16, 8, "8", "9", "10", "11", "12", "13");
 WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 32, 16, "16", "17", "18", "19", "20", "21");
 WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 64, 32, "32", "33", "34", "35", "36", "37");
+WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 96, 48, "48", "49", "50", "51", "52", "53");
 WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 128, 64, "64", "65", "66", "67", "68", "69");
 WGMMA_FUNCTIONS(__half, "f16", 8, 4, "4", "5", "6", "7", "8", "9");
 WGMMA_FUNCTIONS(__half, "f16", 16, 8, "8", "9", "10", "11", "12", "13");
 WGMMA_FUNCTIONS(__half, "f16", 32, 16, "16", "17", "18", "19", "20", "21");
 WGMMA_FUNCTIONS(__half, "f16", 64, 32, "32", "33", "34", "35", "36", "37");
+WGMMA_FUNCTIONS(__half, "f16", 96, 48, "48", "49", "50", "51", "52", "53");
 WGMMA_FUNCTIONS(__half, "f16", 128, 64, "64", "65", "66", "67", "68", "69");
 
 #endif

@@ -8,7 +8,9 @@ SAME_PLACE(ATTENTION_BWD_QKV, ATTENTION_RING_BWD_QKV);
 static size_t backward_bytes(const program *p, const op *o) {
     const op_attr *a = &o->attr;
     bool narrow = program_get(p, o->in[ATTENTION_BWD_QKV])->type != DTYPE_F32;
-    return attention_scratch_of(a->batch, a->seq_len, a->n_heads, a->head_dim, narrow, a->softcap != 0).bytes;
+    return attention_scratch_of(a->batch, a->seq_len, a->n_heads, a->n_kv_heads, a->head_dim, narrow, a->softcap != 0,
+                                o->kind == OP_ATTENTION_RING_BWD)
+        .bytes;
 }
 
 static size_t paged_bytes(const program *p, const op *o) {
