@@ -174,7 +174,8 @@ status trainer_held_out(foreign_reader *r, const foreign_item *share, bool named
     }
     if (!share || item_real(share) <= 1)
         return foreign_offer(r, share, "data.eval_fraction", share ? share->text : "0", share ? NULL : "its default");
-    foreign_refuse(r, share, "give the share of the records: data.eval_fraction");
+    if (config_was_given(r->c, "data.eval_fraction")) is_given(r, share, "data.eval_fraction");
+    else foreign_refuse(r, share, "give the share of the records: data.eval_fraction");
     return OK;
 }
 
