@@ -170,17 +170,12 @@ static status mixture_sources(foreign_reader *r, trainer_source *sources, size_t
         if (share && item_real(share) != 1 && !is_given) foreign_refuse(r, share, "take that share of the records while converting");
         else if (share) foreign_report_no_effect(r, share, "all records");
         if (!id) continue;
-        bool is_twice = false;
-        for (size_t k = first; k < *n; k++) is_twice |= strcmp(sources[k].path->text, id->text) == 0;
-        if (is_twice && is_given) foreign_report_no_effect(r, id, "data.source is given");
-        else if (is_twice) foreign_refuse(r, id, "it is named twice: make one file of its splits, and give --data FILE");
-        else
-            sources[(*n)++] = (trainer_source){.path = id,
-                                               .config = trainer_dataset_of(r, list, i, "config"),
-                                               .split = trainer_dataset_of(r, list, i, "split")};
-        const foreign_item *parts[] = {trainer_dataset_of(r, list, i, "config"), trainer_dataset_of(r, list, i, "split")};
-        for (size_t k = 0; is_twice && k < ARRAY_LENGTH(parts); k++)
-            if (parts[k]) foreign_report_no_effect(r, parts[k], "part of the dataset's name");
+        bool is_again = false;
+        for (size_t k = first; k < *n; k++) is_again |= strcmp(sources[k].path->text, id->text) == 0;
+        sources[(*n)++] = (trainer_source){.path = id,
+                                           .config = trainer_dataset_of(r, list, i, "config"),
+                                           .split = trainer_dataset_of(r, list, i, "split"),
+                                           .is_again = is_again};
     }
     return held ? trainer_held_out(r, held, false) : OK;
 }

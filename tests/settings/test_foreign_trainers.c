@@ -279,10 +279,9 @@ static void test_recipes_of_the_handbook(void **state) {
     GIVES(q, "data.source", "mine.jsonl", "data.eval_fraction", "0.1", "train.task", "preference", "train.lr", "5e-07");
     q = YAML("learning_rate: 5e-7\nbeta: 0.01\ndataset_mixture:\n  datasets:\n    - id: some/pairs\n      split: a\n    - "
              "id: some/pairs\n      split: b\n  test_split_size: 2000\n");
-    REFUSED(q, "2 things", "datasets[1].id: found some/pairs; it is named twice", "found 2000; give the share");
-    q.set[0] = "data.source=mine.jsonl";
-    q.set[1] = "data.eval_fraction=0.02";
-    GIVES(q, "data.source", "mine.jsonl", "data.eval_fraction", "0.02");
+    REFUSED(q, "dataset_mixture.test_split_size: found 2000; give the share");
+    q.set[0] = "data.eval_fraction=0.02"; /* two splits of one data set are two files */
+    GIVES(q, "data.source", "pairs.jsonl, pairs-b.jsonl", "data.eval_fraction", "0.02");
     REFUSED(YAML("learning_rate: 1e-5\nchat_template: \"{% for m in messages %}\\n{{ m }}\\n{% endfor %}\"\n"),
             "chat_template: found {% for m in messages %}...; put it into the model's directory as chat_template.jinja");
 }
