@@ -135,8 +135,7 @@ static const foreign_item *find_stage3(const foreign_reader *r, const char *name
 
 /* How many offloaded and how many sharded parameters are prefetched. */
 static status translate_prefetch(foreign_reader *r, int64_t stage, const char *params) {
-    const foreign_item *size = foreign_find(r, PARAMS "buffer_size"),
-                       *ahead = find_stage3(r, "prefetch_bucket_size");
+    const foreign_item *size = foreign_find(r, PARAMS "buffer_size"), *ahead = find_stage3(r, "prefetch_bucket_size");
     bool params_move = moves_to(params, "host") || moves_to(params, "nvme");
     if (size && !size->is_auto && params_move) TRY(offer_elements(r, size, "memory.bucket", element_bytes(r->c)));
     else if (size)

@@ -174,11 +174,12 @@ static status translate_data(foreign_reader *r) {
                                   "do_train learning_rate per_device_train_batch_size num_train_epochs max_steps "
                                   "deepspeed output_dir cutoff_len");
     if (!trains && !config_was_given(r->c, "data.source"))
-        foreign_problem(r->f,
-                        "%s: found no dataset and no stage: a file for inference or a merge, not for training; use ralo "
-                        "generate --model DIR --adapter ADAPTER --prompt TEXT, or ralo export DIR OUT --adapter ADAPTER "
-                        "--merge",
-                        r->file->path);
+        foreign_problem(
+            r->f,
+            "%s: found no dataset and no stage: a file for inference or a merge, not for training; use ralo "
+            "generate --model DIR --adapter ADAPTER --prompt TEXT, or ralo export DIR OUT --adapter ADAPTER "
+            "--merge",
+            r->file->path);
     if (most)
         foreign_report_no_effect(
             r, most, "all records of a file are used; the command that makes the file takes the first of them");

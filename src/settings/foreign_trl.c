@@ -166,8 +166,10 @@ static status mixture_sources(foreign_reader *r, trainer_source *sources, size_t
     bool is_given = config_was_given(r->c, "data.source"); /* then nothing is made of these names */
     size_t first = *n;
     for (int i = 0; i < LIST_MOST; i++) {
-        const foreign_item *id = trainer_dataset_of(r, list, i, "id"), *share = trainer_dataset_of(r, list, i, "weight");
-        if (share && item_real(share) != 1 && !is_given) foreign_refuse(r, share, "take that share of the records while converting");
+        const foreign_item *id = trainer_dataset_of(r, list, i, "id"),
+                           *share = trainer_dataset_of(r, list, i, "weight");
+        if (share && item_real(share) != 1 && !is_given)
+            foreign_refuse(r, share, "take that share of the records while converting");
         else if (share) foreign_report_no_effect(r, share, "all records");
         if (!id) continue;
         bool is_again = false;

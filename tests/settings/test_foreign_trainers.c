@@ -271,19 +271,22 @@ static void test_a_deepspeed_file_that_is_named(void **state) {
 
 /* Recipes of the alignment handbook are TRL's arguments with a mixture of data sets and a template of their own. */
 static void test_recipes_of_the_handbook(void **state) {
-    request q = YAML("learning_rate: 5e-7\nbeta: 0.01\ndataset_mixture:\n  datasets:\n    - id: some/pairs\n      config: "
-                     "default\n      split: train_prefs\n      columns: [chosen, rejected]\n      weight: 1.0\n    - id: "
-                     "other/pairs2\n      weight: 0.5\n  test_split_size: 0.1\n  seed: 0\n");
+    request q =
+        YAML("learning_rate: 5e-7\nbeta: 0.01\ndataset_mixture:\n  datasets:\n    - id: some/pairs\n      config: "
+             "default\n      split: train_prefs\n      columns: [chosen, rejected]\n      weight: 1.0\n    - id: "
+             "other/pairs2\n      weight: 0.5\n  test_split_size: 0.1\n  seed: 0\n");
     REFUSED(q, "t.yaml:11: dataset_mixture.datasets[1].weight: found 0.5; take that share");
     q.set[0] = "data.source=mine.jsonl";
     GIVES(q, "data.source", "mine.jsonl", "data.eval_fraction", "0.1", "train.task", "preference", "train.lr", "5e-07");
-    q = YAML("learning_rate: 5e-7\nbeta: 0.01\ndataset_mixture:\n  datasets:\n    - id: some/pairs\n      split: a\n    - "
-             "id: some/pairs\n      split: b\n  test_split_size: 2000\n");
+    q = YAML(
+        "learning_rate: 5e-7\nbeta: 0.01\ndataset_mixture:\n  datasets:\n    - id: some/pairs\n      split: a\n    - "
+        "id: some/pairs\n      split: b\n  test_split_size: 2000\n");
     REFUSED(q, "dataset_mixture.test_split_size: found 2000; give the share");
     q.set[0] = "data.eval_fraction=0.02"; /* two splits of one data set are two files */
     GIVES(q, "data.source", "pairs.jsonl, pairs-b.jsonl", "data.eval_fraction", "0.02");
-    REFUSED(YAML("learning_rate: 1e-5\nchat_template: \"{% for m in messages %}\\n{{ m }}\\n{% endfor %}\"\n"),
-            "chat_template: found {% for m in messages %}...; put it into the model's directory as chat_template.jinja");
+    REFUSED(
+        YAML("learning_rate: 1e-5\nchat_template: \"{% for m in messages %}\\n{{ m }}\\n{% endfor %}\"\n"),
+        "chat_template: found {% for m in messages %}...; put it into the model's directory as chat_template.jinja");
 }
 
 /* Files that LLaMA-Factory chats or merges with. */
