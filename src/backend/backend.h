@@ -152,7 +152,8 @@ enum { CUDA_ALIGNMENT = 256 };
 typedef enum device_kind { DEVICE_CPU, DEVICE_CUDA, DEVICE_AUTO = -1 } device_kind;
 /* auto: the first GPU that works, else the CPU. A device that was requested by name must exist. */
 status backend_choose(device_kind wish, int gpu, const backend **out);
-bool backend_gpu_is_there(const char *root); /* an NVIDIA driver runs here, whether ralo can use it or not; root: "" but in tests */
+/* An NVIDIA driver runs here, whether ralo can use it or not. root: "" but in tests. */
+bool backend_gpu_is_there(const char *root);
 target backend_target(device_kind k, int n_threads);
 device_kind backend_kind(const backend *b);
 /* The GPU of a process if run.gpu is not given: processes of a node take GPUs in turn. */

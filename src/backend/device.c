@@ -31,9 +31,10 @@ static void report_unused_gpu(void) {
     if (unwanted || !backend_gpu_is_there("") || atomic_exchange(&said, true))
         log_debug("no GPU is used: %s", error_message());
     else
-        log_warn("there is an NVIDIA GPU, and the CPU is used: %s (run.device=cpu, or --device cpu: use the CPU and say "
-                 "nothing)",
-                 error_message());
+        log_warn(
+            "there is an NVIDIA GPU, and the CPU is used: %s (run.device=cpu, or --device cpu: use the CPU and say "
+            "nothing)",
+            error_message());
 }
 
 status backend_choose(device_kind wish, int gpu, const backend **out) {

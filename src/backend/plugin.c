@@ -109,8 +109,9 @@ static void make_face(void) {
 static void *open_beside_us(const char *relative, char path[PATH_BYTES]) {
     Dl_info us;
     if (!dladdr((void *)plugin_stamp, &us) || !us.dli_fname) return NULL;
-    /* Of a program the name is what it was called by; one that was found through PATH has no directory in it. */
-    char *self = realpath(strchr(us.dli_fname, '/') ? us.dli_fname : "/proc/self/exe", NULL);
+    /* Of a library this is its path. Of a program it is argv[0]: a bare name if the shell found it in PATH. */
+    char *self = strchr(us.dli_fname, '/') ? realpath(us.dli_fname, NULL) : NULL;
+    if (!self) self = realpath("/proc/self/exe", NULL);
     if (!self) return NULL;
     char *slash = strrchr(self, '/');
     if (slash) *slash = 0;

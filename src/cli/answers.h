@@ -6,7 +6,8 @@
  * last match in the text counts, or its first group if it has one. Spaces around an answer are ignored. */
 typedef struct answer_rule answer_rule;
 status answer_rule_open(answer_rule **out, const char *expression);
-void answer_rule_expect_marks(answer_rule *r); /* without an expression: what a text marks as its answer (reward.h), not the whole */
+/* Without an expression: what a text marks as its answer (reward.h), not the whole. */
+void answer_rule_expect_marks(answer_rule *r);
 void answer_rule_close(answer_rule *r);
 /* False when the text holds no answer. The span points into text. */
 bool answer_find(const answer_rule *r, const char *text, size_t n_bytes, span *out);

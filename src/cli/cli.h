@@ -117,7 +117,8 @@ status command_line_parse(command_line *l, const command *c, int argc, char **ar
 void command_line_fini(command_line *l);
 bool command_line_given(const command_line *l, const char *name); /* the flag of that name stands on the line */
 
-void help_print(const char *topic, const command *c); /* to stdout; c: of a command; else a topic, NULL: of everything */
+/* To stdout. c: of a command; else a topic, NULL: of everything. */
+void help_print(const char *topic, const command *c);
 
 /* ---- generation_flags.c ------------------------------------------------------------------------------------------- */
 

@@ -15,31 +15,12 @@
 /* Flags that do not apply to this kind of file are refused: the user would believe that they had an effect. */
 static status refuse_unused_flags(const command_line *l, bool questions) {
     static const char *const for_text[] = {"last", "seq-len"};
-    static const char *const for_questions[] = {"answer-regex",
-                                                "samples-out",
-                                                "samples",
-                                                "k",
-                                                "limit",
-                                                "max-new",
-                                                "max-new-tokens",
-                                                "speculative",
-                                                "draft-max",
-                                                "temperature",
-                                                "top-k",
-                                                "top-p",
-                                                "min-p",
-                                                "seed",
-                                                "cache",
-                                                "prompt-column",
-                                                "response-column",
-                                                "on-error",
-                                                "context",
-                                                "repetition-penalty",
-                                                "stop",
-                                                "page-size",
-                                                "chat",
-                                                "chat-kwargs",
-                                                "system"};
+    static const char *const for_questions[] = {
+        "answer-regex",  "samples-out",     "samples",     "k",           "limit",
+        "max-new",       "max-new-tokens",  "speculative", "draft-max",   "temperature",
+        "top-k",         "top-p",           "min-p",       "seed",        "cache",
+        "prompt-column", "response-column", "on-error",    "context",     "repetition-penalty",
+        "stop",          "page-size",       "chat",        "chat-kwargs", "system"};
     const char *const *idle = questions ? for_text : for_questions;
     size_t n = questions ? ARRAY_LENGTH(for_text) : ARRAY_LENGTH(for_questions);
     for (size_t i = 0; i < n; i++)
@@ -252,13 +233,14 @@ static void print_questions(const command_line *l, const question_eval *e) {
     fprintf(out, "\nmemory    device %s planned, %s used\n", str_format_bytes(x, e->planned),
             str_format_bytes(y, r->memory.peak[TIER_DEVICE]));
     if (!l->json) return;
-    json_t *root = json_pack("{s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:s, s:f, s:I, s:f, s:o, s:I, s:I, s:f, s:o}", "model",
-                             json_name(l->generation.source), "data", json_name(l->data), "chat",
-                             chat_format_name(e->asked.chat), "problems", (json_int_t)e->q->n, "skipped",
-                             (json_int_t)skipped, "samples", (json_int_t)e->samples, "cut", (json_int_t)e->n_cut,
-                             "compared", compared_names[e->compared], "exact_match", exact, "k", (json_int_t)l->k, "pass_at_k", mean_pass(e, l->k), "loss",
-                             json_real_or_null(e->loss.loss), "loss_tokens", (json_int_t)e->loss.n_predicted, "tokens",
-                             (json_int_t)r->new_tokens, "tokens_per_second", rate, "memory", json_incref(e->memory));
+    json_t *root =
+        json_pack("{s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:s, s:f, s:I, s:f, s:o, s:I, s:I, s:f, s:o}", "model",
+                  json_name(l->generation.source), "data", json_name(l->data), "chat", chat_format_name(e->asked.chat),
+                  "problems", (json_int_t)e->q->n, "skipped", (json_int_t)skipped, "samples", (json_int_t)e->samples,
+                  "cut", (json_int_t)e->n_cut, "compared", compared_names[e->compared], "exact_match", exact, "k",
+                  (json_int_t)l->k, "pass_at_k", mean_pass(e, l->k), "loss", json_real_or_null(e->loss.loss),
+                  "loss_tokens", (json_int_t)e->loss.n_predicted, "tokens", (json_int_t)r->new_tokens,
+                  "tokens_per_second", rate, "memory", json_incref(e->memory));
     json_print(root, "eval questions", 12);
 }
 

@@ -283,6 +283,17 @@ static status write_question(writer *w, const question *q, prompt *out) {
     return rc;
 }
 
+/* A model that learnt to answer in turns mostly continues a bare text badly, and nothing would say why. */
+static void hint_chat(const generator *g) {
+    chat *c = NULL;
+    chat_options wanted = {.format = CHAT_AUTO};
+    if (generator_chat(g, &wanted, &c) != OK) error_clear();
+    else if (chat_format_of(c) != CHAT_NONE)
+        log_info("the text is continued as it is; --chat auto writes it as a user's turn (%s), which the model knows",
+                 chat_format_name(chat_format_of(c)));
+    chat_close(c);
+}
+
 static status open_chat(writer *w, const questions *q, const command_line *l, asked *out) {
     bool any_plain = false, any_record = false;
     for (size_t i = 0; i < q->n; i++) *(q->items[i].is_plain ? &any_plain : &any_record) = true;
@@ -295,6 +306,7 @@ static status open_chat(writer *w, const questions *q, const command_line *l, as
         out->end = chat_end_of_turn(w->chat);
         w->plain_as_turns = l->chat >= 0 && out->chat != CHAT_NONE;
     }
+    if (any_plain && l->chat < 0 && !l->system) hint_chat(w->g);
     if (!l->system) return OK;
     if (out->chat == CHAT_AUTO || out->chat == CHAT_NONE || (any_plain && !w->plain_as_turns))
         return ERR(ERR_INPUT, "--system: found prompts without a chat format, expected one; give --chat chatml, llama3 "

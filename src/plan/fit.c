@@ -346,9 +346,11 @@ void plan_explain(const plan *p, strbuf *out) {
         if (found) strbuf_printf(&advice, "Fits with: %s", change.text);
         else advise_limit(r, needed, change.text, &advice);
     }
-    strbuf_printf(out, "it needs %s%s, %s %s. %s", str_format_bytes(a, needed),
+    strbuf_printf(out, "it needs %s%s, %s %s", str_format_bytes(a, needed),
                   device_holds ? " on device and host together" : "", limit_name(r, device_holds),
-                  str_format_bytes(b, limit), advice.text);
+                  str_format_bytes(b, limit));
+    if (mesh_world(&r->mesh) > 1) strbuf_printf(out, " for each of %d ranks", mesh_world(&r->mesh));
+    strbuf_printf(out, ". %s", advice.text);
     strbuf_fini(&change);
     strbuf_fini(&advice);
 }

@@ -94,7 +94,8 @@ typedef struct config {
     const char *alias[256];    /* ... and the name it was given by, where that is another; NULL: its own */
 } config;
 
-enum { STEPS_USUAL = 600, WARMUP_USUAL = 50, EPOCHS_USUAL = 3 }; /* train.steps and train.warmup at auto; epochs of a fine-tune */
+/* train.steps and train.warmup at auto; epochs of a fine-tune */
+enum { STEPS_USUAL = 600, WARMUP_USUAL = 50, EPOCHS_USUAL = 3 };
 
 void config_init(config *c); /* every default */
 void config_fini(config *c);
@@ -121,7 +122,8 @@ void config_warn_no_effect_on_cpu(const config *c);         /* the same, where r
 data_kind config_data_kind(const config *c);                /* what train.task and its loss read data as */
 const char *config_preset(const config *c);                 /* the preset that counts; NULL where model.path is given */
 bool config_was_given(const config *c, const char *key);    /* set by file or command line, not a default */
-bool config_overrules(const config *c, const char *key, const char *other); /* it was given by what wins: the command line before files */
+/* The first was given by what wins over the other's source: the command line over files. */
+bool config_overrules(const config *c, const char *key, const char *other);
 const char *config_alias(const config *c, const char *key); /* the other name it was given by; NULL: its own, or none */
 /* The config as YAML that reads back to the same struct; annotated: with every row's help as a comment. */
 void config_write_yaml(const config *c, FILE *out, bool annotated);

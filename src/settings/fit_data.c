@@ -68,7 +68,8 @@ static bool is_alone(const config *c) {
 void config_resolve_fine_tune(config *c) {
     if (is_builtin(c) || (!*c->model.path && !has_gpu(c))) return;
     if (!config_was_given(c, "precision")) c->choice.precision = PRECISION_BF16;
-    bool pretrained = *c->model.path && c->model.init != INIT_RANDOM, has_length = c->train.steps || c->train.epochs > 0;
+    bool pretrained = *c->model.path && c->model.init != INIT_RANDOM,
+         has_length = c->train.steps || c->train.epochs > 0;
     if (pretrained && !has_length && !config_was_given(c, "train.epochs") && c->task != TASK_RLOO)
         c->train.epochs = EPOCHS_USUAL;
     bool is_open = !config_was_given(c, "train.micro_batch") && !config_was_given(c, "train.accumulation");

@@ -186,7 +186,10 @@ void foreign_refuse(foreign_reader *r, const foreign_item *i, const char *format
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    foreign_problem(r->f, "%s: %s: found %.100s; %s", foreign_where(r, i), i->key, *i->text ? i->text : "a map", text);
+    int shown =
+        (int)MIN(strcspn(i->text, "\n"), (size_t)100); /* a text over several lines, such as a template: its first */
+    foreign_problem(r->f, "%s: %s: found %.*s%s; %s", foreign_where(r, i), i->key, *i->text ? shown : 5,
+                    *i->text ? i->text : "a map", i->text[shown] ? "..." : "", text);
     r->file->items[i - r->file->items].is_refused = true;
 }
 

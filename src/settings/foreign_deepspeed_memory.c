@@ -127,10 +127,15 @@ static status offer_ahead(foreign_reader *r, const foreign_item *i, const char *
                                                 blocks > MOST ? ", at most 16" : ""));
 }
 
+/* A key of ZeRO-3: as documented, or as the field is called in DeepSpeed's code. */
+static const foreign_item *find_stage3(const foreign_reader *r, const char *name) {
+    const foreign_item *documented = foreign_find(r, foreign_format(r, ZERO "stage3_%s", name));
+    return documented ? documented : foreign_find(r, foreign_format(r, ZERO "%s", name));
+}
+
 /* How many offloaded and how many sharded parameters are prefetched. */
 static status translate_prefetch(foreign_reader *r, int64_t stage, const char *params) {
-    const foreign_item *size = foreign_find(r, PARAMS "buffer_size"),
-                       *ahead = foreign_find(r, ZERO "stage3_prefetch_bucket_size");
+    const foreign_item *size = foreign_find(r, PARAMS "buffer_size"), *ahead = find_stage3(r, "prefetch_bucket_size");
     bool params_move = moves_to(params, "host") || moves_to(params, "nvme");
     if (size && !size->is_auto && params_move) TRY(offer_elements(r, size, "memory.bucket", element_bytes(r->c)));
     else if (size)
@@ -161,8 +166,8 @@ static status translate_buckets(foreign_reader *r) {
 
 /* ZeRO-3 leaves small tensors whole on every rank. A threshold above the model's tensors leaves the model whole. */
 static status translate_persistence(foreign_reader *r, int64_t stage) {
-    const foreign_item *threshold = foreign_find(r, ZERO "stage3_param_persistence_threshold"),
-                       *limit = foreign_find(r, ZERO "stage3_model_persistence_threshold");
+    const foreign_item *threshold = find_stage3(r, "param_persistence_threshold"),
+                       *limit = find_stage3(r, "model_persistence_threshold");
     if (limit) foreign_report_no_effect(r, limit, "parallel.persist_below is the one threshold");
     if (!threshold) return OK;
     if (threshold->is_auto) {

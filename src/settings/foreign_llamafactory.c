@@ -168,7 +168,18 @@ static status translate_data(foreign_reader *r) {
     trainer_source sources[LIST_MOST], evaluated[LIST_MOST];
     const char *dir = place ? place->text : "data";
     size_t n = sources_find(r, names, dir, sources), n_evaluated = sources_find(r, held, dir, evaluated);
-    const foreign_item *most = foreign_find(r, "max_samples");
+    const foreign_item *most = foreign_find(r, "max_samples"), *stage = foreign_find(r, "stage");
+    bool trains = names || stage ||
+                  trainer_has_any(r, "",
+                                  "do_train learning_rate per_device_train_batch_size num_train_epochs max_steps "
+                                  "deepspeed output_dir cutoff_len");
+    if (!trains && !config_was_given(r->c, "data.source"))
+        foreign_problem(
+            r->f,
+            "%s: found no dataset and no stage: a file for inference or a merge, not for training; use ralo "
+            "generate --model DIR --adapter ADAPTER --prompt TEXT, or ralo export DIR OUT --adapter ADAPTER "
+            "--merge",
+            r->file->path);
     if (most)
         foreign_report_no_effect(
             r, most, "all records of a file are used; the command that makes the file takes the first of them");

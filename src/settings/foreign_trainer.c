@@ -66,16 +66,19 @@ const foreign_item *trainer_dataset_of(const foreign_reader *r, const char *list
 
 /* ---- data -------------------------------------------------------------------------------------------------------- */
 
+static const char *source_name(const trainer_source *s) { return s->name ? s->name : s->path->text; }
+
 /* The name of the .jsonl that a dataset becomes here. */
-static const char *converted_name(const foreign_reader *r, const char *name) {
+static const char *converted_name(const foreign_reader *r, const trainer_source *s) {
     char base[128];
-    snprintf(base, sizeof base, "%.100s", last_part(name));
+    const foreign_item *part = s->is_again ? (s->split ? s->split : s->config) : NULL;
+    snprintf(base, sizeof base, "%.100s", last_part(source_name(s)));
     for (int k = 0; k < 2; k++) {
         char *dot = strrchr(base, '.');
         if (dot && dot != base && (strcmp(dot, ".json") == 0 || strcmp(dot, ".jsonl") == 0 || strcmp(dot, ".gz") == 0))
             *dot = 0;
     }
-    return foreign_format(r, "%s.jsonl", base);
+    return part ? foreign_format(r, "%s-%s.jsonl", base, part->text) : foreign_format(r, "%s.jsonl", base);
 }
 
 static const char *hub_command(const foreign_reader *r, const trainer_source *s, const char *name) {
@@ -86,14 +89,12 @@ static const char *hub_command(const foreign_reader *r, const trainer_source *s,
     return foreign_format(
         r, "python3 -c \"from datasets import load_dataset; load_dataset('%s'%s%s%s%s%s%s, split='%s').to_json('%s')\"",
         name, *config ? ", '" : "", config, *config ? "'" : "", *files ? ", data_files='" : "", files,
-        *files ? "'" : "", split, converted_name(r, name));
+        *files ? "'" : "", split, converted_name(r, s));
 }
-
-static const char *source_name(const trainer_source *s) { return s->name ? s->name : s->path->text; }
 
 /* The file of a source, if it is here: itself, or what the command makes of it; NULL: it is not. */
 static const char *source_file(const foreign_reader *r, const trainer_source *s) {
-    const char *name = source_name(s), *made = converted_name(r, name);
+    const char *name = source_name(s), *made = converted_name(r, s);
     if (!s->convert && path_is(name, S_IFREG)) return name;
     if (!s->convert && s->files && path_is(s->files->text, S_IFREG)) return s->files->text;
     return path_is(made, S_IFREG) ? made : NULL;
@@ -138,8 +139,8 @@ static status offer_files(foreign_reader *r, const char *setting, const trainer_
         const char *file = source_file(r, &sources[i]);
         if (!file) refuse_missing(r, &sources[i], setting);
         is_here &= file != NULL;
-        is_sound &= file || is_plain(source_name(&sources[i]));
-        source_add(&files, file ? file : converted_name(r, source_name(&sources[i])));
+        is_sound &= file || (is_plain(source_name(&sources[i])) && is_plain(converted_name(r, &sources[i])));
+        source_add(&files, file ? file : converted_name(r, &sources[i]));
     }
     if (!is_here && is_sound)
         foreign_refuse_train(
@@ -174,7 +175,8 @@ status trainer_held_out(foreign_reader *r, const foreign_item *share, bool named
     }
     if (!share || item_real(share) <= 1)
         return foreign_offer(r, share, "data.eval_fraction", share ? share->text : "0", share ? NULL : "its default");
-    foreign_refuse(r, share, "give the share of the records: data.eval_fraction");
+    if (config_was_given(r->c, "data.eval_fraction")) is_given(r, share, "data.eval_fraction");
+    else foreign_refuse(r, share, "give the share of the records: data.eval_fraction");
     return OK;
 }
 

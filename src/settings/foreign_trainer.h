@@ -17,6 +17,7 @@ typedef struct trainer_source {
     const foreign_item *path;           /* a file, or a name of the Hugging Face hub */
     const foreign_item *config, *split; /* of the hub */
     const foreign_item *files;          /* which of its files */
+    bool is_again;                      /* another part of a data set that stands before it */
     const char *name;                   /* instead of path's own text; NULL: that */
     const char *convert;                /* the command that makes a .jsonl of it; NULL: trainer_data finds one */
 } trainer_source;

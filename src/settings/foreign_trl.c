@@ -39,6 +39,12 @@ static const foreign_row rows[] = {
     {"datasets.name",            FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {"datasets.split",           FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {"datasets.data_files",      FOREIGN_OWN, FT_ANY, NULL, NULL},
+    /* of the alignment handbook */
+    {"dataset_mixture.datasets.{id config split}", FOREIGN_OWN, FT_TEXT, NULL, NULL},
+    {"dataset_mixture.datasets.weight", FOREIGN_OWN, FT_REAL, NULL, NULL},
+    {"dataset_mixture.datasets.columns", FOREIGN_IDLE, FT_ANY, NULL, "keys of a record that nothing reads do no harm"},
+    {"dataset_mixture.test_split_size", FOREIGN_OWN, FT_REAL, NULL, NULL},
+    {"dataset_mixture.seed",     FOREIGN_IDLE, FT_INT, NULL, "the last records of a file are held out"},
     {"datasets.{data_dir columns fraction}", FOREIGN_OFF, FT_ANY, NULL, "choose these while converting, or weigh files in data.source"},
     {"{dataset_streaming streaming dataset_num_proc shuffle_dataset}", FOREIGN_IDLE, FT_ANY, NULL, LOADER},
     {"test_split_size",          FOREIGN_SET, FT_REAL, "data.eval_fraction", NULL},
@@ -51,7 +57,7 @@ static const foreign_row rows[] = {
     {"{packing_strategy padding_free pad_to_multiple_of eval_packing pad_token disable_dropout cast_lm_head_to_fp32 "
      "ds3_gather_for_generation router_aux_loss_coef}", FOREIGN_IDLE, FT_ANY, NULL, ONE_STEP},
     {"eos_token",                FOREIGN_SET, FT_TEXT, "data.eos_token", NULL},
-    {"chat_template_path",       FOREIGN_OFF, FT_TEXT, NULL, "put it into the model's directory as chat_template.jinja"},
+    {"{chat_template_path chat_template}", FOREIGN_OFF, FT_TEXT, NULL, "put it into the model's directory as chat_template.jinja"},
     {"completion_only_loss",     FOREIGN_WORD, FT_TEXT, "data.train_on", "true=response|false=all"},
     {"assistant_only_loss",      FOREIGN_WORD, FT_TEXT, "data.train_on", "true=response|false="},
     {"activation_offloading",    FOREIGN_WORD, FT_TEXT, "memory.offload.activations", "true=host|false=none"},
@@ -153,8 +159,31 @@ static status translate_row_length(foreign_reader *r, method m) {
     return OK;
 }
 
+/* dataset_mixture of the alignment handbook: a weight is the share of a data set that is used. */
+static status mixture_sources(foreign_reader *r, trainer_source *sources, size_t *n) {
+    static const char list[] = "dataset_mixture.datasets";
+    const foreign_item *held = foreign_find(r, "dataset_mixture.test_split_size");
+    bool is_given = config_was_given(r->c, "data.source"); /* then nothing is made of these names */
+    size_t first = *n;
+    for (int i = 0; i < LIST_MOST; i++) {
+        const foreign_item *id = trainer_dataset_of(r, list, i, "id"),
+                           *share = trainer_dataset_of(r, list, i, "weight");
+        if (share && item_real(share) != 1 && !is_given)
+            foreign_refuse(r, share, "take that share of the records while converting");
+        else if (share) foreign_report_no_effect(r, share, "all records");
+        if (!id) continue;
+        bool is_again = false;
+        for (size_t k = first; k < *n; k++) is_again |= strcmp(sources[k].path->text, id->text) == 0;
+        sources[(*n)++] = (trainer_source){.path = id,
+                                           .config = trainer_dataset_of(r, list, i, "config"),
+                                           .split = trainer_dataset_of(r, list, i, "split"),
+                                           .is_again = is_again};
+    }
+    return held ? trainer_held_out(r, held, false) : OK;
+}
+
 static status translate_data(foreign_reader *r) {
-    trainer_source sources[LIST_MOST + 2];
+    trainer_source sources[2 * LIST_MOST + 2];
     size_t n = 0;
     const foreign_item *name = foreign_find(r, "dataset_name");
     for (int i = -1; i < LIST_MOST; i++) {
@@ -168,6 +197,7 @@ static status translate_data(foreign_reader *r) {
     if (name)
         sources[n++] = (trainer_source){
             .path = name, .config = foreign_find(r, "dataset_config"), .split = foreign_find(r, "dataset_train_split")};
+    TRY(mixture_sources(r, sources, &n));
     for (size_t i = 0; i < n; i++) {
         const foreign_item *parts[] = {sources[i].config, sources[i].split, sources[i].files};
         for (size_t k = 0; k < ARRAY_LENGTH(parts); k++)

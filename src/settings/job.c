@@ -266,13 +266,32 @@ static status forget_old_export(job *j) {
     return OK;
 }
 
+/* Nothing of a long run is kept before its end, unless it is asked for: Ctrl-C saves, a crash does not. */
+static void warn_if_unsaved(const job *j) {
+    enum { LONG_S = 1800, EVERY_S = 600 };
+    const train_options *t = &j->request.train;
+    const cost *c = &j->plan.cost;
+    char run[32];
+    if (!j->plan.request.hardware || c->missing || t->save_every || j->request.no_last_checkpoint) return;
+    double run_s = (double)t->steps * c->step_s;
+    if (!(run_s > LONG_S)) return;
+    int64_t every = MAX((int64_t)(EVERY_S / c->step_s), (int64_t)1), digit = 1;
+    while (every >= 10 * digit) digit *= 10;
+    log_warn("the run takes about %s and is saved at its end only: a crash would cost all of it; train.save_every=%lld "
+             "saves about every ten minutes",
+             str_format_duration(run, run_s), (long long)(every / digit * digit));
+}
+
 status job_check(job *j) {
     TRY(forget_old_export(j));
     TRY(check_lengths(j)); /* first: other rows are another plan */
     TRY(plan_check_fit(&j->plan));
     if (*j->asked_dir) TRY(check_no_earlier_run(j, j->asked_dir)); /* before its other files: they follow from it */
     TRY(train_check(&j->request, &j->plan));
-    if (!j->request.comm || comm_rank(j->request.comm) == 0) note_say(&j->plan);
+    if (!j->request.comm || comm_rank(j->request.comm) == 0) {
+        note_say(&j->plan);
+        warn_if_unsaved(j);
+    }
     return check_vocabulary(j->data, &j->request);
 }
 

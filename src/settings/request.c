@@ -104,8 +104,8 @@ void config_resolve(config *c) {
     resolve_gone_base(c);
     if (*c->model.path && c->model.init != INIT_RANDOM && !config_was_given(c, "train.lr")) {
         bool lora = c->model.lora_rank || *c->model.adapter;
-        c->train.lr = c->task == TASK_PREFERENCE ? (lora ? PREFERENCE_LORA_LR : PREFERENCE_LR)
-                                                 : (lora ? LORA_LR : PRETRAINED_LR);
+        c->train.lr =
+            c->task == TASK_PREFERENCE ? (lora ? PREFERENCE_LORA_LR : PREFERENCE_LR) : (lora ? LORA_LR : PRETRAINED_LR);
     }
     resolve_policy(c);
     const char *own = arena_format(&c->memory_of_strings, "%s/tokenizer.json", c->model.path);

@@ -86,4 +86,8 @@ grep -q "attention by a ring of keys and values, the ranks cannot share the head
 "$RALO" plan --preset qwen2.5-7b --set run.device=cpu --device-memory 900T --json >out 2>err
 [ $? = 3 ] || [ "$(awk '/MemTotal/ {print int($2 / 2^20)}' /proc/meminfo)" -gt 90 ] || fail "114 GiB of host memory: $(tail -n 1 err)"
 grep -q "memory.device is 900.0 TiB, and this machine has" err || fail "no word of the limit: $(cat err)"
+# ---- the memory of a rank is a share of the machine's, and is called so
+check 3 "memory.device is 1.0 MiB for each of 4 ranks" -- plan --preset test-llama --device-memory 1M --set parallel.data=4 --set data.seq_len=512
+check 3 "memory.device is 1.0 MiB. " -- plan --preset test-llama --device-memory 1M --set data.seq_len=512 --set memory.strategy=manual
+
 finish "advice can be followed"

@@ -34,6 +34,10 @@ check 0 "step 20 of 20 was reached; raise train.steps to continue" -- train move
 # ---- a run that cannot begin leaves no directory
 check 2 "nowhere/trace.json" -- train "${tiny[@]}" --set train.steps=1 --trace nowhere/trace.json
 [ ! -e runs ] || fail "a run that did not begin left $(find runs)"
+# ---- nor does a long one begin without a word that nothing is saved before its end
+check 2 "warning: the run takes about " "is saved at its end only" "train.save_every=" -- train "${tiny[@]}" --set train.steps=100000000 --trace nowhere/trace.json
+check 2 "!at its end only" -- train "${tiny[@]}" --set train.steps=100000000 --set train.save_every=1000 --trace nowhere/trace.json
+check 2 "!at its end only" -- train "${tiny[@]}" --set train.steps=10 --trace nowhere/trace.json
 # ---- a model of a directory on a file: bf16, and the micro-batch is left to the plan
 run 0 export moved model
 check 0 "x 64 tokens x accumulation" ", bf16, " -- plan --set model.path=model --set data.source=qa.jsonl --set train.batch=12

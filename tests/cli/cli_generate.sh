@@ -113,6 +113,11 @@ for model in talk talk-model; do
     holds 'r["problems"] == 6 and r["chat"] == "chatml" and r["exact_match"] == 1'
     grep -q "chat.jsonl: 6, chat chatml, skipped: 0 lines" err || fail "the counts are not told: $(cat err)"
 done
+# A bare text is continued as it is: a model of conversations says how it would be asked, one without them says nothing.
+check 0 "--chat auto writes it as a user's turn (chatml)" -- generate --model talk --prompt dog --max-new 4
+check 0 "!--chat auto writes" -- generate --model talk --prompt dog --max-new 4 --chat none
+check 0 "!--chat auto writes" -- generate --model talk --prompt dog --max-new 4 --chat auto
+check 0 "!--chat auto writes" -- generate --model run --prompt 12+34= --max-new 4
 run 0 eval --model talk --data chat.jsonl --max-new 8 --json --limit 2
 holds 'r["problems"] == 2 and r["exact_match"] == 1'
 # What stands behind the last answer is not asked.

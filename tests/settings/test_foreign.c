@@ -80,6 +80,13 @@ static void test_stage_3_with_nvme(void **state) {
     REPORTS(q, "1e6 elements of 2 bytes", "blocks of 202.4M elements, rounded up", "aio.{block_size, queue_depth}",
             "memory.bucket");
     /* A prefetch of no elements is none, one of many blocks is the most there is. */
+    /* by the names of the fields, as files of Axolotl have them */
+    request fields = DS("{\"zero_optimization\": {\"stage\": 3, \"max_live_parameters\": 0, \"max_reuse_distance\": 0, "
+                        "\"param_persistence_threshold\": 1000, \"prefetch_bucket_size\": 0, "
+                        "\"gather_16bit_weights_on_model_save\": true}, \"fp16\": {\"enabled\": true, "
+                        "\"initial_scale_power\": 32}}");
+    GIVES(fields, "parallel.zero", "3", "parallel.persist_below", "1001", "parallel.prefetch", "0",
+          "train.fp16.initial_scale_power", "32");
     GIVES(DS("{\"zero_optimization\": {\"offload_param\": {\"device\": \"cpu\"}, \"stage3_prefetch_bucket_size\": 0}}"),
           "memory.prefetch", "0", "memory.offload.params", "host");
     GIVES(DS("{\"zero_optimization\": {\"offload_param\": {\"device\": \"cpu\"}, \"stage3_prefetch_bucket_size\": "

@@ -269,6 +269,32 @@ static void test_a_deepspeed_file_that_is_named(void **state) {
     assert_int_equal(remove("zero.json"), 0);
 }
 
+/* Recipes of the alignment handbook are TRL's arguments with a mixture of data sets and a template of their own. */
+static void test_recipes_of_the_handbook(void **state) {
+    request q =
+        YAML("learning_rate: 5e-7\nbeta: 0.01\ndataset_mixture:\n  datasets:\n    - id: some/pairs\n      config: "
+             "default\n      split: train_prefs\n      columns: [chosen, rejected]\n      weight: 1.0\n    - id: "
+             "other/pairs2\n      weight: 0.5\n  test_split_size: 0.1\n  seed: 0\n");
+    REFUSED(q, "t.yaml:11: dataset_mixture.datasets[1].weight: found 0.5; take that share");
+    q.set[0] = "data.source=mine.jsonl";
+    GIVES(q, "data.source", "mine.jsonl", "data.eval_fraction", "0.1", "train.task", "preference", "train.lr", "5e-07");
+    q = YAML(
+        "learning_rate: 5e-7\nbeta: 0.01\ndataset_mixture:\n  datasets:\n    - id: some/pairs\n      split: a\n    - "
+        "id: some/pairs\n      split: b\n  test_split_size: 2000\n");
+    REFUSED(q, "dataset_mixture.test_split_size: found 2000; give the share");
+    q.set[0] = "data.eval_fraction=0.02"; /* two splits of one data set are two files */
+    GIVES(q, "data.source", "pairs.jsonl, pairs-b.jsonl", "data.eval_fraction", "0.02");
+    REFUSED(
+        YAML("learning_rate: 1e-5\nchat_template: \"{% for m in messages %}\\n{{ m }}\\n{% endfor %}\"\n"),
+        "chat_template: found {% for m in messages %}...; put it into the model's directory as chat_template.jinja");
+}
+
+/* Files that LLaMA-Factory chats or merges with. */
+static void test_a_file_without_training(void **state) {
+    REFUSED(YAML("model_name_or_path: gpt2\nadapter_name_or_path: saves/x\ntemplate: qwen3\n"),
+            "t.yaml: found no dataset and no stage", "ralo generate --model DIR --adapter ADAPTER", "--merge");
+}
+
 static void test_settings_that_follow(void **state) {
     GIVES(YAML("learning_rate: 2e-4\nlr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: "
                "2e-5}\nadam_beta2: 0.98\nmax_steps: 100\nwarmup_ratio: 0.03\n"
@@ -303,6 +329,8 @@ int main(void) {
         cmocka_unit_test(test_contradictions_are_refused_together),
         cmocka_unit_test(test_data_and_models_by_name),
         cmocka_unit_test(test_a_deepspeed_file_that_is_named),
+        cmocka_unit_test(test_recipes_of_the_handbook),
+        cmocka_unit_test(test_a_file_without_training),
         cmocka_unit_test(test_settings_that_follow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
