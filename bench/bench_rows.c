@@ -2,7 +2,8 @@
  * weights as they are and in the order of lanes, against gemm_run on the same operands.
  *
  * The weights of several layers are walked in turn, so that they come from memory as in a real step and not from the
- * cache. Both take turns; the best of each is kept. GB/s counts the weights once. */
+ * cache. They take turns; the best of each is kept. GB/s counts the weights once.
+ * RALO_GEMM_KERNEL=neon measures a kernel that this machine would not choose. */
 #include "roofline.h"
 
 typedef struct rows_case {

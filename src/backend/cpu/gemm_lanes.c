@@ -33,12 +33,13 @@ typedef struct order_job {
     gemm_lanes lanes;
 } order_job;
 
-#define MOVE(type_)                                                                                 \
-    do {                                                                                            \
-        const type_ *in = from;                                                                     \
-        type_ *out = to;                                                                            \
-        for (int64_t row = 0; row < l.panel; row++)                                                 \
-            for (int64_t k = 0; k < j->k; k++) out[place_in_panel(l, row, k)] = in[row * j->k + k]; \
+#define MOVE(type_)                                                                    \
+    do {                                                                               \
+        const type_ *in = from;                                                        \
+        type_ *out = to;                                                               \
+        for (int64_t k = 0; k < j->k; k += l.group)                                    \
+            for (int64_t row = 0; row < l.panel; row++)                                \
+                for (int64_t i = 0; i < l.group; i++) *out++ = in[row * j->k + k + i]; \
     } while (0)
 
 static void order_task(void *context, int64_t panel, int thread) {
