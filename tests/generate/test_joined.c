@@ -2,7 +2,7 @@
  * same bits.
  *
  * Heads as its kernels take them: of 64, 96 and 128 columns, with norm and bias, one query head and four to a kv head; positions of one
- * round of splits and of several; rows for which norms are joined too, and more; prompts in chunks so small that several tokens of a
+ * round of splits and of several; few rows, and more; prompts in chunks so small that several tokens of a
  * sequence are in a step; pages that are fetched whole and pages that are not. */
 #include "backend_choice.h"
 #include "generate/generate.h"

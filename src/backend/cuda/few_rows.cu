@@ -6,44 +6,45 @@
  * the order of k. How k is cut follows from n and k alone, and no sum knows of other rows: a row has the same bits beside
  * any others. Beyond 64 rows cuBLASLt is faster: there x, which every block reads, is larger than its part of w.
  *
- * A kernel more costs a decode step as much as reading some megabytes of weights, so that small ops around a product are done
- * in it where they may: each block takes the norm of x again, in shared memory; a block whose product is gated has 32
- * rows of both halves of w; what is added to the product waits in its place. */
+ * A kernel more costs a decode step as much as reading some megabytes of weights, so that the gate behind a product is done in it: a
+ * block then has 32 rows of both halves of w. */
 #include "backend/cuda/attention_wgmma.cuh"
 #include "backend/cuda/chain.cuh"
 #include "backend/cuda/gated.cuh"
 #include "backend/cuda/launch_gemm.h"
-#include "backend/cuda/launch_norm.h"
 #include "backend/cuda/tensor_map.h"
 
 namespace {
 
-enum { WARP = 32, CONSUMERS = 128, THREADS = CONSUMERS + WARP, COLUMNS = 64, STEP = 64, PARTS_MOST = 8 };
+enum { WARP = 32, GROUP = 128, COLUMNS = 64, STEP = 64, PARTS_MOST = 8 };
 enum { BLOCKS_ENOUGH = 396, BLOCKS_PER_MULTIPROCESSOR = 3 }; /* of a GPU with 132 multiprocessors */
 enum { RING_BYTES = 73 * 1024 };                             /* as many steps ahead as three blocks have room for */
 constexpr uint32_t W_BYTES = COLUMNS * STEP * 2;
 
-/* X is in the ring, or (NORMED) all of a block's part of it lies behind the ring. */
-template <int ROWS, bool NORMED> struct ring {
-    static constexpr uint32_t X_BYTES = ROWS * STEP * 2, STEP_BYTES = W_BYTES + (NORMED ? 0 : X_BYTES);
-    static constexpr uint32_t NORMED_BYTES = NORMED ? FEW_ROWS_NORMED_K / STEP * X_BYTES : 0;
-    static constexpr int STAGES = (int)((RING_BYTES - NORMED_BYTES) / STEP_BYTES);
+/* Warp groups that consume: two share many rows. */
+template <int ROWS> struct threads_of {
+    enum {
+        GROUPS = ROWS >= 32 ? 2 : 1,
+        CONSUMERS = GROUPS * GROUP,
+        THREADS = CONSUMERS + WARP,
+        GROUP_ROWS = ROWS / GROUPS
+    };
+};
+
+template <int ROWS> struct ring {
+    static constexpr uint32_t X_BYTES = ROWS * STEP * 2, STEP_BYTES = W_BYTES + X_BYTES;
+    static constexpr int STAGES = (int)(RING_BYTES / STEP_BYTES);
 };
 
 /* What a block of n steps needs of it: short ones leave room for the kernels behind them. */
-struct ring_use {
-    uint32_t normed_at; /* where x lies that is not in the ring, from its beginning */
-    size_t shared_bytes;
-};
-template <typename R> ring_use ring_use_of(int64_t n_steps, bool normed) {
-    const uint32_t n = (uint32_t)(n_steps < R::STAGES ? n_steps : R::STAGES), ring_bytes = n * R::STEP_BYTES;
-    /* boxes begin at multiples of 1024 */
-    return {ring_bytes, ring_bytes + (normed ? (size_t)n_steps * R::X_BYTES : 0) + 1024};
+template <typename R> size_t shared_bytes_of(int64_t n_steps) {
+    const size_t n = (size_t)(n_steps < R::STAGES ? n_steps : R::STAGES);
+    return n * R::STEP_BYTES + 1024; /* boxes begin at multiples of 1024 */
 }
 
 /* What is done beside the product. */
-template <bool IS_GATED, bool IS_NORMED> struct beside {
-    enum { GATED = IS_GATED, NORMED = IS_NORMED, Y_COLUMNS = IS_GATED ? COLUMNS / 2 : COLUMNS /* of a block */ };
+template <bool IS_GATED> struct beside {
+    enum { GATED = IS_GATED, Y_COLUMNS = IS_GATED ? COLUMNS / 2 : COLUMNS /* of a block */ };
 };
 
 #if WGMMA_HERE
@@ -62,10 +63,9 @@ __device__ inline float4 load_cluster(uint32_t address) {
 template <int ROWS, typename B>
 __device__ void produce(const few_rows_product &q, const CUtensorMap *w, const CUtensorMap *x, int first, int n,
                         uint32_t tiles, uint32_t full, uint32_t empty) {
-    using R = ring<ROWS, B::NORMED>;
+    using R = ring<ROWS>;
     const int column = (int)blockIdx.x * B::Y_COLUMNS;
     auto fetch_x = [&](int step, int stage) {
-        if (B::NORMED) return;
         fetch_box(tiles + stage * R::STEP_BYTES + W_BYTES, x, (first + step) * STEP, 0, 0, full + 8 * stage);
     };
     auto fetch_w = [&](int step, int stage) {
@@ -87,99 +87,20 @@ __device__ void produce(const few_rows_product &q, const CUtensorMap *w, const C
     }
 }
 
-__device__ inline void consumers_sync() { asm volatile("bar.sync 1, %0;" ::"n"((int)CONSUMERS) : "memory"); }
-
-/* ---- the norm of x ------------------------------------------------------------------------------------------------- */
-
-template <typename E> __device__ inline void widen_pair(uint32_t word, float &low, float &high) {
-    const E *e = (const E *)&word;
-    low = widen(e[0]), high = widen(e[1]);
-}
-
-template <typename E> __device__ inline float add_squares(float sum, uint4 raw) {
-    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        float low, high;
-        widen_pair<E>(words[i], low, high);
-        sum = fmaf(high, high, fmaf(low, low, sum));
-    }
-    return sum;
-}
-
-__device__ inline float warp_sum(float x) {
-#pragma unroll
-    for (int step = WARP / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
-    return x;
-}
-
-/* Norms the rows of x, a warp for each, into tiles as the TMA unit would lay them: steps [first, first + n) of k. Lane l sums what
- * thread 32 i + l of norm.cu does, for all i. Rows that are not there stay what they are: nothing reads their sums. */
-template <typename E> struct row_norm {
-    enum { WARPS_MOST = FEW_ROWS_NORMED_K / 8 / 2 / WARP }; /* of norm.cu, two packs a thread */
-    uint4 gains[WARPS_MOST][2];
-
-    /* The number of a pack of this lane; -1: there is none. */
-    __device__ static int pack_at(int w, int p, norm_shape shape, int n_packs) {
-        const int thread = w * WARP + (int)threadIdx.x % WARP, at = thread + p * shape.threads;
-        return thread < shape.threads && p < shape.per_thread && at < n_packs ? at : -1;
-    }
-    __device__ static void load(uint4 (&to)[WARPS_MOST][2], const void *row, norm_shape shape, int n_packs) {
-#pragma unroll
-        for (int i = 0; i < 2 * WARPS_MOST; i++) {
-            const int at = pack_at(i / 2, i % 2, shape, n_packs);
-            to[i / 2][i % 2] = at >= 0 ? ((const uint4 *)row)[at] : make_uint4(0, 0, 0, 0);
-        }
-    }
-    __device__ static uint32_t pair(uint32_t x, uint32_t gain, float rstd, float offset) {
-        float x0, x1, g0, g1;
-        widen_pair<E>(x, x0, x1);
-        widen_pair<E>(gain, g0, g1);
-        return pack<E>(x0 * rstd * (g0 + offset), x1 * rstd * (g1 + offset));
-    }
-    __device__ void run(uint32_t tiles, const few_rows_product &q, norm_shape shape, int first, int n) const {
-        const int n_packs = (int)(q.k / 8), lane = (int)threadIdx.x % WARP;
-        for (int row = (int)threadIdx.x / WARP; row < q.m; row += CONSUMERS / WARP) {
-            uint4 x[WARPS_MOST][2];
-            load(x, (const E *)q.x + row * q.k, shape, n_packs);
-            float of_warp = 0; /* lane w: the sum of norm.cu's warp w */
-#pragma unroll
-            for (int w = 0; w < WARPS_MOST; w++) {
-                const float sum = warp_sum(add_squares<E>(add_squares<E>(0, x[w][0]), x[w][1]));
-                if (lane == w) of_warp = sum;
-            }
-            const float rstd = 1.0f / sqrtf(warp_sum(of_warp) / (float)q.k + q.eps);
-#pragma unroll
-            for (int i = 0; i < 2 * WARPS_MOST; i++) {
-                const int at = pack_at(i / 2, i % 2, shape, n_packs) - first * (STEP / 8);
-                const uint4 a = x[i / 2][i % 2], g = gains[i / 2][i % 2];
-                if (at < 0 || at >= n * (STEP / 8)) continue;
-                store_shared_16(
-                    tiles + (uint32_t)(at / 8 * (FEW_ROWS_NORMED * STEP * 2) + row * STEP * 2 + ((at % 8 ^ row) << 4)),
-                    make_uint4(pair(a.x, g.x, rstd, q.offset), pair(a.y, g.y, rstd, q.offset),
-                               pair(a.z, g.z, rstd, q.offset), pair(a.w, g.w, rstd, q.offset)));
-            }
-        }
-        fence_bulk(); /* wgmma reads it */
-        consumers_sync();
-    }
-};
-
 /* ---- the product ---------------------------------------------------------------------------------------------------- */
 
-/* sum (64, ROWS) = w x^T over n steps. */
-template <typename E, int ROWS, bool NORMED>
-__device__ void consume(float (&sum)[ROWS / 8][4], int n, uint32_t tiles, uint32_t normed, uint32_t full,
-                        uint32_t empty) {
-    using R = ring<ROWS, NORMED>;
+/* sum (64, ROWS) = w x^T over n steps, of the rows of this warp group. */
+template <typename E, int BLOCK_ROWS, int ROWS = threads_of<BLOCK_ROWS>::GROUP_ROWS>
+__device__ void consume(float (&sum)[ROWS / 8][4], int n, uint32_t tiles, uint32_t full, uint32_t empty) {
+    using R = ring<BLOCK_ROWS>;
+    const uint32_t own = (uint32_t)attention_wgmma::warp_group() * (ROWS * STEP * 2);
     ring_place<R::STAGES> place;
 #pragma unroll
     for (int i = 0; i < ROWS / 8 * 4; i++) sum[i / 4][i % 4] = 0;
     uint32_t before = empty; /* the barrier of the step in front, whose product is still to end */
     for (int step = 0; step < n; step++, place.advance()) {
         barrier_wait(full + 8 * place.stage, place.parity);
-        const uint32_t w = tiles + place.stage * R::STEP_BYTES;
-        const uint32_t x = NORMED ? normed + step * R::X_BYTES : w + W_BYTES;
+        const uint32_t w = tiles + place.stage * R::STEP_BYTES, x = w + W_BYTES + own;
         wgmma_begin();
 #pragma unroll
         for (int k = 0; k < STEP / 16; k++)
@@ -208,12 +129,11 @@ __device__ inline void total_of(float (&out)[4], uint32_t address, int n_parts) 
     out[0] = total.x, out[1] = total.y, out[2] = total.z, out[3] = total.w;
 }
 
-/* Four neighbours of y that a thread makes, and what is added to them. That comes from memory and is asked for before the sums
- * are there. */
+/* Four neighbours of y that a thread makes. Their biases come from memory and are asked for before the sums are there. */
 template <typename Y, typename B> struct quad_of_y {
     int row, c0; /* c0: the first column, in the block */
     int64_t column, at, left;
-    Y bias[4], up_bias[4], add[4];
+    Y bias[4], up_bias[4];
 
     __device__ void begin(const few_rows_product &q, int i) {
         const int64_t n = B::GATED ? q.n / 2 : q.n;
@@ -226,7 +146,6 @@ template <typename Y, typename B> struct quad_of_y {
             if (c >= left) continue;
             if (q.bias) bias[c] = ((const Y *)q.bias)[column + c];
             if (q.bias && B::GATED) up_bias[c] = ((const Y *)q.bias)[n + column + c];
-            if (q.add) add[c] = ((const Y *)q.add)[at + c];
         }
     }
     __device__ void finish(const few_rows_product &q, uint32_t sums, int n_parts) const {
@@ -242,7 +161,6 @@ template <typename Y, typename B> struct quad_of_y {
                 round_to(&other, up[c] * q.alpha + (q.bias ? (float)up_bias[c] : 0));
                 round_to(&y, gated((float)y, (float)other, q.gelu));
             }
-            if (q.add) round_to(&y, (float)y + (float)add[c]);
             ((Y *)q.y)[at + c] = y;
         }
     }
@@ -251,11 +169,12 @@ template <typename Y, typename B> struct quad_of_y {
 #endif
 
 template <typename E, typename Y, int ROWS, typename B>
-__global__ void __launch_bounds__(THREADS, BLOCKS_PER_MULTIPROCESSOR)
+__global__ void __launch_bounds__(threads_of<ROWS>::THREADS, BLOCKS_PER_MULTIPROCESSOR)
     few_rows(const __grid_constant__ few_rows_product q, const __grid_constant__ CUtensorMap w,
-             const __grid_constant__ CUtensorMap x, norm_shape shape, uint32_t normed_at) {
+             const __grid_constant__ CUtensorMap x) {
 #if WGMMA_HERE
-    using R = ring<ROWS, B::NORMED>;
+    using R = ring<ROWS>;
+    using T = threads_of<ROWS>;
     extern __shared__ unsigned char memory[];
     __shared__ __align__(8) uint64_t barriers[2 * R::STAGES];
     const uint32_t full = shared_address(barriers), empty = full + 8 * R::STAGES;
@@ -268,41 +187,37 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_MULTIPROCESSOR)
     if (threadIdx.x == 0) {
         for (int i = 0; i < R::STAGES; i++) {
             barrier_init(full + 8 * i, 1);
-            barrier_init(empty + 8 * i, CONSUMERS / WARP);
+            barrier_init(empty + 8 * i, T::CONSUMERS / WARP);
         }
         barriers_publish();
     }
     __syncthreads();
     const uint32_t sums = tiles; /* where the tiles were */
-    if (threadIdx.x >= CONSUMERS) {
-        if (threadIdx.x == CONSUMERS) produce<ROWS, B>(q, &w, &x, first, n, tiles, full, empty);
+    if (threadIdx.x >= T::CONSUMERS) {
+        if (threadIdx.x == T::CONSUMERS) produce<ROWS, B>(q, &w, &x, first, n, tiles, full, empty);
         else chain_wait();
         __syncwarp();
     } else {
-        float sum[ROWS / 8][4];
-        const int lane = (int)threadIdx.x % WARP, row = (int)threadIdx.x / WARP * 16 + lane / 4;
-        if constexpr (B::NORMED) {
-            row_norm<E> norm;
-            norm.load(norm.gains, q.gamma, shape, (int)(q.k / 8)); /* parameters stand already */
-            chain_wait();
-            norm.run(tiles + normed_at, q, shape, first, n);
-        } else chain_wait();
-        consume<E, ROWS, B::NORMED>(sum, n, tiles, tiles + normed_at, full, empty);
-        consumers_sync(); /* all have read the tiles */
+        float sum[T::GROUP_ROWS / 8][4];
+        const int lane = (int)threadIdx.x % WARP, column = (int)threadIdx.x % GROUP / WARP * 16 + lane / 4;
+        const int row = (int)threadIdx.x / GROUP * T::GROUP_ROWS + lane % 4 * 2;
+        chain_wait();
+        consume<E, ROWS>(sum, n, tiles, full, empty);
+        threads_meet(1, T::CONSUMERS); /* all have read the tiles */
 #pragma unroll
-        for (int i = 0; i < ROWS / 8; i++)
+        for (int i = 0; i < T::GROUP_ROWS / 8; i++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                store_shared(sums + (uint32_t)((i * 8 + lane % 4 * 2 + e % 2) * COLUMNS + row + e / 2 * 8) * 4,
+                store_shared(sums + (uint32_t)((row + i * 8 + e % 2) * COLUMNS + column + e / 2 * 8) * 4,
                              __float_as_uint(sum[i][e]));
     }
     quad_of_y<Y, B> quad;
-    int i = 4 * ((int)threadIdx.x + rank * THREADS); /* this block's share of the sums of the cluster */
+    int i = 4 * ((int)threadIdx.x + rank * T::THREADS); /* this block's share of the sums of the cluster */
     quad.begin(q, i);
     cluster_sync();
     while (quad.row < q.m) {
         quad.finish(q, sums, n_parts);
-        quad.begin(q, i += 4 * THREADS * n_parts);
+        quad.begin(q, i += 4 * T::THREADS * n_parts);
     }
     cluster_sync(); /* until all have read what lies here */
 #endif
@@ -329,9 +244,9 @@ template <typename E, typename Y, int ROWS, typename B> void run(cudaStream_t s,
     const int64_t columns = B::GATED ? q->n / 2 : q->n;
     const unsigned parts = parts_of(q), blocks = (unsigned)((columns + B::Y_COLUMNS - 1) / B::Y_COLUMNS);
     const int64_t n_steps = (q->k + STEP - 1) / STEP;
-    const ring_use use = ring_use_of<ring<ROWS, B::NORMED>>((n_steps + parts - 1) / parts, B::NORMED);
-    launch_chained(few_rows<E, Y, ROWS, B>, dim3(blocks, parts), dim3(THREADS), use.shared_bytes, parts, s, *q,
-                   tensor_map_make(&w), tensor_map_make(&x), norm_shape_of(q->k / 8), use.normed_at);
+    const size_t shared_bytes = shared_bytes_of<ring<ROWS>>((n_steps + parts - 1) / parts);
+    launch_chained(few_rows<E, Y, ROWS, B>, dim3(blocks, parts), dim3(threads_of<ROWS>::THREADS), shared_bytes, parts,
+                   s, *q, tensor_map_make(&w), tensor_map_make(&x));
 }
 
 template <typename E, typename Y, typename B> void by_rows(cudaStream_t s, const few_rows_product *q) {
@@ -342,12 +257,9 @@ template <typename E, typename Y, typename B> void by_rows(cudaStream_t s, const
 }
 
 template <typename E> void by_result(cudaStream_t s, const few_rows_product *q) {
-    static_assert(FEW_ROWS_NORMED == 8, "the norm is of tiles of eight rows");
-    if (q->y_type == LAUNCH_F32) by_rows<E, float, beside<false, false>>(s, q);
-    else if (q->gamma && q->gated) run<E, E, FEW_ROWS_NORMED, beside<true, true>>(s, q);
-    else if (q->gamma) run<E, E, FEW_ROWS_NORMED, beside<false, true>>(s, q);
-    else if (q->gated) by_rows<E, E, beside<true, false>>(s, q);
-    else by_rows<E, E, beside<false, false>>(s, q);
+    if (q->y_type == LAUNCH_F32) by_rows<E, float, beside<false>>(s, q);
+    else if (q->gated) by_rows<E, E, beside<true>>(s, q);
+    else by_rows<E, E, beside<false>>(s, q);
 }
 
 } // namespace

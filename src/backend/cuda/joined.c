@@ -4,8 +4,6 @@
  * stand behind each other in the program as a layer has them, one kernel does several:
  *
  *   ROPE or QK_NORM_ROPE, KV_STORE, ATTENTION_PAGED       paged_step.cu
- *   LINEAR, ADD_RMSNORM, LINEAR (, SWIGLU)                few_rows.cu twice: product and sum; norm, product (and gate)
- *   RMSNORM, LINEAR (, SWIGLU)                            few_rows.cu
  *   LINEAR, SWIGLU                                        few_rows.cu
  *
  * The program and its plan know nothing of this. A value between two of the ops is left out, so nothing else may read it; and
@@ -98,79 +96,18 @@ static bool take_linear(const backend_context *c, const kernel_call *k, few_rows
     return true;
 }
 
-/* The SWIGLU of call `gate` behind the product q of the call in front of it; false: they stay two. */
-static bool take_gate(const kernel_call *k, size_t n, size_t gate, few_rows_product *q) {
-    const kernel_call *linear = &k[gate - 1], *g = &k[gate];
-    if (gate >= n || g->op->kind != OP_SWIGLU || g->op->in[SWIGLU_GU] != linear->op->out[LINEAR_Y] ||
-        g->out[SWIGLU_AMAX] || !is_between(linear, 2, g->op->in[SWIGLU_GU]) ||
-        call_out(g, SWIGLU_Y)->type != call_in(g, SWIGLU_GU)->type)
-        return false;
-    q->gated = true, q->gelu = g->op->attr.gelu_gate;
-    q->y = g->out[SWIGLU_Y], q->ldy = q->n / 2;
-    return true;
-}
-
-/* What the product of the last of n calls writes. */
-static const value *written(const kernel_call *k, size_t n) {
-    SAME_PLACE(LINEAR_Y, SWIGLU_Y);
-    return call_out(&k[n - 1], LINEAR_Y);
-}
-
 static size_t try_gated(backend_context *c, const kernel_call *k, size_t n) {
     few_rows_product q;
-    if (!ARE(k, n, OP_LINEAR, OP_SWIGLU) || !take_linear(c, k, &q) || !take_gate(k, n, 1, &q)) return 0;
-    if (values_overlap(q.y, written(k, 2), q.x, call_in(k, LINEAR_X))) return 0;
+    if (!ARE(k, n, OP_LINEAR, OP_SWIGLU) || !take_linear(c, k, &q)) return 0;
+    const kernel_call *g = &k[1];
+    if (g->op->in[SWIGLU_GU] != k->op->out[LINEAR_Y] || g->out[SWIGLU_AMAX] ||
+        call_out(g, SWIGLU_Y)->type != call_in(g, SWIGLU_GU)->type || !is_between(k, 2, g->op->in[SWIGLU_GU]) ||
+        values_overlap(g->out[SWIGLU_Y], call_out(g, SWIGLU_Y), q.x, call_in(k, LINEAR_X)))
+        return 0;
+    q.gated = true, q.gelu = g->op->attr.gelu_gate;
+    q.y = g->out[SWIGLU_Y], q.ldy = q.n / 2;
     launch_few_rows(c->stream, &q);
     return 2;
-}
-
-/* The norm of x in front of a product: its gains are those of call k. */
-static bool take_norm(const kernel_call *k, const void *gamma, few_rows_product *q) {
-    if (q->m > FEW_ROWS_NORMED || q->k > FEW_ROWS_NORMED_K) return false;
-    q->gamma = gamma;
-    q->eps = k->op->attr.eps, q->offset = k->op->attr.gain_offset;
-    return true;
-}
-
-static size_t try_normed(backend_context *c, const kernel_call *k, size_t n) {
-    few_rows_product q;
-    if (!ARE(k, n, OP_RMSNORM, OP_LINEAR) || k[0].out[RMSNORM_AMAX]) return 0;
-    const op *norm = k[0].op;
-    if (k[1].op->in[LINEAR_X] != norm->out[RMSNORM_Y] || !take_linear(c, &k[1], &q) ||
-        !take_norm(k, k[0].in[RMSNORM_GAMMA], &q) || !is_between(k, 2, norm->out[RMSNORM_Y]) ||
-        !is_between(k, 2, norm->out[RMSNORM_RSTD]))
-        return 0;
-    size_t n_done = take_gate(k, n, 2, &q) ? 3 : 2;
-    q.x = k[0].in[RMSNORM_X];
-    if (values_overlap(q.y, written(k, n_done), q.x, call_in(k, RMSNORM_X))) return 0;
-    launch_few_rows(c->stream, &q);
-    return n_done;
-}
-
-/* The sum of ADD_RMSNORM goes behind the product that it adds to the stream, its norm before the next. */
-static size_t try_added(backend_context *c, const kernel_call *k, size_t n) {
-    few_rows_product first, second;
-    if (!ARE(k, n, OP_LINEAR, OP_ADD_RMSNORM, OP_LINEAR) || k[1].out[ADD_RMSNORM_AMAX]) return 0;
-    const op *norm = k[1].op;
-    value_id product = k[0].op->out[LINEAR_Y];
-    int other = norm->in[ADD_RMSNORM_A] == product ? ADD_RMSNORM_B : ADD_RMSNORM_A;
-    int own = other == ADD_RMSNORM_A ? ADD_RMSNORM_B : ADD_RMSNORM_A;
-    if (norm->in[own] != product || norm->in[other] == product || k[2].op->in[LINEAR_X] != norm->out[ADD_RMSNORM_Y] ||
-        !take_linear(c, &k[0], &first) || !take_linear(c, &k[2], &second) ||
-        !take_norm(&k[1], k[1].in[ADD_RMSNORM_GAMMA], &second) || !is_between(k, 2, product) ||
-        !is_between(&k[1], 2, norm->out[ADD_RMSNORM_Y]) || !is_between(&k[1], 2, norm->out[ADD_RMSNORM_RSTD]))
-        return 0;
-    const value *sum = call_out(&k[1], ADD_RMSNORM_S);
-    first.y = k[1].out[ADD_RMSNORM_S];
-    first.add = k[1].in[other];
-    size_t n_done = take_gate(k, n, 3, &second) ? 4 : 3;
-    second.x = first.y;
-    if (values_overlap(first.y, sum, first.x, call_in(k, LINEAR_X)) ||
-        values_overlap(second.y, written(k, n_done), second.x, sum))
-        return 0;
-    launch_few_rows(c->stream, &first);
-    launch_few_rows(c->stream, &second);
-    return n_done;
 }
 
 /* ---- many small tensors ---------------------------------------------------------------------------------------------- */
@@ -186,8 +123,6 @@ static size_t try_many(backend_context *c, const kernel_call *k, size_t n) {
 size_t joined_run(backend_context *c, const kernel_call *k, size_t n) {
     size_t n_done = try_many(c, k, n);
     if (!n_done) n_done = try_step(c, k, n);
-    if (!n_done) n_done = try_added(c, k, n);
-    if (!n_done) n_done = try_normed(c, k, n);
     if (!n_done) n_done = try_gated(c, k, n);
     return n_done;
 }

@@ -30,12 +30,8 @@ void launch_plain_product(cudaStream_t stream, const plain_product *q);
 /* y (m, n) = alpha x (m, k) w (n, k)^T (+ bias (n)), m at most FEW_ROWS_MOST, on compute capability 9.0. 16-bit x and w, k a
  * multiple of 8; y of their type or fp32. A row's bits do not depend on m.
  *
- * With 16-bit y what stands before and behind the product may be done on the way, with the bits of the ops alone, which round
- * where they did:
- *   gamma   x is RMSNORM of the rows that are given; m at most FEW_ROWS_NORMED, k at most FEW_ROWS_NORMED_K
- *   gated   y (m, n / 2) = SWIGLU of the product
- *   add     y = add + the product; add may be y */
-enum { FEW_ROWS_MOST = 64, FEW_ROWS_NORMED = 8, FEW_ROWS_NORMED_K = 2048 };
+ * With 16-bit y and gated, y (m, n / 2) = SWIGLU of the product, which is rounded before as the op alone would. */
+enum { FEW_ROWS_MOST = 64 };
 typedef struct few_rows_product {
     int64_t m, n, k;
     const void *x, *w;
@@ -44,10 +40,7 @@ typedef struct few_rows_product {
     const void *bias; /* of y_type, or NULL */
     float alpha;
     launch_type type, y_type;
-    const void *gamma; /* (k) of type, or NULL */
-    float eps, offset; /* of that norm; offset is added to every gain */
-    bool gated, gelu;  /* gelu: the gate has GELU in the place of SiLU */
-    const void *add;   /* (m, n) of y_type, rows ldy apart, or NULL */
+    bool gated, gelu; /* gelu: the gate has GELU in the place of SiLU */
 } few_rows_product;
 void launch_few_rows(cudaStream_t stream, const few_rows_product *q);
 
