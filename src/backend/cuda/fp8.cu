@@ -28,9 +28,9 @@ static __global__ void __launch_bounds__(ABSMAX_THREADS) absmax_kernel(float *am
             raw[k] = VECTOR && left >= N ? raw_load<true>(x + i, left) : raw_load<false>(x + i, left);
         }
 #pragma unroll
-        for (int k = 0; k < ABSMAX_PACKS; k++) most = absmax_pack<bf16>(most, raw[k], N); /* zeros behind the end */
+        for (int k = 0; k < ABSMAX_PACKS; k++) most = absmax_words(most, raw[k]); /* zeros behind the end */
     }
-    absmax_give(amax, most, shared);
+    absmax_give(amax, absmax_of_words(most), shared);
 }
 
 void launch_absmax(cudaStream_t s, float *amax, const void *x, int64_t n) {

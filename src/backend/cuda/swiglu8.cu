@@ -55,7 +55,7 @@ DEVICE void store_tile(const launch_swiglu8_args &g, uint32_t *columns, const ui
     __syncthreads(); /* the next tile takes their place */
 }
 
-/* One tile: rounds with `factor` where it stores, and returns the largest number as bits. */
+/* One tile: rounds with `factor` where it stores, and returns the largest numbers (absmax_words). */
 template <bool BACKWARD, bool GELU, bool STORES>
 DEVICE uint32_t tile(const launch_swiglu8_args &g, uint32_t *columns, int64_t row0, int64_t column0, float factor,
                      uint32_t most) {
@@ -81,11 +81,11 @@ DEVICE uint32_t tile(const launch_swiglu8_args &g, uint32_t *columns, int64_t ro
             else da.v[i] = gated(a.v[i], b.v[i], GELU);
         }
         uint4 rounded = pack_narrow<bf16>(da);
-        most = absmax_pack<bf16>(most, rounded, numbers::N); /* zeros outside */
+        most = absmax_words(most, rounded); /* zeros outside */
         if (STORES) first[r] = e4m3_pack(rounded, factor);
         if (BACKWARD) {
             rounded = pack_narrow<bf16>(db);
-            most = absmax_pack<bf16>(most, rounded, numbers::N);
+            most = absmax_words(most, rounded);
             if (STORES) second[r] = e4m3_pack(rounded, factor);
         }
     }
@@ -98,18 +98,18 @@ DEVICE uint32_t tile(const launch_swiglu8_args &g, uint32_t *columns, int64_t ro
 }
 
 template <bool BACKWARD, bool GELU, bool STORES>
-static __global__ void __launch_bounds__(THREADS) try_kernel(launch_swiglu8_args g) {
+static __global__ void __launch_bounds__(THREADS, BACKWARD ? 3 : 4) try_kernel(launch_swiglu8_args g) {
     __shared__ __align__(16) uint32_t columns[STORES ? TILE_COLUMNS * COLUMN_WORDS : 4];
     __shared__ uint32_t mosts[WARP];
     uint32_t most = 0;
     float factor = STORES ? 1.0f / *g.guess : 1.0f; /* of memory that nobody has written it may be anything */
     for (int64_t row0 = (int64_t)blockIdx.y * TILE_ROWS; row0 < g.n_rows; row0 += (int64_t)gridDim.y * TILE_ROWS)
         most = tile<BACKWARD, GELU, STORES>(g, columns, row0, (int64_t)blockIdx.x * TILE_COLUMNS, factor, most);
-    absmax_give(g.largest, most, mosts);
+    absmax_give(g.largest, absmax_of_words(most), mosts);
 }
 
 template <bool BACKWARD, bool GELU>
-static __global__ void __launch_bounds__(THREADS) again_kernel(launch_swiglu8_args g) {
+static __global__ void __launch_bounds__(THREADS, BACKWARD ? 3 : 4) again_kernel(launch_swiglu8_args g) {
     __shared__ __align__(16) uint32_t columns[TILE_COLUMNS * COLUMN_WORDS];
     fp8_scale s = fp8_scale_of(g.amax ? *g.amax : *g.largest, g.power);
     if (g.guess && *g.guess == s.scale) return;
