@@ -336,6 +336,38 @@ status verify_QUANTIZE(const checker *c) {
 }
 const op_cost cost_QUANTIZE = {PER_INPUT(2, QUANTIZE_X)}; /* a product, a rounding */
 
+shape fp8_scales_shape(int64_t n_rows, int64_t n_columns, bool square) {
+    if (square) return SHAPE(n_rows / FP8_BLOCK, round_up(n_columns / FP8_BLOCK, 4));
+    return SHAPE(n_columns / FP8_BLOCK, n_rows);
+}
+
+fp8_blocks fp8_blocks_of(int64_t n_rows, int64_t n_columns, bool square) {
+    if (square) return (fp8_blocks){FP8_BLOCK, round_up(n_columns / FP8_BLOCK, 4), 1};
+    return (fp8_blocks){1, 1, n_rows};
+}
+
+/* e4m3 (n_rows, n_columns), in blocks of `scale`; both or neither. */
+static status check_blocks(const checker *c, value_id q, value_id scale, int64_t n_rows, int64_t n_columns,
+                           bool square) {
+    if (!q && !scale) return OK;
+    REQUIRE(q && scale, "numbers and their scales come together", q ? q : scale);
+    shape s = fp8_scales_shape(n_rows, n_columns, square);
+    REQUIRE(has_type(c, q, DTYPE_F8E4M3) && is_shape2(c, q, n_rows, n_columns), "not e4m3 of this shape", q);
+    REQUIRE(n_rows % FP8_BLOCK == 0 && n_columns % FP8_BLOCK == 0, "sides are no multiples of 128", q);
+    REQUIRE(has_type(c, scale, DTYPE_F32) && shape_equal(sh(c, scale), &s), "not a scale for every block", scale);
+    return OK;
+}
+
+status verify_QUANTIZE_BLOCKS(const checker *c) {
+    value_id x = IN(QUANTIZE_BLOCKS_X), q = OUT(QUANTIZE_BLOCKS_Q), t = OUT(QUANTIZE_BLOCKS_T);
+    bool square = c->o->attr.square;
+    REQUIRE(has_type(c, x, DTYPE_BF16) && sh(c, x)->rank == 2, "expected rows of bf16", x);
+    REQUIRE(q || t, "neither q nor t is asked for", x);
+    TRY(check_blocks(c, q, OUT(QUANTIZE_BLOCKS_SCALE), sh(c, x)->dim[0], sh(c, x)->dim[1], square));
+    return check_blocks(c, t, OUT(QUANTIZE_BLOCKS_T_SCALE), sh(c, x)->dim[1], sh(c, x)->dim[0], square);
+}
+const op_cost cost_QUANTIZE_BLOCKS = {PER_INPUT(3, QUANTIZE_BLOCKS_X)}; /* two products, a rounding */
+
 status verify_SWIGLU8(const checker *c) {
     value_id gu = IN(SWIGLU8_GU), dy = IN(SWIGLU8_DY), amax = IN(SWIGLU8_AMAX);
     value_id q = OUT(SWIGLU8_Q), t = OUT(SWIGLU8_T),
@@ -362,8 +394,14 @@ static status check_e4m3(const checker *c, value_id v, value_id scale) {
 
 status verify_LINEAR8(const checker *c) {
     value_id x = IN(LINEAR8_X), w = IN(LINEAR8_W), b = IN(LINEAR8_B), y = OUT(LINEAR8_Y);
-    TRY(check_e4m3(c, x, IN(LINEAR8_X_SCALE)));
-    TRY(check_e4m3(c, w, IN(LINEAR8_W_SCALE)));
+    if (is_number(c, IN(LINEAR8_X_SCALE))) {
+        TRY(check_e4m3(c, x, IN(LINEAR8_X_SCALE)));
+        TRY(check_e4m3(c, w, IN(LINEAR8_W_SCALE)));
+    } else {
+        REQUIRE(sh(c, x)->rank == 2 && sh(c, w)->rank == 2, "expected rows", x);
+        TRY(check_blocks(c, x, IN(LINEAR8_X_SCALE), sh(c, x)->dim[0], sh(c, x)->dim[1], false));
+        TRY(check_blocks(c, w, IN(LINEAR8_W_SCALE), sh(c, w)->dim[0], sh(c, w)->dim[1], !c->o->attr.over_tokens));
+    }
     REQUIRE(sh(c, x)->dim[1] == sh(c, w)->dim[1], "weight is not (out, in)", w);
     REQUIRE(is_shape2(c, y, sh(c, x)->dim[0], sh(c, w)->dim[0]), "output is not (N, out)", y);
     REQUIRE(has_type(c, y, DTYPE_BF16) || has_type(c, y, DTYPE_F32), "output is not bf16 or fp32", y);

@@ -207,6 +207,133 @@ static void test_linear8_is_not_finite_where_a_scale_is_not(void **state) {
     op_case_close(t);
 }
 
+/* ---- scales of blocks ------------------------------------------------------------------------------------------------ */
+
+enum { BLOCK = 128 };
+
+/* Where the scale of element (i, k) of (n, m) lies, in words that are not the kernels'. */
+static int64_t scale_at(int64_t i, int64_t k, int64_t n, int64_t m, bool square) {
+    if (!square) return k / BLOCK * n + i;
+    return i / BLOCK * ((m / BLOCK + 3) / 4 * 4) + k / BLOCK;
+}
+
+/* The largest number of the block of element (i, k) of x (n, m), or of its transpose. */
+static double block_largest(const double *x, int64_t i, int64_t k, int64_t n, int64_t m, bool square, bool turned) {
+    double most = 0;
+    int64_t first = square ? i / BLOCK * BLOCK : i, end = square ? first + BLOCK : i + 1;
+    for (int64_t r = first; r < end; r++)
+        for (int64_t c = k / BLOCK * BLOCK; c < k / BLOCK * BLOCK + BLOCK; c++) {
+            double y = fabs(turned ? x[c * n + r] : x[r * m + c]);
+            most = isnan(y) || y > most ? y : most;
+        }
+    return most;
+}
+
+static void check_rounded_blocks(const double *x, const double *q, const double *scale, int64_t n, int64_t m,
+                                 bool square, bool turned) {
+    power = true;
+    for (int64_t k = 0; k < m; k += BLOCK)
+        for (int64_t i = 0; i < n; i++) {
+            double amax = square && i % BLOCK ? NAN : block_largest(x, i, k, n, m, square, turned);
+            static double last; /* of a square block: that of its first row */
+            if (square && i % BLOCK) amax = last;
+            last = amax;
+            double got = scale[scale_at(i, k, n, m, square)];
+            if (!same(got, scale_of(amax)))
+                fail_msg("scale of block (%lld, %lld): %g, expected %g", (long long)i, (long long)k, got,
+                         scale_of(amax));
+            for (int64_t c = k; c < k + BLOCK; c++) {
+                double want = rounded(turned ? x[c * n + i] : x[i * m + c], amax);
+                if (!same(q[i * m + c], want))
+                    fail_msg("%s [%lld, %lld]: %g, expected %g", turned ? "t" : "q", (long long)i, (long long)c,
+                             q[i * m + c], want);
+            }
+        }
+    power = false;
+}
+
+/* Rows and columns of very different sizes, a row of zeros and, where `bad`, a number that is not one. */
+static void check_blocks(int64_t N, int64_t C, bool square, int outputs, double bad) {
+    double *x = mem_alloc((size_t)(N * C) * sizeof *x);
+    for (int64_t i = 0; i < N; i++)
+        for (int64_t j = 0; j < C; j++)
+            x[i * C + j] = i == 5 ? 0 : sin((double)(i * 37 + j * 11)) * ldexp(1, (int)(i % 19) - (int)(j % 7));
+    if (bad != 0) x[7 * C + 9] = bad;
+    op_case *t = op_case_open(OP_QUANTIZE_BLOCKS, &(op_attr){.square = square});
+    op_case_floats(t, QUANTIZE_BLOCKS_X, DTYPE_BF16, SHAPE(N, C), x);
+    if (outputs & 1) {
+        op_case_output(t, QUANTIZE_BLOCKS_Q, DTYPE_F8E4M3, SHAPE(N, C));
+        op_case_output(t, QUANTIZE_BLOCKS_SCALE, DTYPE_F32, fp8_scales_shape(N, C, square));
+    }
+    if (outputs & 2) {
+        op_case_output(t, QUANTIZE_BLOCKS_T, DTYPE_F8E4M3, SHAPE(C, N));
+        op_case_output(t, QUANTIZE_BLOCKS_T_SCALE, DTYPE_F32, fp8_scales_shape(C, N, square));
+    }
+    op_case_run(t, 2);
+    const double *stored = op_case_input_values(t, QUANTIZE_BLOCKS_X);
+    if (outputs & 1)
+        check_rounded_blocks(stored, op_case_values(t, QUANTIZE_BLOCKS_Q), op_case_values(t, QUANTIZE_BLOCKS_SCALE), N,
+                             C, square, false);
+    if (outputs & 2)
+        check_rounded_blocks(stored, op_case_values(t, QUANTIZE_BLOCKS_T), op_case_values(t, QUANTIZE_BLOCKS_T_SCALE),
+                             C, N, square, true);
+    op_case_close(t);
+    free(x);
+}
+
+static void test_blocks_have_their_own_scales(void **state) {
+    static const int64_t shapes[][2] = {{128, 128}, {256, 128}, {128, 640}, {384, 256}};
+    for (size_t s = 0; s < ARRAY_LENGTH(shapes); s++)
+        for (int square = 0; square < 2; square++)
+            for (int outputs = 1; outputs < 4; outputs++) check_blocks(shapes[s][0], shapes[s][1], square, outputs, 0);
+    check_blocks(256, 256, false, 3, INFINITY);
+    check_blocks(256, 256, true, 3, NAN);
+}
+
+/* As check_product, with scales that are powers of two and far apart from block to block. */
+static void check_block_product(const product_case *c) {
+    int64_t N = c->N, in = c->in, out = c->out;
+    bool square = !c->over_tokens;
+    shape x_shape = fp8_scales_shape(N, in, false), w_shape = fp8_scales_shape(out, in, square);
+    double *x_scale = mem_alloc((size_t)shape_count(&x_shape) * sizeof *x_scale),
+           *w_scale = mem_alloc((size_t)shape_count(&w_shape) * sizeof *w_scale);
+    for (int64_t i = 0; i < shape_count(&x_shape); i++) x_scale[i] = ldexp(1, (int)(i * 5 % 9) - 4);
+    for (int64_t i = 0; i < shape_count(&w_shape); i++) w_scale[i] = ldexp(1, (int)(i * 7 % 11) - 12);
+    op_case *t = op_case_open(OP_LINEAR8, &(op_attr){.over_tokens = c->over_tokens});
+    op_case_random(t, LINEAR8_X, DTYPE_F8E4M3, SHAPE(N, in), 60, 11);
+    op_case_floats(t, LINEAR8_X_SCALE, DTYPE_F32, x_shape, x_scale);
+    op_case_random(t, LINEAR8_W, DTYPE_F8E4M3, SHAPE(out, in), 90, 12);
+    op_case_floats(t, LINEAR8_W_SCALE, DTYPE_F32, w_shape, w_scale);
+    if (c->bias) op_case_random(t, LINEAR8_B, c->type, SHAPE(out), 20, 13);
+    op_case_output(t, LINEAR8_Y, c->type, SHAPE(N, out));
+    op_case_run(t, 2);
+    const double *x = op_case_input_values(t, LINEAR8_X), *w = op_case_input_values(t, LINEAR8_W),
+                 *y = op_case_values(t, LINEAR8_Y), *b = c->bias ? op_case_input_values(t, LINEAR8_B) : NULL;
+    double unit = backend_under_test()->discrete ? 0x1p-13 : 2 * (double)in * U32;
+    for (int64_t i = 0; i < N; i++)
+        for (int64_t j = 0; j < out; j++) {
+            double sum = 0, size = 0;
+            for (int64_t k = 0; k < in; k++) {
+                double p = x[i * in + k] * x_scale[scale_at(i, k, N, in, false)] * w[j * in + k] *
+                           w_scale[scale_at(j, k, out, in, square)];
+                sum += p, size += fabs(p);
+            }
+            double want = sum + (b ? b[j] : 0);
+            check_element(y[i * out + j], want, unit * size + 4 * U32 * fabs(want), c->type, "linear8 in blocks",
+                          (size_t)(i * out + j));
+        }
+    op_case_close(t);
+    free(x_scale);
+    free(w_scale);
+}
+
+static void test_linear8_multiplies_blocks(void **state) {
+    check_block_product(&(product_case){.N = 128, .in = 128, .out = 128, .type = DTYPE_BF16});
+    check_block_product(&(product_case){.N = 256, .in = 640, .out = 384, .type = DTYPE_BF16, .bias = true});
+    check_block_product(&(product_case){.N = 128, .in = 384, .out = 256, .type = DTYPE_F32, .over_tokens = true});
+    check_block_product(&(product_case){.N = 384, .in = 256, .out = 128, .type = DTYPE_BF16, .over_tokens = true});
+}
+
 /* ---- ops that hand out their largest number ------------------------------------------------------------------------- */
 
 /* The largest number is that of the tensor as it was written. */
@@ -360,6 +487,8 @@ int main(void) {
         cmocka_unit_test(test_quantize_rounds_and_turns_every_shape),
         cmocka_unit_test(test_quantize_at_the_ends),
         cmocka_unit_test(test_scales_of_powers_of_two),
+        cmocka_unit_test(test_blocks_have_their_own_scales),
+        cmocka_unit_test(test_linear8_multiplies_blocks),
         cmocka_unit_test(test_swiglu_that_rounds_has_the_bits_of_two_ops),
         cmocka_unit_test(test_linear8_is_the_scaled_product),
         cmocka_unit_test(test_linear8_is_not_finite_where_a_scale_is_not),

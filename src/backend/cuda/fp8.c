@@ -1,4 +1,4 @@
-/* fp8.c - the C side of fp8.cu and swiglu8.cu, and LINEAR8: tensor cores multiply e4m3 as they multiply bf16, with scales that lie in
+/* fp8.c - the C side of fp8.cu, fp8_blocks.cu and swiglu8.cu, and LINEAR8: tensor cores multiply e4m3 as they multiply bf16, with scales that lie in
  * device memory, so that a recorded step reads those of its run. */
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/launch_fp8.h"
@@ -20,6 +20,19 @@ void cuda_kernel_QUANTIZE(backend_context *c, const kernel_call *k) { /* q, t, s
                               .n_columns = x->shape.dim[1],
                               .power = k->op->attr.power};
     launch_quantize(c->stream, &a);
+}
+
+void cuda_kernel_QUANTIZE_BLOCKS(backend_context *c, const kernel_call *k) { /* q, scale, t, t_scale = */
+    const shape *x = &call_in(k, QUANTIZE_BLOCKS_X)->shape;
+    launch_quantize_blocks_args a = {.x = k->in[QUANTIZE_BLOCKS_X],
+                                     .q = k->out[QUANTIZE_BLOCKS_Q],
+                                     .t = k->out[QUANTIZE_BLOCKS_T],
+                                     .scale = k->out[QUANTIZE_BLOCKS_SCALE],
+                                     .t_scale = k->out[QUANTIZE_BLOCKS_T_SCALE],
+                                     .n_rows = x->dim[0],
+                                     .n_columns = x->dim[1],
+                                     .square = k->op->attr.square};
+    launch_quantize_blocks(c->stream, &a);
 }
 
 void cuda_kernel_SWIGLU8(backend_context *c, const kernel_call *k) { /* q, t, scale, largest, guess = */

@@ -20,6 +20,16 @@ typedef struct launch_quantize_args {
 } launch_quantize_args;
 void launch_quantize(cudaStream_t s, const launch_quantize_args *a);
 
+/* fp8_blocks.cu: as QUANTIZE_BLOCKS; of q and t either may be NULL, its scales with it. Sides are multiples of 128. */
+typedef struct launch_quantize_blocks_args {
+    const void *x;
+    uint8_t *q, *t;
+    float *scale, *t_scale;
+    int64_t n_rows, n_columns;
+    bool square;
+} launch_quantize_blocks_args;
+void launch_quantize_blocks(cudaStream_t s, const launch_quantize_blocks_args *a);
+
 /* swiglu8.cu: q and t of swiglu (n_rows, F), or with dy of its gradient (n_rows, 2F); n_rows and F are multiples of 16. Of amax
  * and largest one is NULL: given, or found and written. guess: the scale of the last run and of this one, or NULL. */
 typedef struct launch_swiglu8_args {

@@ -2,6 +2,7 @@
 /* launch_gemm.h - products of our own: of few rows, and the plain one for shapes that cuBLASLt does not take; and numbers to
  * measure products on. */
 #include "backend/cuda/launch.h"
+#include "program/fp8_scale.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -11,6 +12,8 @@ extern "C" {
 typedef struct plain_operand {
     const void *data;
     int64_t row, col;
+    const float *scales; /* of blocks along k, in device memory, or NULL */
+    fp8_blocks blocks;   /* ... of rows of a, of columns of b */
 } plain_operand;
 typedef struct plain_product {
     int64_t m, n, k;
