@@ -70,9 +70,7 @@ static __device__ void load_tiles(const launch_lora_bwd_args &a, const launch_lo
     }
 }
 
-static __device__ void sum_barrier() {
-    asm volatile("bar.sync %0, %1;" ::"n"((int)SUM_BARRIER), "n"(WARPS * 32) : "memory");
-}
+static __device__ void sum_barrier() { asm volatile("bar.sync %0, %1;" ::"n"((int)SUM_BARRIER), "n"(WARPS * 32) : "memory"); }
 
 /* The rows of b of a stripe, zeros behind r and behind the columns. */
 template <typename E, int NT>
@@ -103,13 +101,13 @@ template <typename E, int NT> static __device__ void add_db(float (&acc)[2][2 * 
         uint32_t x[2][4];
 #pragma unroll
         for (int m = 0; m < 2; m++)
-            load_matrices_transposed(x[m],
-                                     dy + wide_place<TOKENS>(k + i / 2 * 8 + lane % 8, warp * 32 + m * 16 + i % 2 * 8));
+            load_matrices_transposed(
+                x[m], dy + wide_place<TOKENS>(k + i / 2 * 8 + lane % 8, warp * 32 + m * 16 + i % 2 * 8));
 #pragma unroll
         for (int n = 0; n < NT; n++) {
             uint32_t b[4];
-            load_matrices_transposed(b,
-                                     xa + narrow_place<layout<NT>::RANK>(k + i % 2 * 8 + lane % 8, n * 16 + i / 2 * 8));
+            load_matrices_transposed(
+                b, xa + narrow_place<layout<NT>::RANK>(k + i % 2 * 8 + lane % 8, n * 16 + i / 2 * 8));
 #pragma unroll
             for (int m = 0; m < 2; m++) {
                 mma<E>(acc[m][2 * n], x[m], b[0], b[1]);
@@ -120,7 +118,8 @@ template <typename E, int NT> static __device__ void add_db(float (&acc)[2][2 * 
 }
 
 /* dxa += dy b for the warp's 16 tokens and half of the columns. */
-template <typename E, int NT> static __device__ void add_dxa(float (&acc)[2 * NT][4], uint32_t dy, uint32_t b_rows) {
+template <typename E, int NT>
+static __device__ void add_dxa(float (&acc)[2 * NT][4], uint32_t dy, uint32_t b_rows) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, i = lane / 8, first = warp / 4 * (COLUMNS / 2);
 #pragma unroll
     for (int k = 0; k < COLUMNS / 2; k += 16) {
@@ -146,8 +145,7 @@ static __device__ void store_dxa(const launch_lora_bwd_args &a, const float (&ac
     float *mine = halves + warp % 4 * 16 * RANK;
     if (warp >= 4)
 #pragma unroll
-        for (int e = 0; e < 8 * NT; e++)
-            mine[(g + e % 4 / 2 * 8) * RANK + e / 4 * 8 + 2 * t + e % 2] = acc[e / 4][e % 4];
+        for (int e = 0; e < 8 * NT; e++) mine[(g + e % 4 / 2 * 8) * RANK + e / 4 * 8 + 2 * t + e % 2] = acc[e / 4][e % 4];
     sum_barrier();
     if (warp >= 4) return;
 #pragma unroll
@@ -175,8 +173,7 @@ static __device__ void store_db(const launch_lora_bwd_args &a, const float (&acc
         }
 }
 
-template <typename E, int NT>
-static __device__ void multiply_tiles(const launch_lora_bwd_args &a, shared_state<NT> &s) {
+template <typename E, int NT> static __device__ void multiply_tiles(const launch_lora_bwd_args &a, shared_state<NT> &s) {
     using L = layout<NT>;
     int lane = threadIdx.x % 32;
     int64_t unit = unit_begin(a, blockIdx.x), end = unit_begin(a, blockIdx.x + 1);
@@ -235,8 +232,7 @@ static __device__ float sum_parts(const float *x, int64_t step, int64_t n) {
 }
 
 /* Threads for the numbers of dxa, then for those of db. */
-template <typename E, typename R, int NT>
-static __global__ void __launch_bounds__(256) sum_kernel(launch_lora_bwd_args a) {
+template <typename E, typename R, int NT> static __global__ void __launch_bounds__(256) sum_kernel(launch_lora_bwd_args a) {
     int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x, wide = a.parts.n * a.r, n_dxa = a.N * wide;
     if (i < n_dxa) {
         int64_t part = i % wide / a.r, first = 0;
@@ -249,8 +245,7 @@ static __global__ void __launch_bounds__(256) sum_kernel(launch_lora_bwd_args a)
     if (i >= a.R * a.r) return;
     int64_t row = i / a.r, number = 0;
     int part = 0;
-    while (row >= a.parts.columns[part])
-        row -= a.parts.columns[part], number += lora_stripes(a.parts.columns[part++], NT);
+    while (row >= a.parts.columns[part]) row -= a.parts.columns[part], number += lora_stripes(a.parts.columns[part++], NT);
     int64_t chunks = (a.parts.columns[part] + COLUMNS - 1) / COLUMNS, n = lora_stripes(a.parts.columns[part], NT);
     number += ((row / COLUMNS + 1) * n - 1) / chunks; /* the stripe whose chunks reach over it */
     int64_t begin = number * a.units_per_stripe, last = begin + a.units_per_stripe - 1;

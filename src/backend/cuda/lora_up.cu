@@ -8,8 +8,7 @@ enum { WARPS = 8, THREADS = WARPS * 32, COLUMNS = WARPS * 32, STEPS = 4, BLOCK_R
 
 /* KEPT: steps along r whose b is kept in registers; 0: none are, r may be anything. */
 template <typename E, int KEPT>
-static __global__ void __launch_bounds__(THREADS, KEPT == 1 || KEPT == 2 ? 3 : 2)
-    up_kernel(launch_lora_up_args a, int64_t rows_per_block) {
+static __global__ void __launch_bounds__(THREADS, KEPT == 1 || KEPT == 2 ? 3 : 2) up_kernel(launch_lora_up_args a, int64_t rows_per_block) {
     extern __shared__ uint4 shared[];
     E *xs = (E *)shared; /* (BLOCK_ROWS, r rounded up to 16, + PAD) */
     int r = (int)a.r, n_steps = KEPT > 0 ? KEPT : (r + 15) / 16, ld = n_steps * 16 + PAD;

@@ -7,19 +7,8 @@
 #include "backend/cuda/lora_tiles.cuh"
 #include "backend/cuda/lora_up.cuh"
 
-enum {
-    ADDING_WARPS = 8,
-    THREADS = (ADDING_WARPS + 2) * 32,
-    COLUMNS = ADDING_WARPS * 32,
-    ROWS = LORA_UP_ROWS,
-    STAGES = 5
-};
-enum {
-    BLOCKS_PER_MULTIPROCESSOR = 2,
-    ALIGNMENT = 1024,
-    BOX_BYTES = ROWS * LORA_BOX_ROW,
-    WIDE_BYTES = ROWS * COLUMNS * 2
-};
+enum { ADDING_WARPS = 8, THREADS = (ADDING_WARPS + 2) * 32, COLUMNS = ADDING_WARPS * 32, ROWS = LORA_UP_ROWS, STAGES = 5 };
+enum { BLOCKS_PER_MULTIPROCESSOR = 2, ALIGNMENT = 1024, BOX_BYTES = ROWS * LORA_BOX_ROW, WIDE_BYTES = ROWS * COLUMNS * 2 };
 
 /* WIDTH: columns of xa, 16 for every step along r. */
 template <int WIDTH> struct shared_state {
@@ -40,8 +29,7 @@ static __device__ stripe stripe_at(const launch_lora_up_args &a, int64_t number)
     for (int part = 0;; part++) {
         int64_t columns = a.parts.columns[part], n = (columns + COLUMNS - 1) / COLUMNS, at = number * COLUMNS;
         if (number < n || part + 1 == a.parts.n)
-            return {part, (int)min((int64_t)COLUMNS, columns - at) / LORA_BOX_COLUMNS, a.parts.first[part] + at,
-                    b_row + at};
+            return {part, (int)min((int64_t)COLUMNS, columns - at) / LORA_BOX_COLUMNS, a.parts.first[part] + at, b_row + at};
         number -= n, b_row += columns;
     }
 }
@@ -73,7 +61,8 @@ struct walk {
     }
 };
 
-template <int WIDTH> static __device__ void load_tiles(walk w, shared_state<WIDTH> &s, const launch_lora_up_maps &m) {
+template <int WIDTH>
+static __device__ void load_tiles(walk w, shared_state<WIDTH> &s, const launch_lora_up_maps &m) {
     for (ring_place<STAGES> to; w.next(); to.advance()) {
         uint32_t wide = shared_address(s.stages[to.stage].wide), full = shared_address(&s.full[to.stage]);
         barrier_wait(shared_address(&s.empty[to.stage]), to.parity ^ 1);
@@ -84,7 +73,8 @@ template <int WIDTH> static __device__ void load_tiles(walk w, shared_state<WIDT
     }
 }
 
-template <int WIDTH> static __device__ void store_tiles(walk w, shared_state<WIDTH> &s, const launch_lora_up_maps &m) {
+template <int WIDTH>
+static __device__ void store_tiles(walk w, shared_state<WIDTH> &s, const launch_lora_up_maps &m) {
     int before = -1; /* the stage that is still being read */
     for (ring_place<STAGES> from; w.next(); from.advance()) {
         uint32_t wide = shared_address(s.stages[from.stage].wide);

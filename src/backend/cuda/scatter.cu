@@ -133,8 +133,7 @@ static __global__ void __launch_bounds__(TILE_THREADS)
 enum { SUM_PLACES = 64, SUM_THREADS = 256 };
 
 /* What was added for one id, to its row of the table. */
-template <bool VECTOR, typename G>
-DEVICE void sum_flush(G *row, const float sum[4], int64_t left, bool add, float scale) {
+template <bool VECTOR, typename G> DEVICE void sum_flush(G *row, const float sum[4], int64_t left, bool add, float scale) {
     quad<G> q = {};
     if (add) q = quad_load<VECTOR>(row, left);
 #pragma unroll
