@@ -193,7 +193,7 @@ typedef struct op_attr {
     int64_t counted;
     base_format base_format; /* dequantize: how the codes are stored */
     bool over_tokens;        /* linear8: the gradient of a weight, a sum over all tokens */
-    bool power;              /* quantize, swiglu8: scales are powers of two */
+    bool power;              /* quantize, swiglu8, rmsnorm8: scales are powers of two */
     bool square;             /* quantize_blocks: a scale for 128 x 128 numbers, not for 128 of a row */
     bool adapter;            /* linear and its gradients: of an adapter, which stays in the compute dtype */
     int first_part, n_parts; /* sum_parts: which of them */
@@ -228,8 +228,11 @@ typedef struct op_attr {
 shape fp8_scales_shape(int64_t n_rows, int64_t n_columns, bool square);
 fp8_blocks fp8_blocks_of(int64_t n_rows, int64_t n_columns, bool square);
 
+/* Longest row of RMSNORM8: a GPU holds 32 of them in 8 bits beside those under way. */
+enum { RMSNORM8_COLUMNS_MOST = 4096 };
+
 #define OP_MAX_IN 9
-#define OP_MAX_OUT 6
+#define OP_MAX_OUT 7
 typedef struct op {
     op_kind kind;
     section section;

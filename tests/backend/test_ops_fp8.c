@@ -334,6 +334,87 @@ static void test_linear8_multiplies_blocks(void **state) {
     check_block_product(&(product_case){.N = 384, .in = 256, .out = 128, .type = DTYPE_BF16, .over_tokens = true});
 }
 
+/* ---- RMSNorm that rounds ---------------------------------------------------------------------------------------------- */
+
+typedef struct norm8_case {
+    int64_t N, C;
+    bool add, q, t, known;
+    double guess; /* NAN: none */
+} norm8_case;
+
+static op_case *norm8_open(op_kind k, const norm8_case *n, int gamma) {
+    op_case *t = op_case_open(k, &(op_attr){.eps = 1e-5f, .gain_offset = 0.25f, .power = true});
+    SAME_PLACE(RMSNORM8_A, RMSNORM_X, ADD_RMSNORM_A);
+    SAME_PLACE(RMSNORM8_B, ADD_RMSNORM_B);
+    op_case_random(t, RMSNORM8_A, DTYPE_BF16, SHAPE(n->N, n->C), 2, 71);
+    if (n->add) op_case_random(t, RMSNORM8_B, DTYPE_BF16, SHAPE(n->N, n->C), 1, 72);
+    op_case_random(t, gamma, DTYPE_BF16, SHAPE(n->C), 1, 73);
+    return t;
+}
+
+static void check_same_values(op_case *a, int i, op_case *b, int j, int64_t n, const char *what) {
+    const double *x = op_case_values(a, i), *y = op_case_values(b, j);
+    for (int64_t e = 0; e < n; e++)
+        if (x[e] != y[e]) fail_msg("%s [%lld]: %.9g, expected %.9g", what, (long long)e, x[e], y[e]);
+}
+
+/* RMSNORM8 has the bits of RMSNORM or ADD_RMSNORM and QUANTIZE, whatever the guess was. */
+static void check_norm8(const norm8_case *n) {
+    int64_t N = n->N, C = n->C;
+    int y = n->add ? (int)ADD_RMSNORM_Y : (int)RMSNORM_Y, rstd = n->add ? (int)ADD_RMSNORM_RSTD : (int)RMSNORM_RSTD;
+    op_case *plain = norm8_open(n->add ? OP_ADD_RMSNORM : OP_RMSNORM, n,
+                                n->add ? (int)ADD_RMSNORM_GAMMA : (int)RMSNORM_GAMMA);
+    if (n->add) op_case_output(plain, ADD_RMSNORM_S, DTYPE_BF16, SHAPE(N, C));
+    op_case_output(plain, y, DTYPE_BF16, SHAPE(N, C));
+    op_case_output(plain, rstd, DTYPE_F32, SHAPE(N));
+    op_case_run(plain, 2);
+    const double *numbers = op_case_values(plain, y);
+    double amax = largest(numbers, N * C);
+    op_case *t = norm8_open(OP_RMSNORM8, n, RMSNORM8_GAMMA);
+    if (n->add) op_case_output(t, RMSNORM8_S, DTYPE_BF16, SHAPE(N, C));
+    op_case_output(t, RMSNORM8_RSTD, DTYPE_F32, SHAPE(N));
+    if (n->known) op_case_floats(t, RMSNORM8_AMAX, DTYPE_F32, SHAPE(1), &amax);
+    else op_case_output(t, RMSNORM8_LARGEST, DTYPE_F32, SHAPE(1));
+    if (n->q) op_case_output(t, RMSNORM8_Q, DTYPE_F8E4M3, SHAPE(N, C));
+    if (n->t) op_case_output(t, RMSNORM8_T, DTYPE_F8E4M3, SHAPE(C, N));
+    op_case_output(t, RMSNORM8_SCALE, DTYPE_F32, SHAPE(1));
+    if (!isnan(n->guess)) op_case_output_floats(t, RMSNORM8_GUESS, DTYPE_F32, SHAPE(1), &n->guess);
+    op_case_run(t, 2);
+    check_same_values(t, RMSNORM8_RSTD, plain, rstd, N, "rstd");
+    if (n->add) check_same_values(t, RMSNORM8_S, plain, ADD_RMSNORM_S, N * C, "s");
+    const double *q = n->q ? op_case_values(t, RMSNORM8_Q) : NULL,
+                 *turned = n->t ? op_case_values(t, RMSNORM8_T) : NULL;
+    power = true;
+    for (int64_t i = 0; i < N; i++)
+        for (int64_t j = 0; j < C; j++) {
+            double want = rounded(numbers[i * C + j], amax);
+            if (q) assert_true(q[i * C + j] == want);
+            if (turned) assert_true(turned[j * N + i] == want);
+        }
+    if (!n->known) assert_true(op_case_values(t, RMSNORM8_LARGEST)[0] == amax);
+    assert_true(op_case_values(t, RMSNORM8_SCALE)[0] == scale_of(amax));
+    if (!isnan(n->guess)) assert_true(op_case_values(t, RMSNORM8_GUESS)[0] == scale_of(amax));
+    power = false;
+    op_case_close(t);
+    op_case_close(plain);
+}
+
+static void test_norm_that_rounds_has_the_bits_of_two_ops(void **state) {
+    static const int64_t shapes[][2] = {{16, 16}, {48, 272}, {32, 512}, {80, 1536}, {16, 4096}};
+    static const double guesses[] = {NAN, 0, 1e30, 0x1p-6, 0x1p-7, 0x1p-8}; /* the scale is one of the last */
+    for (size_t s = 0; s < ARRAY_LENGTH(shapes); s++)
+        for (int add = 0; add < 2; add++)
+            for (size_t g = 0; g < ARRAY_LENGTH(guesses); g++)
+                check_norm8(&(norm8_case){.N = shapes[s][0],
+                                          .C = shapes[s][1],
+                                          .add = add,
+                                          .q = g != 1,
+                                          .t = g != 2,
+                                          .guess = guesses[g]});
+    check_norm8(&(norm8_case){.N = 48, .C = 272, .q = true, .t = true, .known = true, .guess = NAN});
+    check_norm8(&(norm8_case){.N = 48, .C = 272, .add = true, .t = true, .known = true, .guess = NAN});
+}
+
 /* ---- ops that hand out their largest number ------------------------------------------------------------------------- */
 
 /* The largest number is that of the tensor as it was written. */
@@ -489,6 +570,7 @@ int main(void) {
         cmocka_unit_test(test_scales_of_powers_of_two),
         cmocka_unit_test(test_blocks_have_their_own_scales),
         cmocka_unit_test(test_linear8_multiplies_blocks),
+        cmocka_unit_test(test_norm_that_rounds_has_the_bits_of_two_ops),
         cmocka_unit_test(test_swiglu_that_rounds_has_the_bits_of_two_ops),
         cmocka_unit_test(test_linear8_is_the_scaled_product),
         cmocka_unit_test(test_linear8_is_not_finite_where_a_scale_is_not),

@@ -72,8 +72,8 @@ static void logits_are_rewritten_where_they_are_asked_for(void **state) {
     compiled_close(&k);
 }
 
-/* Scales of powers of two: SwiGLU and its backward round by themselves, and their 16-bit numbers are in no plan. */
-static void swiglu_rounds_where_scales_are_powers_of_two(void **state) {
+/* Scales of powers of two: SwiGLU, its backward and norms round by themselves, and their 16-bit numbers are in no plan. */
+static void ops_round_where_scales_are_powers_of_two(void **state) {
     (void)state;
     enum { LAYERS = 2, LINEARS = 4 };
     compiled k;
@@ -83,7 +83,9 @@ static void swiglu_rounds_where_scales_are_powers_of_two(void **state) {
     const program *p = &k.p.program;
     assert_int_equal(count(p, SECTION_MICRO, OP_SWIGLU8), 2 * LAYERS);
     assert_int_equal(count(p, SECTION_MICRO, OP_SWIGLU) + count(p, SECTION_MICRO, OP_SWIGLU_BWD), 0);
-    assert_int_equal(count(p, SECTION_MICRO, OP_QUANTIZE), (2 * LINEARS - 2) * LAYERS);
+    assert_int_equal(count(p, SECTION_MICRO, OP_RMSNORM8), 2 * LAYERS);
+    assert_int_equal(count(p, SECTION_MICRO, OP_RMSNORM) + count(p, SECTION_MICRO, OP_ADD_RMSNORM), 1); /* the last */
+    assert_int_equal(count(p, SECTION_MICRO, OP_QUANTIZE), (2 * LINEARS - 4) * LAYERS);
     compiled_close(&k);
 }
 
@@ -402,7 +404,7 @@ int main(void) {
         cmocka_unit_test(logits_are_rewritten_where_they_are_asked_for),
         cmocka_unit_test(what_was_asked_for_and_does_not_fit_is_refused),
         cmocka_unit_test(blocks_need_no_largest_number),
-        cmocka_unit_test(swiglu_rounds_where_scales_are_powers_of_two),
+        cmocka_unit_test(ops_round_where_scales_are_powers_of_two),
         cmocka_unit_test(what_does_not_fit_stays_in_16_bits),
         cmocka_unit_test(weights_take_two_bytes_more),
         cmocka_unit_test(a_processor_says_that_it_emulates),

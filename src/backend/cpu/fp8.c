@@ -89,6 +89,22 @@ void cpu_kernel_QUANTIZE(backend_context *c, const kernel_call *k) { /* q, t, sc
                                          .n_columns = x->shape.dim[1]});
 }
 
+void cpu_round(backend_context *c, const cpu_round_call *k) {
+    float found = 0, scale;
+    if (!k->amax) cpu_absmax_of(c, &found, k->x, k->n_rows * k->n_columns);
+    cpu_quantize(c, &(cpu_quantize_call){.x = k->x,
+                                         .amax = k->amax ? *k->amax : found,
+                                         .power = k->power,
+                                         .q = k->q,
+                                         .t = k->t,
+                                         .scale = &scale,
+                                         .n_rows = k->n_rows,
+                                         .n_columns = k->n_columns});
+    if (k->scale) *k->scale = scale;
+    if (k->largest) *k->largest = found;
+    if (k->guess) *k->guess = scale;
+}
+
 /* ---- rounding in blocks -------------------------------------------------------------------------------------------- */
 
 typedef struct blocks_run {

@@ -18,3 +18,15 @@ typedef struct cpu_quantize_call {
     int64_t n_rows, n_columns;
 } cpu_quantize_call;
 void cpu_quantize(backend_context *c, const cpu_quantize_call *k);
+
+/* The end of an op that rounds by itself: x (n_rows, n_columns) bf16 in scratch becomes q and t. amax NULL: the largest number is
+ * looked for, and written where largest is given. Nothing is guessed: guess gets the scale. */
+typedef struct cpu_round_call {
+    const uint16_t *x;
+    const float *amax;
+    uint8_t *q, *t;
+    float *scale, *largest, *guess;
+    int64_t n_rows, n_columns;
+    bool power;
+} cpu_round_call;
+void cpu_round(backend_context *c, const cpu_round_call *k);

@@ -230,9 +230,8 @@ static void run_plain(backend_context *c, const gemm_call *g) {
                            .a_e5m2 = q->a_e5m2,
                            .c_type = launch_type_of(q->c_type)};
     if (q->blocks) {
-        plain.a.scales = g->a_scale, plain.a.blocks = fp8_blocks_of(q->m, q->k, false);
-        plain.b.scales = g->b_scale, plain.b.blocks = fp8_blocks_of(q->n, q->k, q->square);
-        plain.scales[0] = plain.scales[1] = NULL;
+        plain.blocks[0] = fp8_blocks_of(q->m, q->k, false);
+        plain.blocks[1] = fp8_blocks_of(q->n, q->k, q->square);
     }
     if (q->a_turned) plain.a.row = 1, plain.a.col = q->lda;
     if (q->b_turned) plain.b.row = 1, plain.b.col = q->ldb;

@@ -12,8 +12,6 @@ extern "C" {
 typedef struct plain_operand {
     const void *data;
     int64_t row, col;
-    const float *scales; /* of blocks along k, in device memory, or NULL */
-    fp8_blocks blocks;   /* ... of rows of a, of columns of b */
 } plain_operand;
 typedef struct plain_product {
     int64_t m, n, k;
@@ -25,6 +23,7 @@ typedef struct plain_product {
     int64_t ld_add;
     float alpha;
     const float *scales[2];   /* of a and b, in device memory, or NULL */
+    fp8_blocks blocks[2];     /* ... of blocks of rows of a and of columns of b along k; height 0: one scale each */
     launch_type type, c_type; /* of a and b, of c */
     bool a_e5m2;              /* e4m3: a alone is e5m2 */
 } plain_product;
