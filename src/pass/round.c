@@ -93,7 +93,8 @@ static op join(program *p, const op *writer, const op *rounding, bool guesses) {
     op o = norm ? join_norm(writer, rounding, found) : join_gated(writer, rounding, found);
     o.attr.power = rounding->attr.power;
     if (found && guesses)
-        op_out(&o, norm ? (int)RMSNORM8_GUESS : (int)SWIGLU8_GUESS, add_guess(p, program_get(p, rounding->in[QUANTIZE_X]), o.layer));
+        op_out(&o, norm ? (int)RMSNORM8_GUESS : (int)SWIGLU8_GUESS,
+               add_guess(p, program_get(p, rounding->in[QUANTIZE_X]), o.layer));
     return o;
 }
 
@@ -103,8 +104,7 @@ static const op *rounding_of(const program *p, const op *ops, const reader *read
     if (written < 0 || o->section != SECTION_MICRO || o->rows) return NULL;
     const reader *r = &readers[o->out[written]];
     const op *next = &ops[r->last];
-    bool fits =
-        r->n == 1 && next->kind == OP_QUANTIZE && next->attr.power && next->in[QUANTIZE_X] == o->out[written];
+    bool fits = r->n == 1 && next->kind == OP_QUANTIZE && next->attr.power && next->in[QUANTIZE_X] == o->out[written];
     if (!fits) return NULL;
     const shape *s = &program_get(p, o->out[written])->shape;
     bool norm = o->kind == OP_RMSNORM || o->kind == OP_ADD_RMSNORM;

@@ -362,8 +362,8 @@ static void check_same_values(op_case *a, int i, op_case *b, int j, int64_t n, c
 static void check_norm8(const norm8_case *n) {
     int64_t N = n->N, C = n->C;
     int y = n->add ? (int)ADD_RMSNORM_Y : (int)RMSNORM_Y, rstd = n->add ? (int)ADD_RMSNORM_RSTD : (int)RMSNORM_RSTD;
-    op_case *plain = norm8_open(n->add ? OP_ADD_RMSNORM : OP_RMSNORM, n,
-                                n->add ? (int)ADD_RMSNORM_GAMMA : (int)RMSNORM_GAMMA);
+    op_case *plain =
+        norm8_open(n->add ? OP_ADD_RMSNORM : OP_RMSNORM, n, n->add ? (int)ADD_RMSNORM_GAMMA : (int)RMSNORM_GAMMA);
     if (n->add) op_case_output(plain, ADD_RMSNORM_S, DTYPE_BF16, SHAPE(N, C));
     op_case_output(plain, y, DTYPE_BF16, SHAPE(N, C));
     op_case_output(plain, rstd, DTYPE_F32, SHAPE(N));
@@ -405,12 +405,8 @@ static void test_norm_that_rounds_has_the_bits_of_two_ops(void **state) {
     for (size_t s = 0; s < ARRAY_LENGTH(shapes); s++)
         for (int add = 0; add < 2; add++)
             for (size_t g = 0; g < ARRAY_LENGTH(guesses); g++)
-                check_norm8(&(norm8_case){.N = shapes[s][0],
-                                          .C = shapes[s][1],
-                                          .add = add,
-                                          .q = g != 1,
-                                          .t = g != 2,
-                                          .guess = guesses[g]});
+                check_norm8(&(norm8_case){
+                    .N = shapes[s][0], .C = shapes[s][1], .add = add, .q = g != 1, .t = g != 2, .guess = guesses[g]});
     check_norm8(&(norm8_case){.N = 48, .C = 272, .q = true, .t = true, .known = true, .guess = NAN});
     check_norm8(&(norm8_case){.N = 48, .C = 272, .add = true, .t = true, .known = true, .guess = NAN});
 }
@@ -470,6 +466,29 @@ static void test_backward_of_norms_hands_out_its_largest_number(void **state) {
                 check_amax(t, at.dx, at.amax, N * C, op_name(k));
                 free(ones);
             }
+}
+
+/* In v heads, which the rotation leaves alone, and in dimensions behind those that are turned too; in place and not. */
+static void test_rope_hands_out_its_largest_number(void **state) {
+    enum { B = 2, T = 24, H = 3, G = 2, D = 32, Q = (H + 2 * G) * D };
+    for (int rotary = 16; rotary <= D; rotary += 16)
+        for (int where = 0; where < 6; where++) {
+            op_attr a = {.batch = B, .seq_len = T, .n_heads = H, .n_kv_heads = G, .head_dim = D, .inverse = where & 1};
+            double *x = mem_alloc((size_t)(B * T * Q) * sizeof *x),
+                   *table = mem_alloc((size_t)(T * rotary) * sizeof *table);
+            for (int i = 0; i < B * T * Q; i++) x[i] = sin(i * 0.7);
+            x[where / 2 == 0 ? 17 * Q + 5 : where / 2 == 1 ? 17 * Q + D - 1 : 47 * Q + Q - 3] = -7;
+            for (int i = 0; i < T * rotary; i++) table[i] = i % rotary < rotary / 2 ? cos(i) : sin(i);
+            op_case *t = op_case_open(OP_ROPE, &a);
+            op_case_floats(t, ROPE_QKV, DTYPE_BF16, SHAPE(B * T, Q), x);
+            op_case_floats(t, ROPE_TABLE, DTYPE_F32, SHAPE(T, rotary), table);
+            op_case_ints(t, ROPE_DOC_START, SHAPE(B * T), (const int32_t[B * T]){0});
+            if (where % 3) op_case_output(t, ROPE_Y, DTYPE_BF16, SHAPE(B * T, Q));
+            else op_case_alias(t, ROPE_Y, ROPE_QKV);
+            check_amax(t, ROPE_Y, ROPE_AMAX, B * T * Q, "rope");
+            free(x);
+            free(table);
+        }
 }
 
 static void test_swiglu_hands_out_its_largest_number(void **state) {
@@ -576,6 +595,7 @@ int main(void) {
         cmocka_unit_test(test_linear8_is_not_finite_where_a_scale_is_not),
         cmocka_unit_test(test_norms_hand_out_their_largest_number),
         cmocka_unit_test(test_backward_of_norms_hands_out_its_largest_number),
+        cmocka_unit_test(test_rope_hands_out_its_largest_number),
         cmocka_unit_test(test_swiglu_hands_out_its_largest_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -360,6 +360,7 @@ void cpu_kernel_ROPE(backend_context *c, const kernel_call *k) {
     ASSERT(j.rotary % 2 == 0 && j.rotary <= a->head_dim && j.n_positions >= a->seq_len);
     j.n_rows = cpu_rows(k, j.n_rows);
     rows_run(c, &j, rope_task);
+    cpu_absmax(c, k, ROPE_AMAX, ROPE_Y);
 }
 
 typedef struct rope_table_job {

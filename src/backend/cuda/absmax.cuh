@@ -31,7 +31,8 @@ DEVICE void absmax_give(float *amax, uint32_t most, uint32_t *shared) {
     __syncthreads();
     if (threadIdx.x >= WARP) return;
     most = __reduce_max_sync(0xffffffffu, threadIdx.x < blockDim.x / WARP ? shared[threadIdx.x] : 0u);
-    if (threadIdx.x == 0) atomicMax((unsigned *)amax, most);
+    /* It only grows. Atomics on one address queue up, loads do not, and most blocks have nothing to add. */
+    if (threadIdx.x == 0 && most > *(volatile unsigned *)amax) atomicMax((unsigned *)amax, most);
 }
 
 /* A kernel that can also hand out a largest number is made twice, and only of bf16, which alone needs it: without it the

@@ -25,7 +25,8 @@ DEVICE void row_ask(const launch_rmsnorm8_args &g, uint4 *stage, int64_t row) {
         int64_t from = row * g.C + (there ? i : 0);
         copy_async_16(shared_address(stage + k * blockDim.x + threadIdx.x), (const bf16 *)g.a + from, there);
         if (g.b)
-            copy_async_16(shared_address(stage + (PACKS + k) * blockDim.x + threadIdx.x), (const bf16 *)g.b + from, there);
+            copy_async_16(shared_address(stage + (PACKS + k) * blockDim.x + threadIdx.x), (const bf16 *)g.b + from,
+                          there);
     }
 }
 
@@ -59,8 +60,8 @@ DEVICE void tile_store(const launch_rmsnorm8_args &g, const uint32_t *tile, int6
 #pragma unroll
             for (int h = 0; h < ROWS / 16; h++)
                 if (row0 + h * 16 < g.n_rows)
-                    *(uint4 *)(g.t + ((int64_t)c * 4 + e) * g.n_rows + row0 + h * 16) = make_uint4(
-                        turned[h * 4][e], turned[h * 4 + 1][e], turned[h * 4 + 2][e], turned[h * 4 + 3][e]);
+                    *(uint4 *)(g.t + ((int64_t)c * 4 + e) * g.n_rows + row0 + h * 16) =
+                        make_uint4(turned[h * 4][e], turned[h * 4 + 1][e], turned[h * 4 + 2][e], turned[h * 4 + 3][e]);
     }
 }
 
@@ -113,8 +114,7 @@ DEVICE uint32_t rows_run(const launch_rmsnorm8_args &g, uint4 *memory, const uin
 }
 
 /* AGAIN: where the guess was not the scale, with a what was summed. Else with the guess, or the scale of a largest number that is given. */
-template <bool AGAIN>
-static __global__ void __launch_bounds__(THREADS_MOST) rmsnorm8_kernel(launch_rmsnorm8_args g) {
+template <bool AGAIN> static __global__ void __launch_bounds__(THREADS_MOST) rmsnorm8_kernel(launch_rmsnorm8_args g) {
     extern __shared__ uint4 memory[];
     __shared__ float sums[2][WARP];
     __shared__ uint32_t mosts[WARP];
