@@ -2,7 +2,7 @@
  *
  * The scale is guessed and checked (guess.cuh). A block takes 32 rows one after the other and keeps them in shared memory as e4m3
  * numbers, until their columns can be written in runs of 32 bytes. A row is summed by the threads that norm.cu gives it, in that
- * order, so that all numbers have the bits of the ops alone. Rows ahead are copied into a ring in shared memory, of which a
+ * order, so that all numbers have the bits of the ops alone; two rows together wait for their sums. Rows ahead are copied into a ring in shared memory, of which a
  * thread copies and reads its own columns alone: it needs no barrier. s may be a or b for the same reason. */
 #include "backend/cuda/launch_norm.h"
 
@@ -11,7 +11,7 @@
 #include "backend/cuda/guess.cuh"
 #include "backend/cuda/launch_kernel.cuh"
 
-enum { ROWS = 32, STAGES = 3, PACKS = 2, C_MOST = 4096, THREADS_MOST = C_MOST / 8 / PACKS };
+enum { ROWS = 32, TOGETHER = 2, STAGES = 2, PACKS = 2, C_MOST = 4096, THREADS_MOST = C_MOST / 8 / PACKS };
 enum { AGAIN_BLOCKS = 396 }; /* that mostly end at once */
 
 /* Where pack k of this thread begins in its row. */
@@ -65,46 +65,75 @@ DEVICE void tile_store(const launch_rmsnorm8_args &g, const uint32_t *tile, int6
     }
 }
 
+/* TOGETHER rows from row0 + r on: a group of copies also where they are not there. */
+DEVICE void rows_ask(const launch_rmsnorm8_args &g, uint4 *ring, int row_packs, int64_t row0, int r, int n) {
+#pragma unroll
+    for (int p = 0; p < TOGETHER; p++)
+        if (r + p < n) row_ask(g, ring + (r + p) % (STAGES * TOGETHER) * row_packs, row0 + r + p);
+    copy_async_commit();
+}
+
+/* block_sum of several, with one barrier. */
+DEVICE void rows_sum(float (&x)[TOGETHER], float (*shared)[WARP]) {
+#pragma unroll
+    for (int p = 0; p < TOGETHER; p++) {
+        x[p] = lanes_sum(x[p]);
+        if (threadIdx.x % WARP == 0) shared[p][threadIdx.x / WARP] = x[p];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int p = 0; p < TOGETHER; p++)
+        x[p] = lanes_sum(threadIdx.x % WARP < blockDim.x / WARP ? shared[p][threadIdx.x % WARP] : 0.0f);
+}
+
 /* 32 rows from row0 on. Returns the largest numbers (absmax_words). All threads come along. */
-DEVICE uint32_t rows_run(const launch_rmsnorm8_args &g, uint4 *memory, const uint4 (&gains)[PACKS], float (*sums)[WARP],
-                         int64_t row0, float factor, uint32_t most) {
+DEVICE uint32_t rows_run(const launch_rmsnorm8_args &g, uint4 *memory, const uint4 (&gains)[PACKS],
+                         float (*sums)[TOGETHER][WARP], int64_t row0, float factor, uint32_t most) {
     enum { N = pack<bf16>::N };
     uint8_t *tile = (uint8_t *)memory;
     uint4 *ring = memory + ROWS * g.C / 16;
-    int stage_packs = (g.b ? 2 : 1) * PACKS * (int)blockDim.x;
-    int n = (int)min((int64_t)ROWS, g.n_rows - row0);
+    int row_packs = (g.b ? 2 : 1) * PACKS * (int)blockDim.x;
+    int n = (int)min((int64_t)ROWS, g.n_rows - row0); /* a multiple of 16 */
 #pragma unroll
-    for (int ahead = 0; ahead < STAGES; ahead++) {
-        if (ahead < n) row_ask(g, ring + ahead * stage_packs, row0 + ahead);
-        copy_async_commit(); /* a group for every row, also for rows that are not there */
-    }
-    for (int r = 0; r < n; r++) {
-        uint4 *stage = ring + r % STAGES * stage_packs;
+    for (int ahead = 0; ahead < STAGES; ahead++) rows_ask(g, ring, row_packs, row0, ahead * TOGETHER, n);
+    for (int r = 0; r < n; r += TOGETHER) {
         copy_async_wait<STAGES - 1>();
-        pack<bf16> x[PACKS];
-        row_take(g, x, stage, row0 + r);
-        if (r + STAGES < n) row_ask(g, stage, row0 + r + STAGES); /* read, so free */
-        copy_async_commit();
-        float square = 0;
+        pack<bf16> x[TOGETHER][PACKS];
+        float rstd[TOGETHER];
 #pragma unroll
-        for (int k = 0; k < PACKS; k++)
+        for (int p = 0; p < TOGETHER; p++)
+            row_take(g, x[p], ring + (r + p) % (STAGES * TOGETHER) * row_packs, row0 + r + p);
+        rows_ask(g, ring, row_packs, row0, r + STAGES * TOGETHER, n); /* in the places of these, which are read */
 #pragma unroll
-            for (int e = 0; e < N; e++) square = fmaf(x[k].v[e], x[k].v[e], square); /* zeros past the end */
-        float rstd = 1.0f / sqrtf(block_sum(square, sums[r & 1]) / (float)g.C + g.eps);
+        for (int p = 0; p < TOGETHER; p++) {
+            rstd[p] = 0;
+#pragma unroll
+            for (int k = 0; k < PACKS; k++)
+#pragma unroll
+                for (int e = 0; e < N; e++)
+                    rstd[p] = fmaf(x[p][k].v[e], x[p][k].v[e], rstd[p]); /* zeros past the end */
+        }
+        rows_sum(rstd, sums[r / TOGETHER & 1]);
+#pragma unroll
+        for (int p = 0; p < TOGETHER; p++) rstd[p] = 1.0f / sqrtf(rstd[p] / (float)g.C + g.eps);
 #pragma unroll
         for (int k = 0; k < PACKS; k++) {
             int i = pack_at(k);
             pack<bf16> gamma = pack_widen<bf16>(gains[k]), y;
-#pragma unroll
-            for (int e = 0; e < N; e++) y.v[e] = x[k].v[e] * rstd * (gamma.v[e] + g.offset);
-            uint4 rounded = pack_narrow<bf16>(y);
             if (i >= g.C) continue;
-            most = absmax_words(most, rounded);
-            uint2 word = e4m3_pack(rounded, factor);
-            if (g.q) *(uint2 *)(g.q + (row0 + r) * g.C + i) = word;
-            *(uint2 *)(tile + r * g.C + i) = word;
+#pragma unroll
+            for (int p = 0; p < TOGETHER; p++) {
+#pragma unroll
+                for (int e = 0; e < N; e++) y.v[e] = x[p][k].v[e] * rstd[p] * (gamma.v[e] + g.offset);
+                uint4 rounded = pack_narrow<bf16>(y);
+                most = absmax_words(most, rounded);
+                uint2 word = e4m3_pack(rounded, factor);
+                if (g.q) *(uint2 *)(g.q + (row0 + r + p) * g.C + i) = word;
+                *(uint2 *)(tile + (r + p) * g.C + i) = word;
+            }
         }
-        if (threadIdx.x == 0) g.rstd[row0 + r] = rstd;
+        if (threadIdx.x == 0)
+            for (int p = 0; p < TOGETHER; p++) g.rstd[row0 + r + p] = rstd[p];
     }
     copy_async_wait<0>();
     __syncthreads();
@@ -116,7 +145,7 @@ DEVICE uint32_t rows_run(const launch_rmsnorm8_args &g, uint4 *memory, const uin
 /* AGAIN: where the guess was not the scale, with a what was summed. Else with the guess, or the scale of a largest number that is given. */
 template <bool AGAIN> static __global__ void __launch_bounds__(THREADS_MOST) rmsnorm8_kernel(launch_rmsnorm8_args g) {
     extern __shared__ uint4 memory[];
-    __shared__ float sums[2][WARP];
+    __shared__ float sums[2][TOGETHER][WARP];
     __shared__ uint32_t mosts[WARP];
     float factor;
     if (AGAIN || g.scale.amax) {
@@ -138,7 +167,7 @@ template <bool AGAIN> static __global__ void __launch_bounds__(THREADS_MOST) rms
 void launch_rmsnorm8(cudaStream_t s, const launch_rmsnorm8_args *a) {
     const norm_shape shape = norm_shape_of(a->C / pack<bf16>::N);
     int threads = shape.threads; /* per_thread is 1 or 2 */
-    size_t n_bytes = (size_t)(ROWS * a->C) + (size_t)STAGES * (a->b ? 2 : 1) * PACKS * (size_t)threads * 16;
+    size_t n_bytes = (size_t)(ROWS * a->C) + (size_t)STAGES * TOGETHER * (a->b ? 2 : 1) * PACKS * (size_t)threads * 16;
     int64_t n_blocks = divide_up(a->n_rows, (int64_t)ROWS);
     absmax_clear(s, a->scale.largest);
     launch_kernel(rmsnorm8_kernel<false>, n_blocks, threads, n_bytes, s, *a);

@@ -13,7 +13,7 @@
 #include "backend/cuda/guess.cuh"
 
 enum { TILE_ROWS = 128, TILE_COLUMNS = 64, THREADS = 256, COLUMNS = 8, ROWS = 4, ACROSS = TILE_COLUMNS / COLUMNS };
-enum { COLUMN_WORDS = TILE_ROWS / 4, AGAIN_BLOCKS = 2048 };
+enum { COLUMN_WORDS = TILE_ROWS / 4, AGAIN_BLOCKS = 2048, BLOCKS = 4 /* on a multiprocessor */ };
 
 /* Where four words of a column begin, by their number: threads that store side by side across columns, and those that load
  * a column, both find all banks. */
@@ -90,7 +90,7 @@ DEVICE uint32_t tile(const launch_swiglu8_args &g, uint32_t *columns, int64_t ro
 }
 
 template <bool BACKWARD, bool GELU, bool STORES>
-static __global__ void __launch_bounds__(THREADS, BACKWARD ? 3 : 4) try_kernel(launch_swiglu8_args g) {
+static __global__ void __launch_bounds__(THREADS, BLOCKS) try_kernel(launch_swiglu8_args g) {
     __shared__ __align__(16) uint32_t columns[STORES ? TILE_COLUMNS * COLUMN_WORDS : 4];
     __shared__ uint32_t mosts[WARP];
     uint32_t most = 0;
@@ -101,7 +101,7 @@ static __global__ void __launch_bounds__(THREADS, BACKWARD ? 3 : 4) try_kernel(l
 }
 
 template <bool BACKWARD, bool GELU>
-static __global__ void __launch_bounds__(THREADS, BACKWARD ? 3 : 4) again_kernel(launch_swiglu8_args g) {
+static __global__ void __launch_bounds__(THREADS, BLOCKS) again_kernel(launch_swiglu8_args g) {
     __shared__ __align__(16) uint32_t columns[TILE_COLUMNS * COLUMN_WORDS];
     fp8_scale s = guess_scale(g.scale);
     if (guess_is(g.scale, s)) return;
