@@ -74,7 +74,7 @@ static void norm(int64_t N, int64_t C) {
     launch_norm_args plain = {};
     plain.a = x, plain.b = x + N * C, plain.gamma = gamma, plain.s = s, plain.y = y, plain.rstd = rstd, plain.amax = numbers + 64;
     plain.n_rows = N, plain.C = plain.stride = C, plain.rstd_step = 1, plain.eps = 1e-6f;
-    launch_quantize_args rounding = {y, numbers + 64, q, t, numbers, N, C, true};
+    launch_quantize_args rounding = {y, q, t, {numbers + 64, numbers, NULL, NULL, true}, N, C};
     launch_rmsnorm8_args a = {x, x + N * C, gamma, s, rstd, q, t, {NULL, numbers, numbers + 64, numbers + 128, true}, N, C, 1e-6f, 0};
     double two = best_us([&] { launch_norm(0, LAUNCH_BF16, &plain), launch_quantize(0, &rounding); });
     double right = best_us([&] { launch_rmsnorm8(0, &a); });

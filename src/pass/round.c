@@ -1,7 +1,8 @@
 /* round.c - SwiGLU, its backward and RMS norms write the 8-bit numbers that the next product reads, and nothing else.
  *
  * In: a micro section whose scales are powers of two, with SWIGLU, SWIGLU_BWD, RMSNORM or ADD_RMSNORM and the QUANTIZE of what it
- * wrote. Out: SWIGLU8 or RMSNORM8 in the place of both, where nobody else reads the 16-bit numbers: they leave the plan.
+ * wrote. Out: SWIGLU8 or RMSNORM8 in the place of both, where nobody else reads the 16-bit numbers: they leave the plan. Of other
+ * numbers, ABSMAX and QUANTIZE become one QUANTIZE, which reads them once.
  *
  * A scale must be known before the first number is rounded, and follows from the largest. Of the op's first run nobody knows it, so
  * the op keeps the scale of its last run as a guess: a power of two is the same from one micro-batch to the next, mostly, and
@@ -84,9 +85,21 @@ static op join_norm(const op *norm, const op *rounding, value_id found) {
     return o;
 }
 
+static op join_absmax(const op *absmax, const op *rounding) {
+    op o = *rounding;
+    o.in[QUANTIZE_AMAX] = NO_VALUE;
+    op_out(&o, QUANTIZE_LARGEST, absmax->out[ABSMAX_AMAX]);
+    return o;
+}
+
 /* The pair as one op. */
 static op join(program *p, const op *writer, const op *rounding, bool guesses) {
     int amax;
+    if (writer->kind == OP_ABSMAX) {
+        op o = join_absmax(writer, rounding);
+        if (guesses) op_out(&o, QUANTIZE_GUESS, add_guess(p, program_get(p, rounding->in[QUANTIZE_X]), o.layer));
+        return o;
+    }
     bool norm = writer->kind == OP_RMSNORM || writer->kind == OP_ADD_RMSNORM;
     rounded_output(writer, &amax);
     value_id found = writer->out[amax];
@@ -98,9 +111,21 @@ static op join(program *p, const op *writer, const op *rounding, bool guesses) {
     return o;
 }
 
+/* The op that rounds the numbers of an ABSMAX: the next one of its section that reads both. */
+static const op *rounding_behind(const program *p, const op *ops, size_t n_ops, const op *o) {
+    const shape *s = &program_get(p, o->in[ABSMAX_X])->shape;
+    if (s->rank != 2 || s->dim[0] % 16 || s->dim[1] % 16) return NULL;
+    const op *next = o + 1;
+    while (next < ops + n_ops && next->section == o->section && next->kind == OP_ABSMAX) next++;
+    bool fits = next < ops + n_ops && next->section == o->section && next->kind == OP_QUANTIZE && next->attr.power &&
+                next->in[QUANTIZE_X] == o->in[ABSMAX_X] && next->in[QUANTIZE_AMAX] == o->out[ABSMAX_AMAX];
+    return fits ? next : NULL;
+}
+
 /* The op that rounds what this one wrote, if that is all that happens to it. */
-static const op *rounding_of(const program *p, const op *ops, const reader *readers, const op *o) {
+static const op *rounding_of(const program *p, const op *ops, size_t n_ops, const reader *readers, const op *o) {
     int amax, written = rounded_output(o, &amax);
+    if (o->kind == OP_ABSMAX && o->section == SECTION_MICRO) return rounding_behind(p, ops, n_ops, o);
     if (written < 0 || o->section != SECTION_MICRO || o->rows) return NULL;
     const reader *r = &readers[o->out[written]];
     const op *next = &ops[r->last];
@@ -121,7 +146,7 @@ status pass_round(program *p, const pass_options *options, step_interface *step)
     op *ops = program_take_ops(p, &n_ops);
     bool *is_joined = mem_alloc(n_ops * sizeof *is_joined); /* a QUANTIZE that the op before does */
     for (size_t i = 0; i < n_ops; i++) {
-        const op *rounding = rounding_of(p, ops, readers, &ops[i]);
+        const op *rounding = rounding_of(p, ops, n_ops, readers, &ops[i]);
         if (is_joined[i]) continue;
         if (rounding) is_joined[rounding - ops] = true;
         op joined = rounding ? join(p, &ops[i], rounding, guesses) : ops[i];

@@ -321,18 +321,27 @@ const op_cost cost_VALUE_BWD = {PER_INPUT(4, VALUE_BWD_X)};
 status verify_ABSMAX(const checker *c) { return verify_amax(c, IN(ABSMAX_X), OUT(ABSMAX_AMAX)); }
 const op_cost cost_ABSMAX = {PER_INPUT(1, ABSMAX_X)};
 
+/* What ops that round by themselves share: e4m3 (N, width) and its transpose, and single numbers, of which `given` and `found` are
+ * the largest: one of them. */
+static status check_rounding(const checker *c, value_id x, int64_t N, int64_t width, value_id q, value_id t,
+                             value_id given, value_id found, value_id scale, value_id guess) {
+    const value_id numbers[] = {given, found, scale, guess};
+    REQUIRE(q || t, "neither q nor t is asked for", x);
+    REQUIRE(!given != !found, "the largest number is either given or asked for", x);
+    if (q) REQUIRE(has_type(c, q, DTYPE_F8E4M3) && is_shape2(c, q, N, width), "q is not e4m3 (N, width)", q);
+    if (t) REQUIRE(has_type(c, t, DTYPE_F8E4M3) && is_shape2(c, t, width, N), "t is not e4m3 (width, N)", t);
+    for (size_t i = 0; i < ARRAY_LENGTH(numbers); i++)
+        if (numbers[i]) REQUIRE(is_number(c, numbers[i]), "not one fp32", numbers[i]);
+    return OK;
+}
+
 status verify_QUANTIZE(const checker *c) {
     value_id x = IN(QUANTIZE_X), amax = IN(QUANTIZE_AMAX);
     value_id q = OUT(QUANTIZE_Q), t = OUT(QUANTIZE_T), scale = OUT(QUANTIZE_SCALE);
     REQUIRE(has_type(c, x, DTYPE_BF16) && sh(c, x)->rank == 2, "expected rows of bf16", x);
-    REQUIRE(is_number(c, amax), "amax is not one fp32", amax);
-    REQUIRE(q || t, "neither q nor t is asked for", x);
-    if (q) REQUIRE(has_type(c, q, DTYPE_F8E4M3) && shape_equal(sh(c, q), sh(c, x)), "q is not e4m3 (N, C)", q);
-    if (t)
-        REQUIRE(has_type(c, t, DTYPE_F8E4M3) && is_shape2(c, t, sh(c, x)->dim[1], sh(c, x)->dim[0]),
-                "t is not e4m3 (C, N)", t);
-    if (scale) REQUIRE(is_number(c, scale), "scale is not one fp32", scale);
-    return OK;
+    int64_t N = sh(c, x)->dim[0], C = sh(c, x)->dim[1];
+    REQUIRE(!OUT(QUANTIZE_LARGEST) || (N % 16 == 0 && C % 16 == 0), "tokens or columns are no multiples of 16", x);
+    return check_rounding(c, x, N, C, q, t, amax, OUT(QUANTIZE_LARGEST), scale, OUT(QUANTIZE_GUESS));
 }
 const op_cost cost_QUANTIZE = {PER_INPUT(2, QUANTIZE_X)}; /* a product, a rounding */
 
@@ -368,26 +377,12 @@ status verify_QUANTIZE_BLOCKS(const checker *c) {
 }
 const op_cost cost_QUANTIZE_BLOCKS = {PER_INPUT(3, QUANTIZE_BLOCKS_X)}; /* two products, a rounding */
 
-/* What ops that round by themselves share: e4m3 (N, width) and its transpose, and single numbers, of which `given` and `found` are
- * the largest: one of them. */
-static status check_rounding(const checker *c, value_id x, int64_t N, int64_t width, value_id q, value_id t,
-                             value_id given, value_id found, value_id scale, value_id guess) {
-    const value_id numbers[] = {given, found, scale, guess};
-    REQUIRE(N % 16 == 0 && width % 16 == 0, "tokens or columns are no multiples of 16", x);
-    REQUIRE(q || t, "neither q nor t is asked for", x);
-    REQUIRE(!given != !found, "the largest number is either given or asked for", x);
-    if (q) REQUIRE(has_type(c, q, DTYPE_F8E4M3) && is_shape2(c, q, N, width), "q is not e4m3 (N, width)", q);
-    if (t) REQUIRE(has_type(c, t, DTYPE_F8E4M3) && is_shape2(c, t, width, N), "t is not e4m3 (width, N)", t);
-    for (size_t i = 0; i < ARRAY_LENGTH(numbers); i++)
-        if (numbers[i]) REQUIRE(is_number(c, numbers[i]), "not one fp32", numbers[i]);
-    return OK;
-}
-
 status verify_SWIGLU8(const checker *c) {
     value_id gu = IN(SWIGLU8_GU), dy = IN(SWIGLU8_DY);
     REQUIRE(has_type(c, gu, DTYPE_BF16) && sh(c, gu)->rank == 2, "expected rows of bf16", gu);
     int64_t N = sh(c, gu)->dim[0], F = sh(c, gu)->dim[1] / 2;
     REQUIRE(sh(c, gu)->dim[1] % 32 == 0, "gate or up are no multiples of 16", gu);
+    REQUIRE(N % 16 == 0, "tokens are no multiple of 16", gu);
     if (dy) REQUIRE(is_shape2(c, dy, N, F) && same_type(c, gu, dy), "dy is not (N, F)", dy);
     return check_rounding(c, gu, N, dy ? 2 * F : F, OUT(SWIGLU8_Q), OUT(SWIGLU8_T), IN(SWIGLU8_AMAX),
                           OUT(SWIGLU8_LARGEST), OUT(SWIGLU8_SCALE), OUT(SWIGLU8_GUESS));
@@ -397,6 +392,7 @@ const op_cost cost_SWIGLU8 = {PER_INPUT(10, SWIGLU8_GU)};
 status verify_RMSNORM8(const checker *c) {
     value_id a = IN(RMSNORM8_A), b = IN(RMSNORM8_B), s = OUT(RMSNORM8_S), gamma = IN(RMSNORM8_GAMMA);
     REQUIRE(has_type(c, a, DTYPE_BF16) && sh(c, a)->rank == 2, "expected rows of bf16", a);
+    REQUIRE(sh(c, a)->dim[0] % 16 == 0 && sh(c, a)->dim[1] % 16 == 0, "tokens or columns are no multiples of 16", a);
     REQUIRE(sh(c, a)->dim[1] <= RMSNORM8_COLUMNS_MOST, "rows are too long", a);
     REQUIRE(!b == !s, "a sum has a second operand", a);
     if (b) TRY(verify_like(c, a, b));

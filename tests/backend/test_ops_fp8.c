@@ -72,6 +72,8 @@ typedef struct quantize_case {
     double amax; /* 0: the tensor's own */
     bool q, t, scale;
     double scale_of_x;
+    bool finds;   /* the op finds the largest number ... */
+    double guess; /* ... with a guess; NAN: without one */
 } quantize_case;
 
 static void check_quantize(const quantize_case *c) {
@@ -80,7 +82,9 @@ static void check_quantize(const quantize_case *c) {
     op_case_random(t, QUANTIZE_X, DTYPE_BF16, SHAPE(N, C), c->scale_of_x, 5);
     const double *x = op_case_input_values(t, QUANTIZE_X);
     double amax = c->amax > 0 ? c->amax : largest(x, N * C);
-    op_case_floats(t, QUANTIZE_AMAX, DTYPE_F32, SHAPE(1), &amax);
+    if (!c->finds) op_case_floats(t, QUANTIZE_AMAX, DTYPE_F32, SHAPE(1), &amax);
+    else op_case_output(t, QUANTIZE_LARGEST, DTYPE_F32, SHAPE(1));
+    if (c->finds && !isnan(c->guess)) op_case_output_floats(t, QUANTIZE_GUESS, DTYPE_F32, SHAPE(1), &c->guess);
     if (c->q) op_case_output(t, QUANTIZE_Q, DTYPE_F8E4M3, SHAPE(N, C));
     if (c->t) op_case_output(t, QUANTIZE_T, DTYPE_F8E4M3, SHAPE(C, N));
     if (c->scale) op_case_output(t, QUANTIZE_SCALE, DTYPE_F32, SHAPE(1));
@@ -98,6 +102,8 @@ static void check_quantize(const quantize_case *c) {
                          (long long)i, x[i * C + j], turned[j * N + i], want);
         }
     if (c->scale) assert_true(op_case_values(t, QUANTIZE_SCALE)[0] == scale_of(amax));
+    if (c->finds) assert_true(op_case_values(t, QUANTIZE_LARGEST)[0] == amax);
+    if (c->finds && !isnan(c->guess)) assert_true(op_case_values(t, QUANTIZE_GUESS)[0] == scale_of(amax));
     op_case_close(t);
 }
 
@@ -113,6 +119,24 @@ static void test_quantize_rounds_and_turns_every_shape(void **state) {
                                             .t = outputs & 2,
                                             .scale = outputs != 2, /* made again for the backward, it is kept */
                                             .scale_of_x = 3});
+}
+
+/* Without a largest number QUANTIZE has the bits of ABSMAX and QUANTIZE, whatever the guess was. */
+static void test_quantize_finds_its_scale(void **state) {
+    static const double guesses[] = {NAN,    0,      0x1p-4,  0x1p-5,
+                                     0x1p-6, 0x1p-7, INFINITY}; /* the right one is among them */
+    power = true;
+    for (size_t g = 0; g < ARRAY_LENGTH(guesses); g++)
+        for (int outputs = 1; outputs < 4; outputs++)
+            check_quantize(&(quantize_case){.N = 144,
+                                            .C = 272,
+                                            .q = outputs & 1,
+                                            .t = outputs & 2,
+                                            .scale = true,
+                                            .scale_of_x = 3,
+                                            .finds = true,
+                                            .guess = guesses[g]});
+    power = false;
 }
 
 /* Numbers beyond the range stop at 448, zeros stay zero under any scale, and what is not finite stays so. */
@@ -587,6 +611,7 @@ int main(void) {
         cmocka_unit_test(test_quantize_rounds_and_turns_every_shape),
         cmocka_unit_test(test_quantize_at_the_ends),
         cmocka_unit_test(test_scales_of_powers_of_two),
+        cmocka_unit_test(test_quantize_finds_its_scale),
         cmocka_unit_test(test_blocks_have_their_own_scales),
         cmocka_unit_test(test_linear8_multiplies_blocks),
         cmocka_unit_test(test_norm_that_rounds_has_the_bits_of_two_ops),

@@ -77,18 +77,6 @@ void cpu_quantize(backend_context *c, const cpu_quantize_call *k) {
     if (k->scale) *k->scale = s.scale;
 }
 
-void cpu_kernel_QUANTIZE(backend_context *c, const kernel_call *k) { /* q, t, scale = */
-    const value *x = call_in(k, QUANTIZE_X);
-    cpu_quantize(c, &(cpu_quantize_call){.x = k->in[QUANTIZE_X],
-                                         .amax = *(const float *)k->in[QUANTIZE_AMAX],
-                                         .power = k->op->attr.power,
-                                         .q = k->out[QUANTIZE_Q],
-                                         .t = k->out[QUANTIZE_T],
-                                         .scale = k->out[QUANTIZE_SCALE],
-                                         .n_rows = x->shape.dim[0],
-                                         .n_columns = x->shape.dim[1]});
-}
-
 void cpu_round(backend_context *c, const cpu_round_call *k) {
     float found = 0, scale;
     if (!k->amax) cpu_absmax_of(c, &found, k->x, k->n_rows * k->n_columns);
@@ -103,6 +91,20 @@ void cpu_round(backend_context *c, const cpu_round_call *k) {
     if (k->scale) *k->scale = scale;
     if (k->largest) *k->largest = found;
     if (k->guess) *k->guess = scale;
+}
+
+void cpu_kernel_QUANTIZE(backend_context *c, const kernel_call *k) { /* q, t, scale, largest, guess = */
+    const value *x = call_in(k, QUANTIZE_X);
+    cpu_round(c, &(cpu_round_call){.x = k->in[QUANTIZE_X],
+                                   .amax = k->in[QUANTIZE_AMAX],
+                                   .power = k->op->attr.power,
+                                   .q = k->out[QUANTIZE_Q],
+                                   .t = k->out[QUANTIZE_T],
+                                   .scale = k->out[QUANTIZE_SCALE],
+                                   .largest = k->out[QUANTIZE_LARGEST],
+                                   .guess = k->out[QUANTIZE_GUESS],
+                                   .n_rows = x->shape.dim[0],
+                                   .n_columns = x->shape.dim[1]});
 }
 
 /* ---- rounding in blocks -------------------------------------------------------------------------------------------- */

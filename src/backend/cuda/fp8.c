@@ -8,17 +8,19 @@ void cuda_kernel_ABSMAX(backend_context *c, const kernel_call *k) { /* amax = */
     launch_absmax(c->stream, k->out[ABSMAX_AMAX], k->in[ABSMAX_X], shape_count(&call_in(k, ABSMAX_X)->shape));
 }
 
-void cuda_kernel_QUANTIZE(backend_context *c, const kernel_call *k) { /* q, t, scale = */
+void cuda_kernel_QUANTIZE(backend_context *c, const kernel_call *k) { /* q, t, scale, largest, guess = */
     const value *x = call_in(k, QUANTIZE_X);
     ASSERT(x->type == DTYPE_BF16 && x->shape.rank == 2 && (k->out[QUANTIZE_Q] || k->out[QUANTIZE_T]));
     launch_quantize_args a = {.x = k->in[QUANTIZE_X],
-                              .amax = k->in[QUANTIZE_AMAX],
                               .q = k->out[QUANTIZE_Q],
                               .t = k->out[QUANTIZE_T],
-                              .scale = k->out[QUANTIZE_SCALE],
+                              .scale = {.amax = k->in[QUANTIZE_AMAX],
+                                        .scale = k->out[QUANTIZE_SCALE],
+                                        .largest = k->out[QUANTIZE_LARGEST],
+                                        .guess = k->out[QUANTIZE_GUESS],
+                                        .power = k->op->attr.power},
                               .n_rows = x->shape.dim[0],
-                              .n_columns = x->shape.dim[1],
-                              .power = k->op->attr.power};
+                              .n_columns = x->shape.dim[1]};
     launch_quantize(c->stream, &a);
 }
 
