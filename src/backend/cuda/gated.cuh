@@ -2,8 +2,11 @@
 /* gated.cuh - GELU, SwiGLU and their derivatives of one element, one text for the ops alone, in 16 and in 8
  * bits, and for SWIGLU behind its product.
  *
- * GELU and SiLU both are x / (1 + e^-a), as on the host: 1 + tanh(z) would lose all digits for z < -9. So few bytes to so much
- * arithmetic leave no time for exact divisions and exponentials: with them the kernels of 8 bits wait for instructions, not for memory. */
+ * GELU and SiLU both end in x / (1 + e^-a), as on the host: 1 + tanh(z) would lose all digits for z < -9. Of SiLU's gates so few bytes
+ * to so much arithmetic leave no time for exact divisions and exponentials: with them the kernels of 8 bits wait for instructions, not
+ * for memory. */
+
+static __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 /* To one unit in the last place and without the branch of a division. Past 2^126 it gives 0. */
 static __device__ __forceinline__ float reciprocal(float x) {
@@ -20,14 +23,14 @@ static __device__ __forceinline__ float exponential(float x) {
 }
 
 /* 0 where x is below -87, not 1e-38. */
-static __device__ __forceinline__ float sigmoid(float x) { return reciprocal(1.0f + exponential(-x)); }
+static __device__ __forceinline__ float gate_sigmoid(float x) { return reciprocal(1.0f + exponential(-x)); }
 
 #define GELU_SLOPE 1.5957691216057308f /* 2 sqrt(2 / pi) */
 #define GELU_CUBIC 0.044715f
 
 static __device__ __forceinline__ float gelu(float x) {
     float a = x * GELU_SLOPE * fmaf(x * x, GELU_CUBIC, 1.0f);
-    return x * sigmoid(a);
+    return x / (1.0f + expf(-a));
 }
 
 /* d/dx x s(a(x)) = s + x s (1 - s) a'. Beyond |x| = 30 the answer is 0 or 1; the clamp keeps inf * 0 out, and lets NaN
@@ -42,7 +45,7 @@ static __device__ __forceinline__ float gelu_gradient(float x, float dy) {
 
 /* gelu(g) u or silu(g) u. */
 static __device__ __forceinline__ float gated(float g, float u, bool is_gelu) {
-    return (is_gelu ? gelu(g) : g * sigmoid(g)) * u;
+    return (is_gelu ? gelu(g) : g * gate_sigmoid(g)) * u;
 }
 
 /* silu(g) = g s: d gate = dy up s (1 + g (1 - s)), d up = dy g s. */
@@ -52,7 +55,7 @@ static __device__ __forceinline__ void gated_gradient(float *dg, float *du, floa
         *du = dy * gelu(g);
         return;
     }
-    float s = sigmoid(g);
+    float s = gate_sigmoid(g);
     *dg = dy * u * s * fmaf(g, 1.0f - s, 1.0f);
     *du = dy * (g * s);
 }
