@@ -108,9 +108,12 @@ static void print_fp8_logits(const step_choice *c, strbuf *out) {
     if (c->fp8_logits) strbuf_add(next_part(out), "8-bit logits");
 }
 
-static const char *fp8_scales_name(fp8_scales s) { return s == FP8_POWER ? "power" : "exact"; }
+static const char *fp8_scales_name(fp8_scales s) {
+    return s == FP8_POWER ? "power" : s == FP8_BLOCKS ? "block" : "exact";
+}
 static void print_fp8_scales(const step_choice *c, strbuf *out) {
     if (c->fp8_scales == FP8_POWER) strbuf_add(next_part(out), "scales of powers of two");
+    if (c->fp8_scales == FP8_BLOCKS) strbuf_add(next_part(out), "scales of blocks");
 }
 
 static void print_prefetch(const step_choice *c, strbuf *out) {

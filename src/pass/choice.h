@@ -28,8 +28,9 @@ dtype precision_grad(precision p);
 bool precision_master(precision p); /* fp32 copy of the parameters beside them */
 bool precision_fp8(precision p);    /* linear layers multiply numbers of 8 bits */
 
-/* What a tensor's largest number becomes in 8 bits: 448, or at most that, where the scale is a power of two. */
-typedef enum fp8_scales { FP8_EXACT, FP8_POWER } fp8_scales;
+/* What a tensor's largest number becomes in 8 bits: 448, or at most that, where the scale is a power of two, of the tensor or of
+ * each of its blocks. */
+typedef enum fp8_scales { FP8_EXACT, FP8_POWER, FP8_BLOCKS } fp8_scales;
 
 /* Dtype of m and v. auto: from the precision; each of the others works with every precision. */
 typedef enum state_format { STATES_AUTO, STATES_FP32, STATES_BF16, STATES_INT8, STATES_COUNT } state_format;

@@ -7,12 +7,13 @@
  *     dx = dy w       dy, w^T    w^T made with w
  *     dw = dy^T x     dy^T, x^T  each made in the pass over the tensor that quantizes it
  *
- * A tensor has one scale, from its own largest number: no history, so a step depends only on parameters and data, and
+ * A tensor has one scale, from its own largest number, or one for each of its blocks (FP8_BLOCKS), where the transpose has blocks and
+ * scales of its own: no history, so a step depends only on parameters and data, and
  * stopping, resuming and running it again give the same bits. The backward keeps x^T in 8 bits instead of x, half the bytes.
  * Weights are quantized once per step, in SECTION_PREPARE, w and w^T beside the parameter: all micro-batches read them, and
  * with ZeRO 3 they are whole on every rank and the layers' parameters are gathered once per step.
  *
- * With choice.fp8_logits the loss is one of them: UNEMBED8_LOSS_GRAD makes logits, dh and dw of 8-bit numbers.
+ * With choice.fp8_logits the loss is one of them: UNEMBED8_LOSS_GRAD makes logits, dh and dw of 8-bit numbers, with one scale per tensor.
  *
  * Adapters stay in 16 bits: their products are thin, and what they add is small beside what they are added to.
  *
@@ -25,14 +26,15 @@
 
 enum { SIDE = 16 };
 
-/* An 8-bit tensor: as stored, transposed, and its scale. */
+/* An 8-bit tensor: as stored, transposed, and the scales of both, which are one where the tensor has one. */
 typedef struct quantized {
-    value_id q, t, scale;
+    value_id q, t, scale, t_scale;
 } quantized;
 
 typedef struct rewriter {
     program *p;
     bool power;     /* scales are powers of two */
+    bool blocks;    /* ... of the blocks of a layer's tensors */
     quantized *of;  /* per value of the old table; q is NO_VALUE where there is none yet */
     size_t *writer; /* ... and 1 + the op of the new list that wrote it; 0: none has */
     bool logits;    /* the loss too */
@@ -82,8 +84,29 @@ static bool request_amax(const rewriter *w, value_id v, value_id amax) {
     return false;
 }
 
-/* Appends the ops that quantize v. Quantized weights are persistent. */
+/* ... in blocks, of which no pass has to look for the largest numbers. */
+static quantized quantize_blocks(const rewriter *w, value_id v, section where, int layer) {
+    program *p = w->p;
+    const value x = *program_get(p, v);
+    int64_t n = x.shape.dim[0], m = x.shape.dim[1];
+    bool square = where == SECTION_PREPARE;
+    p->current_layer = layer;
+    quantized z = {.q = add_like(p, &x, "e4m3", DTYPE_F8E4M3, x.shape, where),
+                   .t = add_like(p, &x, "e4m3.t", DTYPE_F8E4M3, SHAPE(m, n), where),
+                   .scale = add_like(p, &x, "scale", DTYPE_F32, fp8_scales_shape(n, m, square), where),
+                   .t_scale = add_like(p, &x, "scale.t", DTYPE_F32, fp8_scales_shape(m, n, square), where)};
+    op *o = program_emit(p, OP_QUANTIZE_BLOCKS, where);
+    o->attr.square = square;
+    op_in(o, QUANTIZE_BLOCKS_X, v);
+    op_out(o, QUANTIZE_BLOCKS_Q, z.q), op_out(o, QUANTIZE_BLOCKS_SCALE, z.scale);
+    op_out(o, QUANTIZE_BLOCKS_T, z.t), op_out(o, QUANTIZE_BLOCKS_T_SCALE, z.t_scale);
+    p->current_layer = -1;
+    return z;
+}
+
+/* Appends the ops that quantize v; one of a layer may be in blocks. Quantized weights are persistent. */
 static quantized quantize(const rewriter *w, value_id v, section where, int layer) {
+    if (w->blocks && layer >= 0) return quantize_blocks(w, v, where, layer);
     program *p = w->p;
     const value x = *program_get(p, v);
     p->current_layer = layer;
@@ -105,6 +128,7 @@ static quantized quantize(const rewriter *w, value_id v, section where, int laye
     op_in(o, QUANTIZE_X, v), op_in(o, QUANTIZE_AMAX, amax);
     op_out(o, QUANTIZE_Q, z.q), op_out(o, QUANTIZE_T, z.t), op_out(o, QUANTIZE_SCALE, z.scale);
     p->current_layer = -1;
+    z.t_scale = z.scale;
     return z;
 }
 
@@ -188,12 +212,12 @@ static void rewrite(rewriter *w, const op *o) {
         break;
     case OP_LINEAR_DX:
         dy = quantized_of(w, o->in[LINEAR_DX_DY], o), weight = quantized_of(w, o->in[LINEAR_DX_W], o);
-        if (o->in[LINEAR_DX_ADD]) append_product_and_add(w, o, dy->q, dy->scale, weight->t, weight->scale);
-        else append_product(w, o, dy->q, dy->scale, weight->t, weight->scale);
+        if (o->in[LINEAR_DX_ADD]) append_product_and_add(w, o, dy->q, dy->scale, weight->t, weight->t_scale);
+        else append_product(w, o, dy->q, dy->scale, weight->t, weight->t_scale);
         break;
     default: /* LINEAR_DW */
         dy = quantized_of(w, o->in[LINEAR_DW_DY], o), x = quantized_of(w, o->in[LINEAR_DW_X], o);
-        append_product(w, o, dy->t, dy->scale, x->t, x->scale);
+        append_product(w, o, dy->t, dy->t_scale, x->t, x->t_scale);
     }
 }
 
@@ -216,9 +240,13 @@ static void drop_unread(program *p) {
         for (int k = 0; k < op_input_count(p->ops[i].kind); k++) is_read[p->ops[i].in[k]] = true;
     for (size_t i = 0; i < p->n_ops; i++) {
         value_id *out = p->ops[i].out;
-        if (p->ops[i].kind != OP_QUANTIZE) continue;
-        if (!is_read[out[QUANTIZE_Q]]) out[QUANTIZE_Q] = NO_VALUE;
-        if (!is_read[out[QUANTIZE_T]]) out[QUANTIZE_T] = NO_VALUE;
+        if (p->ops[i].kind == OP_QUANTIZE) {
+            if (!is_read[out[QUANTIZE_Q]]) out[QUANTIZE_Q] = NO_VALUE;
+            if (!is_read[out[QUANTIZE_T]]) out[QUANTIZE_T] = NO_VALUE;
+        } else if (p->ops[i].kind == OP_QUANTIZE_BLOCKS) {
+            if (!is_read[out[QUANTIZE_BLOCKS_Q]]) out[QUANTIZE_BLOCKS_Q] = out[QUANTIZE_BLOCKS_SCALE] = NO_VALUE;
+            if (!is_read[out[QUANTIZE_BLOCKS_T]]) out[QUANTIZE_BLOCKS_T] = out[QUANTIZE_BLOCKS_T_SCALE] = NO_VALUE;
+        }
     }
     free(is_read);
 }
@@ -245,12 +273,33 @@ static status check_logits(const program *p) {
     return OK;
 }
 
+/* So were scales of blocks: no block may be cut. */
+static status check_sides(const program *p) {
+    for (size_t i = 0; i < p->n_ops; i++) {
+        const op *o = &p->ops[i];
+        if (o->kind != OP_LINEAR || o->section != SECTION_MICRO || o->layer < 0 || o->attr.adapter) continue;
+        const value *x = program_get(p, o->in[LINEAR_X]), *w = program_get(p, o->in[LINEAR_W]);
+        if (!o->rows && x->shape.dim[0] % FP8_BLOCK == 0 && w->shape.dim[0] % FP8_BLOCK == 0 &&
+            w->shape.dim[1] % FP8_BLOCK == 0)
+            continue;
+        return ERR(ERR_INPUT,
+                   "train.fp8.scales is block: found %lld tokens of a micro-batch and %s with %lld outputs and %lld "
+                   "inputs on a rank, expected multiples of %d, which a block is long; set train.fp8.scales to power, "
+                   "or choose other widths, data.seq_len, train.micro_batch or parallel.tensor",
+                   (long long)x->shape.dim[0], w->name, (long long)w->shape.dim[0], (long long)w->shape.dim[1],
+                   FP8_BLOCK);
+    }
+    return OK;
+}
+
 status pass_fp8(program *p, const pass_options *options, step_interface *step) {
     if (!precision_fp8(options->choice.precision) || !step->grads) return OK;
     size_t n_ops, i = 0;
     if (options->choice.fp8_logits) TRY(check_logits(p));
+    if (options->choice.fp8_scales == FP8_BLOCKS) TRY(check_sides(p));
     rewriter w = {.p = p,
-                  .power = options->choice.fp8_scales == FP8_POWER,
+                  .power = options->choice.fp8_scales != FP8_EXACT,
+                  .blocks = options->choice.fp8_scales == FP8_BLOCKS,
                   .logits = options->choice.fp8_logits,
                   .of = mem_alloc(p->n_values * sizeof *w.of)};
     w.writer = mem_alloc(p->n_values * sizeof *w.writer);

@@ -213,7 +213,8 @@ static bool is_cheap(op_kind k) {
     case OP_QK_NORM_ROPE:
     case OP_SWIGLU:
     case OP_GELU:
-    case OP_QUANTIZE: return true;
+    case OP_QUANTIZE:
+    case OP_QUANTIZE_BLOCKS: return true;
     default: return false;
     }
 }
@@ -345,6 +346,9 @@ static bool ends_group(const rewriter *w, int64_t layer) {
     return layer == w->n_layers - 1 || (layer + 1) % w->policy->every == 0;
 }
 
+SAME_PLACE(QUANTIZE_X, QUANTIZE_BLOCKS_X);
+static bool is_rounding(op_kind k) { return k == OP_QUANTIZE || k == OP_QUANTIZE_BLOCKS; }
+
 static status decide(rewriter *w) {
     const program *p = w->p;
     const recompute_policy *r = w->policy;
@@ -358,8 +362,7 @@ static status decide(rewriter *w) {
     keep_by_cost(w);
     for (size_t i = w->first; i < w->end && !w->of_heads; i++) {
         const op *o = &w->ops[i];
-        bool dropped =
-            is_gather(o) || (o->kind == OP_QUANTIZE && !w->is_kept[o->in[QUANTIZE_X]]); /* 8 bits go with it */
+        bool dropped = is_gather(o) || (is_rounding(o->kind) && !w->is_kept[o->in[QUANTIZE_X]]); /* 8 bits go with it */
         for (int k = 0; k < op_output_count(o->kind) && dropped; k++)
             if (w->is_activation[o->out[k]]) w->is_kept[o->out[k]] = false;
     }

@@ -1,14 +1,15 @@
-/* round.c - SwiGLU and its backward write the 8-bit numbers that the next product reads, and nothing else.
+/* round.c - SwiGLU, its backward and RMS norms write the 8-bit numbers that the next product reads, and nothing else.
  *
- * In: a micro section whose scales are powers of two, with SWIGLU or SWIGLU_BWD and the QUANTIZE of what it wrote. Out: SWIGLU8 in
- * the place of both, where nobody else reads the 16-bit numbers: they leave the plan.
+ * In: a micro section whose scales are powers of two, with SWIGLU, SWIGLU_BWD, RMSNORM or ADD_RMSNORM and the QUANTIZE of what it
+ * wrote. Out: SWIGLU8 or RMSNORM8 in the place of both, where nobody else reads the 16-bit numbers: they leave the plan. Of other
+ * numbers, ABSMAX and QUANTIZE become one QUANTIZE, which reads them once.
  *
  * A scale must be known before the first number is rounded, and follows from the largest. Of the op's first run nobody knows it, so
  * the op keeps the scale of its last run as a guess: a power of two is the same from one micro-batch to the next, mostly, and
  * where it is not the op does its work again. So a guess changes no bit, and is in no checkpoint. An op that recompute
  * repeats is given the largest number.
  *
- * Behind recompute, which knows SWIGLU and QUANTIZE. Layers that are placed on the host get no guess: it would travel. */
+ * Behind recompute, which knows SWIGLU, the norms and QUANTIZE. Layers that are placed on the host get no guess: it would travel. */
 #include "pass/pass.h"
 
 #include <stdlib.h>
@@ -32,42 +33,108 @@ static reader *find_readers(const program *p) {
     return readers;
 }
 
-static value_id add_guess(program *p, const op *o) {
+static value_id add_guess(program *p, const value *of, int layer) {
     char name[256];
-    snprintf(name, sizeof name, "%.200s.guess", program_get(p, op_main_value(o))->name);
+    snprintf(name, sizeof name, "%.200s.guess", of->name);
     value_id v = program_persistent(p, name, DTYPE_F32, SHAPE(1), ROLE_WORK);
-    p->values[v].layer = o->layer;
+    p->values[v].layer = layer;
     return v;
 }
 
-/* The pair as one op. */
-static op join(program *p, const op *gated, const op *rounding, bool guesses) {
-    bool backward = gated->kind == OP_SWIGLU_BWD;
+/* Which 16-bit numbers an op writes, and where it hands out the largest of them; -1: none that could be rounded. */
+static int rounded_output(const op *o, int *amax) {
+    switch (o->kind) {
+    case OP_SWIGLU: *amax = SWIGLU_AMAX; return SWIGLU_Y;
+    case OP_SWIGLU_BWD: *amax = SWIGLU_BWD_AMAX; return o->out[SWIGLU_BWD_Y] ? -1 : SWIGLU_BWD_DGU;
+    case OP_RMSNORM: *amax = RMSNORM_AMAX; return RMSNORM_Y;
+    case OP_ADD_RMSNORM: *amax = ADD_RMSNORM_AMAX; return ADD_RMSNORM_Y;
+    default: return -1;
+    }
+}
+
+static op join_gated(const op *gated, const op *rounding, value_id found) {
     op o = *gated;
     o.kind = OP_SWIGLU8;
-    o.attr.power = rounding->attr.power;
     memset(o.in, 0, sizeof o.in);
     memset(o.out, 0, sizeof o.out);
     SAME_PLACE(SWIGLU_GU, SWIGLU_BWD_GU);
     op_in(&o, SWIGLU8_GU, gated->in[SWIGLU_GU]);
-    if (backward) op_in(&o, SWIGLU8_DY, gated->in[SWIGLU_BWD_DY]);
-    value_id found = gated->out[backward ? (int)SWIGLU_BWD_AMAX : (int)SWIGLU_AMAX];
+    if (gated->kind == OP_SWIGLU_BWD) op_in(&o, SWIGLU8_DY, gated->in[SWIGLU_BWD_DY]);
     if (found) op_out(&o, SWIGLU8_LARGEST, found);
     else op_in(&o, SWIGLU8_AMAX, rounding->in[QUANTIZE_AMAX]);
     op_out(&o, SWIGLU8_Q, rounding->out[QUANTIZE_Q]), op_out(&o, SWIGLU8_T, rounding->out[QUANTIZE_T]);
     op_out(&o, SWIGLU8_SCALE, rounding->out[QUANTIZE_SCALE]);
-    if (found && guesses) op_out(&o, SWIGLU8_GUESS, add_guess(p, &o));
     return o;
 }
 
-/* The op that rounds what this one wrote, if that is all that happens to it. */
-static const op *rounding_of(const op *ops, const reader *readers, const op *o) {
-    if ((o->kind != OP_SWIGLU && o->kind != OP_SWIGLU_BWD) || o->section != SECTION_MICRO || o->rows) return NULL;
-    SAME_PLACE(SWIGLU_Y, SWIGLU_BWD_DGU);
-    const reader *r = &readers[o->out[SWIGLU_Y]];
-    const op *next = &ops[r->last];
-    bool fits = r->n == 1 && next->kind == OP_QUANTIZE && next->attr.power && next->in[QUANTIZE_X] == o->out[SWIGLU_Y];
+static op join_norm(const op *norm, const op *rounding, value_id found) {
+    bool add = norm->kind == OP_ADD_RMSNORM;
+    op o = *norm;
+    o.kind = OP_RMSNORM8;
+    memset(o.in, 0, sizeof o.in);
+    memset(o.out, 0, sizeof o.out);
+    SAME_PLACE(RMSNORM_X, ADD_RMSNORM_A);
+    op_in(&o, RMSNORM8_A, norm->in[RMSNORM_X]);
+    if (add) op_in(&o, RMSNORM8_B, norm->in[ADD_RMSNORM_B]), op_out(&o, RMSNORM8_S, norm->out[ADD_RMSNORM_S]);
+    op_in(&o, RMSNORM8_GAMMA, norm->in[add ? (int)ADD_RMSNORM_GAMMA : (int)RMSNORM_GAMMA]);
+    op_out(&o, RMSNORM8_RSTD, norm->out[add ? (int)ADD_RMSNORM_RSTD : (int)RMSNORM_RSTD]);
+    if (found) op_out(&o, RMSNORM8_LARGEST, found);
+    else op_in(&o, RMSNORM8_AMAX, rounding->in[QUANTIZE_AMAX]);
+    op_out(&o, RMSNORM8_Q, rounding->out[QUANTIZE_Q]), op_out(&o, RMSNORM8_T, rounding->out[QUANTIZE_T]);
+    op_out(&o, RMSNORM8_SCALE, rounding->out[QUANTIZE_SCALE]);
+    return o;
+}
+
+static op join_absmax(const op *absmax, const op *rounding) {
+    op o = *rounding;
+    o.in[QUANTIZE_AMAX] = NO_VALUE;
+    op_out(&o, QUANTIZE_LARGEST, absmax->out[ABSMAX_AMAX]);
+    return o;
+}
+
+/* The pair as one op. */
+static op join(program *p, const op *writer, const op *rounding, bool guesses) {
+    int amax;
+    if (writer->kind == OP_ABSMAX) {
+        op o = join_absmax(writer, rounding);
+        if (guesses) op_out(&o, QUANTIZE_GUESS, add_guess(p, program_get(p, rounding->in[QUANTIZE_X]), o.layer));
+        return o;
+    }
+    bool norm = writer->kind == OP_RMSNORM || writer->kind == OP_ADD_RMSNORM;
+    rounded_output(writer, &amax);
+    value_id found = writer->out[amax];
+    op o = norm ? join_norm(writer, rounding, found) : join_gated(writer, rounding, found);
+    o.attr.power = rounding->attr.power;
+    if (found && guesses)
+        op_out(&o, norm ? (int)RMSNORM8_GUESS : (int)SWIGLU8_GUESS,
+               add_guess(p, program_get(p, rounding->in[QUANTIZE_X]), o.layer));
+    return o;
+}
+
+/* The op that rounds the numbers of an ABSMAX: the next one of its section that reads both. */
+static const op *rounding_behind(const program *p, const op *ops, size_t n_ops, const op *o) {
+    const shape *s = &program_get(p, o->in[ABSMAX_X])->shape;
+    if (s->rank != 2 || s->dim[0] % 16 || s->dim[1] % 16) return NULL;
+    const op *next = o + 1;
+    while (next < ops + n_ops && next->section == o->section && next->kind == OP_ABSMAX) next++;
+    bool fits = next < ops + n_ops && next->section == o->section && next->kind == OP_QUANTIZE && next->attr.power &&
+                next->in[QUANTIZE_X] == o->in[ABSMAX_X] && next->in[QUANTIZE_AMAX] == o->out[ABSMAX_AMAX];
     return fits ? next : NULL;
+}
+
+/* The op that rounds what this one wrote, if that is all that happens to it. */
+static const op *rounding_of(const program *p, const op *ops, size_t n_ops, const reader *readers, const op *o) {
+    int amax, written = rounded_output(o, &amax);
+    if (o->kind == OP_ABSMAX && o->section == SECTION_MICRO) return rounding_behind(p, ops, n_ops, o);
+    if (written < 0 || o->section != SECTION_MICRO || o->rows) return NULL;
+    const reader *r = &readers[o->out[written]];
+    const op *next = &ops[r->last];
+    bool fits = r->n == 1 && next->kind == OP_QUANTIZE && next->attr.power && next->in[QUANTIZE_X] == o->out[written];
+    if (!fits) return NULL;
+    const shape *s = &program_get(p, o->out[written])->shape;
+    bool norm = o->kind == OP_RMSNORM || o->kind == OP_ADD_RMSNORM;
+    if (norm && (s->rank != 2 || s->dim[1] > RMSNORM8_COLUMNS_MOST || s->dim[0] % 16 || s->dim[1] % 16)) return NULL;
+    return next;
 }
 
 status pass_round(program *p, const pass_options *options, step_interface *step) {
@@ -77,17 +144,15 @@ status pass_round(program *p, const pass_options *options, step_interface *step)
     reader *readers = find_readers(p);
     size_t n_ops;
     op *ops = program_take_ops(p, &n_ops);
-    const op **gated_by = mem_alloc(n_ops * sizeof *gated_by); /* of a QUANTIZE: the op that it is joined with */
+    bool *is_joined = mem_alloc(n_ops * sizeof *is_joined); /* a QUANTIZE that the op before does */
     for (size_t i = 0; i < n_ops; i++) {
-        const op *rounding = rounding_of(ops, readers, &ops[i]);
-        if (rounding) {
-            gated_by[rounding - ops] = &ops[i];
-            continue;
-        }
-        op joined = gated_by[i] ? join(p, gated_by[i], &ops[i], guesses) : ops[i];
+        const op *rounding = rounding_of(p, ops, n_ops, readers, &ops[i]);
+        if (is_joined[i]) continue;
+        if (rounding) is_joined[rounding - ops] = true;
+        op joined = rounding ? join(p, &ops[i], rounding, guesses) : ops[i];
         program_append(p, &joined);
     }
-    free(gated_by);
+    free(is_joined);
     free(ops);
     free(readers);
     return OK;

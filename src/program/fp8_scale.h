@@ -1,5 +1,6 @@
 #pragma once
-/* fp8_scale.h - the scale of a tensor in e4m3 from its largest number: one text for every backend. */
+/* fp8_scale.h - the scale of numbers in e4m3 from the largest of them, and where scales of blocks lie: one text for every backend. */
+#include <stdint.h>
 #ifdef __CUDACC__
 #define FP8_SCALE_FUNCTION static __device__ __forceinline__
 #else
@@ -15,13 +16,23 @@ typedef struct fp8_scale {
  * factors are numbers; NaN and infinity stay in the scale. */
 FP8_SCALE_FUNCTION fp8_scale fp8_scale_of(float amax, int power) {
     float a = amax < 0x1p-100f ? 0x1p-100f : amax;
-    fp8_scale s = {448.0f / a, a / 448.0f};
+    fp8_scale s;
     if (power && a <= 0x1.fffffep127f) {
         int exponent;
         float fraction = frexpf(a, &exponent); /* a = fraction 2^exponent, fraction in [0.5, 1); 448 = 0.875 2^9 */
         exponent -= fraction <= 0.875f ? 9 : 8;
         s.factor = ldexpf(1.0f, -exponent);
         s.scale = ldexpf(1.0f, exponent);
+    } else {
+        s.factor = 448.0f / a;
+        s.scale = a / 448.0f;
     }
     return s;
 }
+
+/* Scales of blocks: 128 numbers of a row share one or, where blocks are square, those of 128 rows. That of element (i, k) lies at
+ * i / height * row_step + k / FP8_BLOCK * column_step, which is what cuBLASLt reads. */
+enum { FP8_BLOCK = 128 };
+typedef struct fp8_blocks {
+    int64_t height, row_step, column_step;
+} fp8_blocks;

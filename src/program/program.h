@@ -194,7 +194,8 @@ typedef struct op_attr {
     base_format base_format; /* dequantize: how the codes are stored */
     bool lanes;              /* linear, unembed_logits, embed: the weight is in the order of lanes (pass lanes) */
     bool over_tokens;        /* linear8: the gradient of a weight, a sum over all tokens */
-    bool power;              /* quantize, swiglu8: scales are powers of two */
+    bool power;              /* quantize, swiglu8, rmsnorm8: scales are powers of two */
+    bool square;             /* quantize_blocks: a scale for 128 x 128 numbers, not for 128 of a row */
     bool adapter;            /* linear and its gradients: of an adapter, which stays in the compute dtype */
     int first_part, n_parts; /* sum_parts: which of them */
     /* lora_*: n_parts (1 to LORA_PARTS) products side by side. Part i has these columns of y or dy, in ascending order, columns
@@ -223,8 +224,16 @@ typedef struct op_attr {
     selection_options selection; /* select_tokens */
 } op_attr;
 
+/* The scales of an e4m3 tensor (n_rows, n_columns), multiples of FP8_BLOCK, in blocks: their shape and where they lie. Rows of
+ * square ones are padded to a multiple of 4, with ones. */
+shape fp8_scales_shape(int64_t n_rows, int64_t n_columns, bool square);
+fp8_blocks fp8_blocks_of(int64_t n_rows, int64_t n_columns, bool square);
+
+/* Longest row of RMSNORM8: a GPU holds 32 of them in 8 bits beside those under way. */
+enum { RMSNORM8_COLUMNS_MOST = 4096 };
+
 #define OP_MAX_IN 9
-#define OP_MAX_OUT 6
+#define OP_MAX_OUT 7
 typedef struct op {
     op_kind kind;
     section section;

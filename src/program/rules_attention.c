@@ -64,6 +64,7 @@ status verify_ROPE(const checker *c) {
     value_id qkv = IN(ROPE_QKV);
     TRY(check_heads(c, qkv));
     TRY(check_rotation(c, qkv, IN(ROPE_TABLE), IN(ROPE_DOC_START), true));
+    TRY(verify_amax(c, OUT(ROPE_Y), OUT(ROPE_AMAX)));
     return verify_like(c, qkv, OUT(ROPE_Y));
 }
 const op_cost cost_ROPE = {PER_INPUT(3, ROPE_QKV)}; /* two products and a sum; v passes */

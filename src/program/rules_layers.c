@@ -321,38 +321,88 @@ const op_cost cost_VALUE_BWD = {PER_INPUT(4, VALUE_BWD_X)};
 status verify_ABSMAX(const checker *c) { return verify_amax(c, IN(ABSMAX_X), OUT(ABSMAX_AMAX)); }
 const op_cost cost_ABSMAX = {PER_INPUT(1, ABSMAX_X)};
 
-status verify_QUANTIZE(const checker *c) {
-    value_id x = IN(QUANTIZE_X), amax = IN(QUANTIZE_AMAX);
-    value_id q = OUT(QUANTIZE_Q), t = OUT(QUANTIZE_T), scale = OUT(QUANTIZE_SCALE);
-    REQUIRE(has_type(c, x, DTYPE_BF16) && sh(c, x)->rank == 2, "expected rows of bf16", x);
-    REQUIRE(is_number(c, amax), "amax is not one fp32", amax);
+/* What ops that round by themselves share: e4m3 (N, width) and its transpose, and single numbers, of which `given` and `found` are
+ * the largest: one of them. */
+static status check_rounding(const checker *c, value_id x, int64_t N, int64_t width, value_id q, value_id t,
+                             value_id given, value_id found, value_id scale, value_id guess) {
+    const value_id numbers[] = {given, found, scale, guess};
     REQUIRE(q || t, "neither q nor t is asked for", x);
-    if (q) REQUIRE(has_type(c, q, DTYPE_F8E4M3) && shape_equal(sh(c, q), sh(c, x)), "q is not e4m3 (N, C)", q);
-    if (t)
-        REQUIRE(has_type(c, t, DTYPE_F8E4M3) && is_shape2(c, t, sh(c, x)->dim[1], sh(c, x)->dim[0]),
-                "t is not e4m3 (C, N)", t);
-    if (scale) REQUIRE(is_number(c, scale), "scale is not one fp32", scale);
-    return OK;
-}
-const op_cost cost_QUANTIZE = {PER_INPUT(2, QUANTIZE_X)}; /* a product, a rounding */
-
-status verify_SWIGLU8(const checker *c) {
-    value_id gu = IN(SWIGLU8_GU), dy = IN(SWIGLU8_DY), amax = IN(SWIGLU8_AMAX);
-    value_id q = OUT(SWIGLU8_Q), t = OUT(SWIGLU8_T),
-             numbers[] = {amax, OUT(SWIGLU8_SCALE), OUT(SWIGLU8_LARGEST), OUT(SWIGLU8_GUESS)};
-    REQUIRE(has_type(c, gu, DTYPE_BF16) && sh(c, gu)->rank == 2, "expected rows of bf16", gu);
-    int64_t N = sh(c, gu)->dim[0], width = dy ? sh(c, gu)->dim[1] : sh(c, gu)->dim[1] / 2;
-    REQUIRE(N % 16 == 0 && sh(c, gu)->dim[1] % 32 == 0, "tokens or columns are no multiples of 16", gu);
-    if (dy) REQUIRE(is_shape2(c, dy, N, width / 2) && same_type(c, gu, dy), "dy is not (N, F)", dy);
-    REQUIRE(q || t, "neither q nor t is asked for", gu);
-    REQUIRE(!amax != !OUT(SWIGLU8_LARGEST), "the largest number is either given or asked for", gu);
+    REQUIRE(!given != !found, "the largest number is either given or asked for", x);
     if (q) REQUIRE(has_type(c, q, DTYPE_F8E4M3) && is_shape2(c, q, N, width), "q is not e4m3 (N, width)", q);
     if (t) REQUIRE(has_type(c, t, DTYPE_F8E4M3) && is_shape2(c, t, width, N), "t is not e4m3 (width, N)", t);
     for (size_t i = 0; i < ARRAY_LENGTH(numbers); i++)
         if (numbers[i]) REQUIRE(is_number(c, numbers[i]), "not one fp32", numbers[i]);
     return OK;
 }
+
+status verify_QUANTIZE(const checker *c) {
+    value_id x = IN(QUANTIZE_X), amax = IN(QUANTIZE_AMAX);
+    value_id q = OUT(QUANTIZE_Q), t = OUT(QUANTIZE_T), scale = OUT(QUANTIZE_SCALE);
+    REQUIRE(has_type(c, x, DTYPE_BF16) && sh(c, x)->rank == 2, "expected rows of bf16", x);
+    int64_t N = sh(c, x)->dim[0], C = sh(c, x)->dim[1];
+    REQUIRE(!OUT(QUANTIZE_LARGEST) || (N % 16 == 0 && C % 16 == 0), "tokens or columns are no multiples of 16", x);
+    return check_rounding(c, x, N, C, q, t, amax, OUT(QUANTIZE_LARGEST), scale, OUT(QUANTIZE_GUESS));
+}
+const op_cost cost_QUANTIZE = {PER_INPUT(2, QUANTIZE_X)}; /* a product, a rounding */
+
+shape fp8_scales_shape(int64_t n_rows, int64_t n_columns, bool square) {
+    if (square) return SHAPE(n_rows / FP8_BLOCK, round_up(n_columns / FP8_BLOCK, 4));
+    return SHAPE(n_columns / FP8_BLOCK, n_rows);
+}
+
+fp8_blocks fp8_blocks_of(int64_t n_rows, int64_t n_columns, bool square) {
+    if (square) return (fp8_blocks){FP8_BLOCK, round_up(n_columns / FP8_BLOCK, 4), 1};
+    return (fp8_blocks){1, 1, n_rows};
+}
+
+/* e4m3 (n_rows, n_columns), in blocks of `scale`; both or neither. */
+static status check_blocks(const checker *c, value_id q, value_id scale, int64_t n_rows, int64_t n_columns,
+                           bool square) {
+    if (!q && !scale) return OK;
+    REQUIRE(q && scale, "numbers and their scales come together", q ? q : scale);
+    shape s = fp8_scales_shape(n_rows, n_columns, square);
+    REQUIRE(has_type(c, q, DTYPE_F8E4M3) && is_shape2(c, q, n_rows, n_columns), "not e4m3 of this shape", q);
+    REQUIRE(n_rows % FP8_BLOCK == 0 && n_columns % FP8_BLOCK == 0, "sides are no multiples of 128", q);
+    REQUIRE(has_type(c, scale, DTYPE_F32) && shape_equal(sh(c, scale), &s), "not a scale for every block", scale);
+    return OK;
+}
+
+status verify_QUANTIZE_BLOCKS(const checker *c) {
+    value_id x = IN(QUANTIZE_BLOCKS_X), q = OUT(QUANTIZE_BLOCKS_Q), t = OUT(QUANTIZE_BLOCKS_T);
+    bool square = c->o->attr.square;
+    REQUIRE(has_type(c, x, DTYPE_BF16) && sh(c, x)->rank == 2, "expected rows of bf16", x);
+    REQUIRE(q || t, "neither q nor t is asked for", x);
+    TRY(check_blocks(c, q, OUT(QUANTIZE_BLOCKS_SCALE), sh(c, x)->dim[0], sh(c, x)->dim[1], square));
+    return check_blocks(c, t, OUT(QUANTIZE_BLOCKS_T_SCALE), sh(c, x)->dim[1], sh(c, x)->dim[0], square);
+}
+const op_cost cost_QUANTIZE_BLOCKS = {PER_INPUT(3, QUANTIZE_BLOCKS_X)}; /* two products, a rounding */
+
+status verify_SWIGLU8(const checker *c) {
+    value_id gu = IN(SWIGLU8_GU), dy = IN(SWIGLU8_DY);
+    REQUIRE(has_type(c, gu, DTYPE_BF16) && sh(c, gu)->rank == 2, "expected rows of bf16", gu);
+    int64_t N = sh(c, gu)->dim[0], F = sh(c, gu)->dim[1] / 2;
+    REQUIRE(sh(c, gu)->dim[1] % 32 == 0, "gate or up are no multiples of 16", gu);
+    REQUIRE(N % 16 == 0, "tokens are no multiple of 16", gu);
+    if (dy) REQUIRE(is_shape2(c, dy, N, F) && same_type(c, gu, dy), "dy is not (N, F)", dy);
+    return check_rounding(c, gu, N, dy ? 2 * F : F, OUT(SWIGLU8_Q), OUT(SWIGLU8_T), IN(SWIGLU8_AMAX),
+                          OUT(SWIGLU8_LARGEST), OUT(SWIGLU8_SCALE), OUT(SWIGLU8_GUESS));
+}
 const op_cost cost_SWIGLU8 = {PER_INPUT(10, SWIGLU8_GU)};
+
+status verify_RMSNORM8(const checker *c) {
+    value_id a = IN(RMSNORM8_A), b = IN(RMSNORM8_B), s = OUT(RMSNORM8_S), gamma = IN(RMSNORM8_GAMMA);
+    REQUIRE(has_type(c, a, DTYPE_BF16) && sh(c, a)->rank == 2, "expected rows of bf16", a);
+    REQUIRE(sh(c, a)->dim[0] % 16 == 0 && sh(c, a)->dim[1] % 16 == 0, "tokens or columns are no multiples of 16", a);
+    REQUIRE(sh(c, a)->dim[1] <= RMSNORM8_COLUMNS_MOST, "rows are too long", a);
+    REQUIRE(!b == !s, "a sum has a second operand", a);
+    if (b) TRY(verify_like(c, a, b));
+    if (s) TRY(verify_like(c, a, s));
+    TRY(verify_gain(c, a, gamma));
+    TRY(verify_statistic(c, a, OUT(RMSNORM8_RSTD)));
+    return check_rounding(c, a, sh(c, a)->dim[0], sh(c, a)->dim[1], OUT(RMSNORM8_Q), OUT(RMSNORM8_T), IN(RMSNORM8_AMAX),
+                          OUT(RMSNORM8_LARGEST), OUT(RMSNORM8_SCALE), OUT(RMSNORM8_GUESS));
+}
+const op_cost cost_RMSNORM8 = {PER_INPUT(7, RMSNORM8_A)};
 
 static status check_e4m3(const checker *c, value_id v, value_id scale) {
     REQUIRE(has_type(c, v, DTYPE_F8E4M3) && sh(c, v)->rank == 2, "expected rows of e4m3", v);
@@ -362,8 +412,14 @@ static status check_e4m3(const checker *c, value_id v, value_id scale) {
 
 status verify_LINEAR8(const checker *c) {
     value_id x = IN(LINEAR8_X), w = IN(LINEAR8_W), b = IN(LINEAR8_B), y = OUT(LINEAR8_Y);
-    TRY(check_e4m3(c, x, IN(LINEAR8_X_SCALE)));
-    TRY(check_e4m3(c, w, IN(LINEAR8_W_SCALE)));
+    if (is_number(c, IN(LINEAR8_X_SCALE))) {
+        TRY(check_e4m3(c, x, IN(LINEAR8_X_SCALE)));
+        TRY(check_e4m3(c, w, IN(LINEAR8_W_SCALE)));
+    } else {
+        REQUIRE(sh(c, x)->rank == 2 && sh(c, w)->rank == 2, "expected rows", x);
+        TRY(check_blocks(c, x, IN(LINEAR8_X_SCALE), sh(c, x)->dim[0], sh(c, x)->dim[1], false));
+        TRY(check_blocks(c, w, IN(LINEAR8_W_SCALE), sh(c, w)->dim[0], sh(c, w)->dim[1], !c->o->attr.over_tokens));
+    }
     REQUIRE(sh(c, x)->dim[1] == sh(c, w)->dim[1], "weight is not (out, in)", w);
     REQUIRE(is_shape2(c, y, sh(c, x)->dim[0], sh(c, w)->dim[0]), "output is not (N, out)", y);
     REQUIRE(has_type(c, y, DTYPE_BF16) || has_type(c, y, DTYPE_F32), "output is not bf16 or fp32", y);

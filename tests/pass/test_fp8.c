@@ -72,8 +72,8 @@ static void logits_are_rewritten_where_they_are_asked_for(void **state) {
     compiled_close(&k);
 }
 
-/* Scales of powers of two: SwiGLU and its backward round by themselves, and their 16-bit numbers are in no plan. */
-static void swiglu_rounds_where_scales_are_powers_of_two(void **state) {
+/* Scales of powers of two: SwiGLU, its backward and norms round by themselves, and their 16-bit numbers are in no plan. */
+static void ops_round_where_scales_are_powers_of_two(void **state) {
     (void)state;
     enum { LAYERS = 2, LINEARS = 4 };
     compiled k;
@@ -83,12 +83,37 @@ static void swiglu_rounds_where_scales_are_powers_of_two(void **state) {
     const program *p = &k.p.program;
     assert_int_equal(count(p, SECTION_MICRO, OP_SWIGLU8), 2 * LAYERS);
     assert_int_equal(count(p, SECTION_MICRO, OP_SWIGLU) + count(p, SECTION_MICRO, OP_SWIGLU_BWD), 0);
-    assert_int_equal(count(p, SECTION_MICRO, OP_QUANTIZE), (2 * LINEARS - 2) * LAYERS);
+    assert_int_equal(count(p, SECTION_MICRO, OP_RMSNORM8), 2 * LAYERS);
+    assert_int_equal(count(p, SECTION_MICRO, OP_RMSNORM) + count(p, SECTION_MICRO, OP_ADD_RMSNORM), 1); /* the last */
+    assert_int_equal(count(p, SECTION_MICRO, OP_QUANTIZE), (2 * LINEARS - 4) * LAYERS);
+    assert_int_equal(count(p, SECTION_MICRO, OP_ABSMAX), 0); /* QUANTIZE looks for the largest number itself */
+    compiled_close(&k);
+}
+
+/* Scales of blocks: every tensor of a layer is rounded in one op, no pass looks for largest numbers; logits keep one scale each. */
+static void blocks_need_no_largest_number(void **state) {
+    (void)state;
+    enum { LAYERS = 2, LINEARS = 4 };
+    compiled k;
+    compile(&k, &(training){.preset = "test-qwen3",
+                            .precision = PRECISION_FP8,
+                            .seq_len = 64,
+                            .micro_batch = 2,
+                            .more = SETTINGS("train.fp8.scales=block", "train.fp8.logits=true", "model.vocab=272",
+                                             "model.hidden=128", "model.heads=4", "model.kv_heads=2",
+                                             "model.head_dim=32", "model.ffn=256")});
+    const program *p = &k.p.program;
+    assert_int_equal(count(p, SECTION_MICRO, OP_LINEAR8), 3 * LINEARS * LAYERS);
+    assert_int_equal(count(p, SECTION_MICRO, OP_QUANTIZE_BLOCKS), 2 * LINEARS * LAYERS);
+    assert_int_equal(count(p, SECTION_PREPARE, OP_QUANTIZE_BLOCKS), LINEARS * LAYERS);
+    assert_int_equal(count(p, SECTION_MICRO, OP_QUANTIZE), 1);
+    assert_int_equal(count(p, SECTION_PREPARE, OP_QUANTIZE), 1);
+    assert_int_equal(count(p, SECTION_MICRO, OP_ABSMAX), 0);
     compiled_close(&k);
 }
 
 /* What was asked for by name and cannot be done is an error that names the numbers. */
-static void logits_that_do_not_fit_are_refused(void **state) {
+static void what_was_asked_for_and_does_not_fit_is_refused(void **state) {
     (void)state;
     const struct {
         precision precision;
@@ -96,6 +121,7 @@ static void logits_that_do_not_fit_are_refused(void **state) {
     } cases[] = {{PRECISION_FP8, "model.vocab=280", "a vocabulary of 280"},
                  {PRECISION_FP8, "train.micro_batch=1", "found 24 tokens"},
                  {PRECISION_FP8, "train.task=critic", "train.task critic"},
+                 {PRECISION_FP8, "train.fp8.scales=block", "train.fp8.scales is block: found 48 tokens"},
                  {PRECISION_BF16, "model.vocab=272", "precision is bf16"}};
     for (size_t i = 0; i < ARRAY_LENGTH(cases); i++) {
         compiled k = {0};
@@ -291,6 +317,39 @@ static void no_technique_changes_a_bit_of_8_bit_logits(void **state) {
     }
 }
 
+/* Scales of blocks travel with their numbers and are made again with them. */
+static void no_technique_changes_a_bit_of_blocks(void **state) {
+    (void)state;
+    static const char *const usual[] = {"train.fp8.scales=block",
+                                        "model.hidden=128",
+                                        "model.heads=4",
+                                        "model.kv_heads=2",
+                                        "model.head_dim=32",
+                                        "model.ffn=256",
+                                        NULL};
+    const char *const *const cells[] = {
+        SETTINGS("memory.recompute=full"),
+        SETTINGS("memory.recompute=selective"),
+        SETTINGS("memory.offload.params=host", "memory.offload.grads=host", "memory.offload.states=host",
+                 "memory.offload.activations=host", "memory.recompute=norms"),
+    };
+    training t = {.preset = "test-qwen3",
+                  .precision = PRECISION_FP8_SR,
+                  .seq_len = 64,
+                  .micro_batch = 2,
+                  .accumulation = 2,
+                  .steps = 3,
+                  .more = usual};
+    train_result plain;
+    training_must(training_run(&t, &plain));
+    training_as_planned(&plain, "blocks");
+    for (size_t i = 0; i < ARRAY_LENGTH(cells); i++) {
+        const char *more[SETTINGS_MOST];
+        settings_join(more, usual, cells[i]);
+        check_bits(&plain, t, more);
+    }
+}
+
 static void a_run_that_stops_goes_on_with_the_same_bits(void **state) {
     (void)state;
     train_result whole, part, rest;
@@ -344,14 +403,16 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_pass_rewrites_the_products_of_the_layers),
         cmocka_unit_test(logits_are_rewritten_where_they_are_asked_for),
-        cmocka_unit_test(logits_that_do_not_fit_are_refused),
-        cmocka_unit_test(swiglu_rounds_where_scales_are_powers_of_two),
+        cmocka_unit_test(what_was_asked_for_and_does_not_fit_is_refused),
+        cmocka_unit_test(blocks_need_no_largest_number),
+        cmocka_unit_test(ops_round_where_scales_are_powers_of_two),
         cmocka_unit_test(what_does_not_fit_stays_in_16_bits),
         cmocka_unit_test(weights_take_two_bytes_more),
         cmocka_unit_test(a_processor_says_that_it_emulates),
         cmocka_unit_test(less_is_kept_for_the_backward),
         cmocka_unit_test(no_technique_changes_a_bit),
         cmocka_unit_test(no_technique_changes_a_bit_of_8_bit_logits),
+        cmocka_unit_test(no_technique_changes_a_bit_of_blocks),
         cmocka_unit_test(a_run_that_stops_goes_on_with_the_same_bits),
         cmocka_unit_test(it_learns_as_bf16_does),
     };

@@ -296,20 +296,16 @@ void cpu_kernel_SWIGLU8(backend_context *c, const kernel_call *k) { /* q, t, sca
                   .n_rows = gu->shape.dim[0],
                   .width = gu->shape.dim[1] / 2};
     rows_run(c, &j, backward ? swiglu_bwd_task : swiglu_task);
-    float found, scale;
-    cpu_quantize_call q = {.x = k->work,
-                           .power = k->op->attr.power,
-                           .q = k->out[SWIGLU8_Q],
-                           .t = k->out[SWIGLU8_T],
-                           .scale = &scale,
-                           .n_rows = j.n_rows,
-                           .n_columns = backward ? 2 * j.width : j.width};
-    if (!k->in[SWIGLU8_AMAX]) cpu_absmax_of(c, &found, q.x, q.n_rows * q.n_columns);
-    q.amax = k->in[SWIGLU8_AMAX] ? *(const float *)k->in[SWIGLU8_AMAX] : found;
-    cpu_quantize(c, &q);
-    if (k->out[SWIGLU8_SCALE]) *(float *)k->out[SWIGLU8_SCALE] = scale;
-    if (k->out[SWIGLU8_LARGEST]) *(float *)k->out[SWIGLU8_LARGEST] = found;
-    if (k->out[SWIGLU8_GUESS]) *(float *)k->out[SWIGLU8_GUESS] = scale; /* nothing is guessed here */
+    cpu_round(c, &(cpu_round_call){.x = k->work,
+                                   .amax = k->in[SWIGLU8_AMAX],
+                                   .power = k->op->attr.power,
+                                   .q = k->out[SWIGLU8_Q],
+                                   .t = k->out[SWIGLU8_T],
+                                   .scale = k->out[SWIGLU8_SCALE],
+                                   .largest = k->out[SWIGLU8_LARGEST],
+                                   .guess = k->out[SWIGLU8_GUESS],
+                                   .n_rows = j.n_rows,
+                                   .n_columns = backward ? 2 * j.width : j.width});
 }
 
 /* ---- rope ----------------------------------------------------------------------------------------------------- */
@@ -364,6 +360,7 @@ void cpu_kernel_ROPE(backend_context *c, const kernel_call *k) {
     ASSERT(j.rotary % 2 == 0 && j.rotary <= a->head_dim && j.n_positions >= a->seq_len);
     j.n_rows = cpu_rows(k, j.n_rows);
     rows_run(c, &j, rope_task);
+    cpu_absmax(c, k, ROPE_AMAX, ROPE_Y);
 }
 
 typedef struct rope_table_job {

@@ -63,7 +63,7 @@ static void norm_task(void *context, int64_t task, int thread) {
 
 SAME_PLACE(RMSNORM_X, LAYERNORM_X, ADD_RMSNORM_A, ADD_LAYERNORM_A);
 
-static void norm_run(backend_context *c, const kernel_call *k, norm_job j, const value *gamma, const value *y) {
+static void norm_run(backend_context *c, const kernel_call *k, norm_job j, const value *gamma, dtype y) {
     const value *x = call_in(k, RMSNORM_X);
     j.type = x->type;
     j.eps = k->op->attr.eps;
@@ -71,14 +71,14 @@ static void norm_run(backend_context *c, const kernel_call *k, norm_job j, const
     j.C = shape_count(&gamma->shape);
     j.n_rows = cpu_rows(k, shape_count(&x->shape) / j.C);
     j.rows_per_task = MAX((int64_t)1, NORM_TASK_ELEMENTS / j.C);
-    ASSERT(gamma->type == x->type && y->type == x->type);
+    ASSERT(gamma->type == x->type && y == x->type);
     pool_run(c->threads, norm_task, &j, divide_up(j.n_rows, j.rows_per_task));
 }
 
 void cpu_kernel_RMSNORM(backend_context *c, const kernel_call *k) {
     norm_job j = {
         .a = k->in[RMSNORM_X], .gamma = k->in[RMSNORM_GAMMA], .y = k->out[RMSNORM_Y], .rstd = k->out[RMSNORM_RSTD]};
-    norm_run(c, k, j, call_in(k, RMSNORM_GAMMA), call_out(k, RMSNORM_Y));
+    norm_run(c, k, j, call_in(k, RMSNORM_GAMMA), call_out(k, RMSNORM_Y)->type);
     cpu_absmax(c, k, RMSNORM_AMAX, RMSNORM_Y);
 }
 
@@ -89,7 +89,7 @@ void cpu_kernel_LAYERNORM(backend_context *c, const kernel_call *k) {
                   .y = k->out[LAYERNORM_Y],
                   .mean = k->out[LAYERNORM_MEAN],
                   .rstd = k->out[LAYERNORM_RSTD]};
-    norm_run(c, k, j, call_in(k, LAYERNORM_GAMMA), call_out(k, LAYERNORM_Y));
+    norm_run(c, k, j, call_in(k, LAYERNORM_GAMMA), call_out(k, LAYERNORM_Y)->type);
     cpu_absmax(c, k, LAYERNORM_AMAX, LAYERNORM_Y);
 }
 
@@ -100,7 +100,7 @@ void cpu_kernel_ADD_RMSNORM(backend_context *c, const kernel_call *k) {
                   .s = k->out[ADD_RMSNORM_S],
                   .y = k->out[ADD_RMSNORM_Y],
                   .rstd = k->out[ADD_RMSNORM_RSTD]};
-    norm_run(c, k, j, call_in(k, ADD_RMSNORM_GAMMA), call_out(k, ADD_RMSNORM_Y));
+    norm_run(c, k, j, call_in(k, ADD_RMSNORM_GAMMA), call_out(k, ADD_RMSNORM_Y)->type);
     cpu_absmax(c, k, ADD_RMSNORM_AMAX, ADD_RMSNORM_Y);
 }
 
@@ -113,8 +113,36 @@ void cpu_kernel_ADD_LAYERNORM(backend_context *c, const kernel_call *k) {
                   .y = k->out[ADD_LAYERNORM_Y],
                   .mean = k->out[ADD_LAYERNORM_MEAN],
                   .rstd = k->out[ADD_LAYERNORM_RSTD]};
-    norm_run(c, k, j, call_in(k, ADD_LAYERNORM_GAMMA), call_out(k, ADD_LAYERNORM_Y));
+    norm_run(c, k, j, call_in(k, ADD_LAYERNORM_GAMMA), call_out(k, ADD_LAYERNORM_Y)->type);
     cpu_absmax(c, k, ADD_LAYERNORM_AMAX, ADD_LAYERNORM_Y);
+}
+
+/* Scratch: the 16-bit numbers, which a GPU never writes. */
+static size_t rmsnorm8_work_bytes(const program *p, const op *o, int n_threads) {
+    return (size_t)shape_count(&program_get(p, o->in[RMSNORM8_A])->shape) * sizeof(uint16_t);
+}
+const cpu_work_fn cpu_work_RMSNORM8 = rmsnorm8_work_bytes;
+
+SAME_PLACE(RMSNORM8_A, RMSNORM_X);
+void cpu_kernel_RMSNORM8(backend_context *c, const kernel_call *k) { /* s, rstd, q, t, scale, largest, guess = */
+    const shape *a = &call_in(k, RMSNORM8_A)->shape;
+    norm_job j = {.a = k->in[RMSNORM8_A],
+                  .b = k->in[RMSNORM8_B],
+                  .gamma = k->in[RMSNORM8_GAMMA],
+                  .s = k->out[RMSNORM8_S],
+                  .y = k->work,
+                  .rstd = k->out[RMSNORM8_RSTD]};
+    norm_run(c, k, j, call_in(k, RMSNORM8_GAMMA), DTYPE_BF16);
+    cpu_round(c, &(cpu_round_call){.x = k->work,
+                                   .amax = k->in[RMSNORM8_AMAX],
+                                   .power = k->op->attr.power,
+                                   .q = k->out[RMSNORM8_Q],
+                                   .t = k->out[RMSNORM8_T],
+                                   .scale = k->out[RMSNORM8_SCALE],
+                                   .largest = k->out[RMSNORM8_LARGEST],
+                                   .guess = k->out[RMSNORM8_GUESS],
+                                   .n_rows = a->dim[0],
+                                   .n_columns = a->dim[1]});
 }
 
 /* ---- sums over rows ------------------------------------------------------------------------------------------ */

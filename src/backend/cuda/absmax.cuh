@@ -16,6 +16,14 @@ template <typename T> DEVICE uint32_t absmax_pack(uint32_t most, uint4 stored, i
     return most;
 }
 
+/* The same of eight bf16 numbers, two at a time; absmax_of_words gives what absmax_give takes. */
+DEVICE uint32_t absmax_words(uint32_t most, uint4 stored) {
+    const uint32_t sizes = 0x7fff7fffu;
+    most = __vimax3_u16x2(most, stored.x & sizes, stored.y & sizes);
+    return __vimax3_u16x2(most, stored.z & sizes, stored.w & sizes);
+}
+DEVICE uint32_t absmax_of_words(uint32_t most) { return max(most << 16, most & 0xffff0000u); }
+
 /* All threads of the block take part; one of them writes. `shared` has a place for every warp. */
 DEVICE void absmax_give(float *amax, uint32_t most, uint32_t *shared) {
     most = __reduce_max_sync(0xffffffffu, most);
@@ -23,7 +31,8 @@ DEVICE void absmax_give(float *amax, uint32_t most, uint32_t *shared) {
     __syncthreads();
     if (threadIdx.x >= WARP) return;
     most = __reduce_max_sync(0xffffffffu, threadIdx.x < blockDim.x / WARP ? shared[threadIdx.x] : 0u);
-    if (threadIdx.x == 0) atomicMax((unsigned *)amax, most);
+    /* It only grows. Atomics on one address queue up, loads do not, and most blocks have nothing to add. */
+    if (threadIdx.x == 0 && most > *(volatile unsigned *)amax) atomicMax((unsigned *)amax, most);
 }
 
 /* A kernel that can also hand out a largest number is made twice, and only of bf16, which alone needs it: without it the

@@ -56,7 +56,8 @@ void cuda_kernel_ROPE(backend_context *c, const kernel_call *k) {
                           .n_kept = a->n_kv_heads,
                           .head_dim = a->head_dim,
                           .rotary = (int)table->shape.dim[1],
-                          .sign = a->inverse ? -1.0f : 1.0f};
+                          .sign = a->inverse ? -1.0f : 1.0f,
+                          .amax = k->out[ROPE_AMAX]};
     ASSERT(call_out(k, ROPE_Y)->type == qkv->type && r.n_positions >= a->seq_len);
     ASSERT(r.rotary % 2 == 0 && r.rotary <= a->head_dim);
     ASSERT(shape_count(&qkv->shape) == r.n_rows * (r.n_turned + r.n_kept) * a->head_dim);

@@ -236,25 +236,32 @@ void launch_swiglu_bwd(cudaStream_t s, launch_type t, void *dgu, float *amax, vo
 
 /* A thread turns one pack of the first half of a head with its partner in the second half, so that it reads both before
  * it writes one; behind the dimensions that are turned it keeps every packs-th pack. Blocks along y go over rows; along x over
- * the packs of a row, those of the value heads last. */
-template <typename T, bool VECTOR> static __global__ void __launch_bounds__(THREADS) rope_kernel(launch_rope_args a) {
+ * the packs of a row, those of the value heads last. In place what is kept is read for the largest number alone. */
+template <typename T, bool VECTOR, bool AMAX>
+static __global__ void __launch_bounds__(THREADS) rope_kernel(launch_rope_args a) {
     enum { N = pack<T>::N };
     int half = a.rotary / 2, packs = (half + N - 1) / N; /* of half of what is turned */
-    int kept = a.y == a.qkv ? 0 : a.head_dim - a.rotary;
+    __shared__ uint32_t mosts[WARP];
+    uint32_t most = 0;
+    bool keeps = AMAX || a.y != a.qkv;
+    int kept = keeps ? a.head_dim - a.rotary : 0;
     chain_enter();
     int64_t width = (int64_t)(a.n_turned + a.n_kept) * a.head_dim, held = rows_held(a.rows, a.n_rows);
     int item = (int)(blockIdx.x * blockDim.x + threadIdx.x), head = item / packs, i = item % packs * N;
-    if (head >= a.n_turned + (a.y == a.qkv ? 0 : a.n_kept)) return;
+    if (head >= a.n_turned + (keeps ? a.n_kept : 0)) held = 0; /* it stays for the largest number */
     for (int64_t row = blockIdx.y; row < held; row += gridDim.y) {
         int64_t at = row * width + (int64_t)head * a.head_dim + i;
         const T *x = (const T *)a.qkv + at;
         T *y = (T *)a.y + at;
         uint4 raw_low = raw_load<VECTOR>(x, half - i), raw_high = raw_load<VECTOR>(x + half, half - i);
-        for (int k = i; k < kept; k += packs * N)
-            raw_store<VECTOR>(y + a.rotary - i + k, raw_load<VECTOR>(x + a.rotary - i + k, kept - k), kept - k);
+        for (int k = i; k < kept; k += packs * N) {
+            uint4 raw = raw_load<VECTOR>(x + a.rotary - i + k, kept - k);
+            if (a.y != a.qkv) raw_store<VECTOR>(y + a.rotary - i + k, raw, kept - k);
+            if (AMAX) most = absmax_pack<T>(most, raw, kept - k);
+        }
         if (head >= a.n_turned) {
-            raw_store<VECTOR>(y, raw_low, half - i);
-            raw_store<VECTOR>(y + half, raw_high, half - i);
+            if (a.y != a.qkv) raw_store<VECTOR>(y, raw_low, half - i), raw_store<VECTOR>(y + half, raw_high, half - i);
+            if (AMAX) most = absmax_pack<T>(absmax_pack<T>(most, raw_low, half - i), raw_high, half - i);
             continue;
         }
         int64_t position = row % a.seq_len - a.doc_start[row];
@@ -272,22 +279,29 @@ template <typename T, bool VECTOR> static __global__ void __launch_bounds__(THRE
                 high.v[4 * q + e] = fmaf(h, c.v[e], l * turn);
             }
         }
-        pack_store<VECTOR>(y, low, half - i);
-        pack_store<VECTOR>(y + half, high, half - i);
+        raw_low = pack_narrow<T>(low), raw_high = pack_narrow<T>(high);
+        raw_store<VECTOR>(y, raw_low, half - i);
+        raw_store<VECTOR>(y + half, raw_high, half - i);
+        if (AMAX) most = absmax_pack<T>(absmax_pack<T>(most, raw_low, half - i), raw_high, half - i);
     }
+    if (AMAX) absmax_give(a.amax, most, mosts);
 }
 
 void launch_rope(cudaStream_t s, launch_type t, const launch_rope_args *a) {
+    absmax_clear(s, a->amax);
     by_type(t, [&](auto zero) {
         using T = decltype(zero);
         int half = a->rotary / 2;
-        int64_t items = (a->n_turned + (a->y == a->qkv ? 0 : a->n_kept)) * divide_up(half, pack<T>::N);
+        int64_t items = (a->n_turned + (a->y == a->qkv && !a->amax ? 0 : a->n_kept)) * divide_up(half, pack<T>::N);
         unsigned threads = block_threads(items, THREADS);
         bool whole = half % pack<T>::N == 0 && a->head_dim % pack<T>::N == 0 && aligned(a->y, 16) &&
                      aligned(a->qkv, 16) && aligned(a->table, 16);
         by_flag(whole, [&](auto vector) {
-            launch_chained(rope_kernel<T, decltype(vector)::value>,
-                           dim3((unsigned)divide_up(items, threads), grid_rows(a->n_rows)), dim3(threads), 0, 1, s, *a);
+            by_amax<T>(a->amax, [&](auto amax) {
+                launch_chained(rope_kernel<T, decltype(vector)::value, decltype(amax)::value>,
+                               dim3((unsigned)divide_up(items, threads), grid_rows(a->n_rows)), dim3(threads), 0, 1, s,
+                               *a);
+            });
         });
     });
 }

@@ -3,12 +3,12 @@
  * A block takes a tile of 128 x 128 numbers. A thread loads four rows of 16 numbers: eight loads of 16 bytes are under way
  * before the first is used. Rounded, its four words of 4 x 4 bytes are turned in registers, and the words of a column go to
  * shared memory side by side, so that q and t are both written 16 bytes at a time, in lines of 128.
+ * Where the largest number is not given, the scale is guessed and checked (guess.cuh).
  * Tensors whose sides are no multiples of 16 take a kernel that goes byte by byte: small tests. */
 #include "backend/cuda/launch_fp8.h"
 
-#include "backend/cuda/absmax.cuh"
 #include "backend/cuda/e4m3.cuh"
-#include "program/fp8_scale.h"
+#include "backend/cuda/guess.cuh"
 
 /* ---- the largest number -------------------------------------------------------------------------------------------- */
 
@@ -28,9 +28,9 @@ static __global__ void __launch_bounds__(ABSMAX_THREADS) absmax_kernel(float *am
             raw[k] = VECTOR && left >= N ? raw_load<true>(x + i, left) : raw_load<false>(x + i, left);
         }
 #pragma unroll
-        for (int k = 0; k < ABSMAX_PACKS; k++) most = absmax_pack<bf16>(most, raw[k], N); /* zeros behind the end */
+        for (int k = 0; k < ABSMAX_PACKS; k++) most = absmax_words(most, raw[k]); /* zeros behind the end */
     }
-    absmax_give(amax, most, shared);
+    absmax_give(amax, absmax_of_words(most), shared);
 }
 
 void launch_absmax(cudaStream_t s, float *amax, const void *x, int64_t n) {
@@ -44,18 +44,37 @@ void launch_absmax(cudaStream_t s, float *amax, const void *x, int64_t n) {
 
 /* ---- rounding ------------------------------------------------------------------------------------------------------ */
 
-enum { TILE = 128, TILE_THREADS = 256, COLUMNS = 16, ROWS = 4, ACROSS = TILE / COLUMNS, COLUMN_WORDS = TILE / 4 };
+enum {
+    AGAIN_BLOCKS = 2048,
+    TILE = 128,
+    TILE_THREADS = 256,
+    COLUMNS = 16,
+    ROWS = 4,
+    ACROSS = TILE / COLUMNS,
+    COLUMN_WORDS = TILE / 4
+};
 
 /* Where four words of a column begin, by their number: threads that store side by side across columns, and those that load
  * a column, both find all banks. */
 DEVICE int group_at(int column, int group) { return column * COLUMN_WORDS + 4 * (group ^ (column / COLUMNS)); }
 
-template <bool Q, bool TURNED>
+enum quantize_mode { GIVEN, TRY, AGAIN };
+
+template <bool Q, bool TURNED, quantize_mode MODE>
 static __global__ void __launch_bounds__(TILE_THREADS) quantize_kernel(launch_quantize_args g) {
     __shared__ __align__(16) uint32_t columns[TURNED ? TILE * COLUMN_WORDS : 4];
-    const fp8_scale scale = fp8_scale_of(*g.amax, g.power);
-    const float factor = scale.factor;
-    if (g.scale && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *g.scale = scale.scale;
+    __shared__ uint32_t mosts[WARP];
+    uint32_t most = 0;
+    float factor;
+    if (MODE == TRY) {
+        factor = guess_factor(g.scale);
+    } else {
+        const fp8_scale scale = guess_scale(g.scale);
+        if (MODE == AGAIN && guess_is(g.scale, scale)) return;
+        if (MODE == GIVEN && g.scale.scale && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
+            *g.scale.scale = scale.scale;
+        factor = scale.factor;
+    }
     int across = threadIdx.x % ACROSS, down = threadIdx.x / ACROSS; /* which 16 columns, which 4 rows */
     int64_t column0 = (int64_t)blockIdx.x * TILE, column = column0 + across * COLUMNS;
     for (int64_t row0 = (int64_t)blockIdx.y * TILE; row0 < g.n_rows; row0 += (int64_t)gridDim.y * TILE) {
@@ -72,6 +91,7 @@ static __global__ void __launch_bounds__(TILE_THREADS) quantize_kernel(launch_qu
         uint32_t word[ROWS][4];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
+            if (MODE == TRY) most = absmax_words(absmax_words(most, raw[r][0]), raw[r][1]);
             uint2 low = e4m3_pack(raw[r][0], factor), high = e4m3_pack(raw[r][1], factor);
             word[r][0] = low.x, word[r][1] = low.y, word[r][2] = high.x, word[r][3] = high.y;
             if (Q && inside)
@@ -97,16 +117,23 @@ static __global__ void __launch_bounds__(TILE_THREADS) quantize_kernel(launch_qu
             __syncthreads(); /* the next tile takes their place */
         }
     }
+    if (MODE == TRY) absmax_give(g.scale.largest, absmax_of_words(most), mosts);
 }
 
 static __global__ void __launch_bounds__(TILE_THREADS) quantize_any_kernel(launch_quantize_args g) {
-    const fp8_scale scale = fp8_scale_of(*g.amax, g.power);
+    const fp8_scale scale = guess_scale(g.scale);
     int64_t i = (int64_t)blockIdx.x * TILE_THREADS + threadIdx.x;
-    if (i == 0 && g.scale) *g.scale = scale.scale;
+    if (i == 0 && g.scale.scale) *g.scale.scale = scale.scale;
     if (i >= g.n_rows * g.n_columns) return;
     uint8_t e = (uint8_t)e4m3_pair(widen(((const bf16 *)g.x)[i]) * scale.factor, 0.0f);
     if (g.q) g.q[i] = e;
     if (g.t) g.t[i % g.n_columns * g.n_rows + i / g.n_columns] = e;
+}
+
+template <quantize_mode MODE> static void launch_mode(cudaStream_t s, const launch_quantize_args *a, dim3 grid) {
+    if (!a->t) launch(quantize_kernel<true, false, MODE>, grid, dim3(TILE_THREADS), s, *a);
+    else if (!a->q) launch(quantize_kernel<false, true, MODE>, grid, dim3(TILE_THREADS), s, *a);
+    else launch(quantize_kernel<true, true, MODE>, grid, dim3(TILE_THREADS), s, *a);
 }
 
 void launch_quantize(cudaStream_t s, const launch_quantize_args *a) {
@@ -116,7 +143,14 @@ void launch_quantize(cudaStream_t s, const launch_quantize_args *a) {
         return;
     }
     dim3 grid((unsigned)divide_up(a->n_columns, TILE), grid_rows(divide_up(a->n_rows, TILE)));
-    if (!a->t) launch(quantize_kernel<true, false>, grid, dim3(TILE_THREADS), s, *a);
-    else if (!a->q) launch(quantize_kernel<false, true>, grid, dim3(TILE_THREADS), s, *a);
-    else launch(quantize_kernel<true, true>, grid, dim3(TILE_THREADS), s, *a);
+    if (a->scale.amax) {
+        launch_mode<GIVEN>(s, a, grid);
+        return;
+    }
+    absmax_clear(s, a->scale.largest);
+    launch_mode<TRY>(s, a, grid);
+    unsigned few = (unsigned)divide_up((int64_t)AGAIN_BLOCKS, (int64_t)grid.x); /* blocks that mostly end at once */
+    if (a->scale.guess && few < grid.y) grid.y = few;
+    launch_mode<AGAIN>(s, a, grid);
+    guess_settle(s, &a->scale);
 }

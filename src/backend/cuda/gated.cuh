@@ -2,9 +2,28 @@
 /* gated.cuh - GELU, SwiGLU and their derivatives of one element, one text for the ops alone, in 16 and in 8
  * bits, and for SWIGLU behind its product.
  *
- * GELU and SiLU both end in x / (1 + e^-a), as on the host: 1 + tanh(z) would lose all digits for z < -9. */
+ * GELU and SiLU both end in x / (1 + e^-a), as on the host: 1 + tanh(z) would lose all digits for z < -9. Of SiLU's gates so few bytes
+ * to so much arithmetic leave no time for exact divisions and exponentials: with them the kernels of 8 bits wait for instructions, not
+ * for memory. */
 
 static __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+/* To one unit in the last place and without the branch of a division. Past 2^126 it gives 0. */
+static __device__ __forceinline__ float reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Within |x| 2^-24 of itself; past the range of fp32 infinity or 0. */
+static __device__ __forceinline__ float exponential(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f)); /* log2(e) */
+    return y;
+}
+
+/* 0 where x is below -87, not 1e-38. */
+static __device__ __forceinline__ float gate_sigmoid(float x) { return reciprocal(1.0f + exponential(-x)); }
 
 #define GELU_SLOPE 1.5957691216057308f /* 2 sqrt(2 / pi) */
 #define GELU_CUBIC 0.044715f
@@ -24,17 +43,9 @@ static __device__ __forceinline__ float gelu_gradient(float x, float dy) {
     return dy * fmaf(x * s * (1.0f - s), slope, s);
 }
 
-/* To one unit in the last place and without the branch of a division. Past 2^126 it gives 0. */
-static __device__ __forceinline__ float reciprocal(float x) {
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-/* gelu(g) u or silu(g) u. So few bytes to so much arithmetic leave no time for exact divisions: g / (1 + e^-g) is 0 here where g is
- * below -87, not 1e-36. */
+/* gelu(g) u or silu(g) u. */
 static __device__ __forceinline__ float gated(float g, float u, bool is_gelu) {
-    return (is_gelu ? gelu(g) : g * reciprocal(1.0f + expf(-g))) * u;
+    return (is_gelu ? gelu(g) : g * gate_sigmoid(g)) * u;
 }
 
 /* silu(g) = g s: d gate = dy up s (1 + g (1 - s)), d up = dy g s. */
@@ -44,7 +55,7 @@ static __device__ __forceinline__ void gated_gradient(float *dg, float *du, floa
         *du = dy * gelu(g);
         return;
     }
-    float s = sigmoid(g);
+    float s = gate_sigmoid(g);
     *dg = dy * u * s * fmaf(g, 1.0f - s, 1.0f);
     *du = dy * (g * s);
 }

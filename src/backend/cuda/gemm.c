@@ -20,7 +20,14 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { CANDIDATES_MOST = 16, ROUNDS = 5, ALIGNMENT = 64, E4M3_CAPABILITY = 89, FEW_ROWS_CAPABILITY = 90 };
+enum {
+    CANDIDATES_MOST = 16,
+    ROUNDS = 5,
+    ALIGNMENT = 64,
+    E4M3_CAPABILITY = 89,
+    BLOCKS_CAPABILITY = 90,
+    FEW_ROWS_CAPABILITY = 90
+};
 static const double NEARLY = 1.01, SPLIT_GAIN = 1.1, HOPELESS = 1.25, SAMPLE_US = 300, PLAIN_SILENT = 1e9;
 static const double LONG_US = 20e3, ENOUGH_US = 500e3; /* of one run; of all runs for one product */
 
@@ -84,11 +91,15 @@ static bool describe(const backend_context *c, gemm_plan *p) {
     cublasComputeType_t compute = uses_tf32(c, q->type) ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     cudaDataType_t type = data_type(q->type);
     int8_t fast = q->short_sums;
+    cublasLtMatmulMatrixScale_t rows = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+                                square = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
     return cublasLtMatmulDescInit(&p->op, compute, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
            set_op(p, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first) &&
            set_op(p, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second) &&
            set_op(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) &&
            (!fast || set_op(p, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast)) &&
+           (!q->blocks || (set_op(p, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, q->square ? &square : &rows, sizeof rows) &&
+                           set_op(p, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &rows, sizeof rows))) &&
            cublasLtMatrixLayoutInit(&p->b, type, (uint64_t)(q->b_turned ? q->k : q->n),
                                     (uint64_t)(q->b_turned ? q->n : q->k), q->ldb) == CUBLAS_STATUS_SUCCESS &&
            cublasLtMatrixLayoutInit(&p->a, q->a_e5m2 ? CUDA_R_8F_E5M2 : type, (uint64_t)(q->a_turned ? q->m : q->k),
@@ -108,12 +119,15 @@ static bool point(gemm_plan *p, const void *bias, const void *a_scale, const voi
 
 /* What a product is called in the cache. */
 static void key_write(char key[GEMM_KEY_MOST + 1], const backend_context *c, const product *q) {
-    int n = snprintf(key, GEMM_KEY_MOST + 1, "%c%c %lld x %lld x %lld ld %lld %lld %lld %s%s > %s%s%s%s%s%s",
+    int n = snprintf(key, GEMM_KEY_MOST + 1, "%c%c %lld x %lld x %lld ld %lld %lld %lld %s%s > %s%s%s%s%s%s%s",
                      q->b_turned ? 't' : 'n', q->a_turned ? 't' : 'n', (long long)q->m, (long long)q->n,
                      (long long)q->k, (long long)q->lda, (long long)q->ldb, (long long)q->ldc,
                      q->a_e5m2 ? "fp8_e5m2 " : "", uses_tf32(c, q->type) ? "tf32" : dtype_name(q->type),
                      dtype_name(q->c_type), q->bias ? " + bias" : "", q->accumulate ? " + c" : "",
-                     q->add ? " + other" : "", q->short_sums ? " short" : "", q->inside ? " inside" : "");
+                     q->add ? " + other" : "", q->short_sums ? " short" : "", q->inside ? " inside" : "",
+                     q->square   ? " square blocks"
+                     : q->blocks ? " blocks"
+                                 : "");
     ASSERT(n > 0 && n <= GEMM_KEY_MOST);
 }
 
@@ -215,6 +229,10 @@ static void run_plain(backend_context *c, const gemm_call *g) {
                            .type = launch_type_of(q->type),
                            .a_e5m2 = q->a_e5m2,
                            .c_type = launch_type_of(q->c_type)};
+    if (q->blocks) {
+        plain.blocks[0] = fp8_blocks_of(q->m, q->k, false);
+        plain.blocks[1] = fp8_blocks_of(q->n, q->k, q->square);
+    }
     if (q->a_turned) plain.a.row = 1, plain.a.col = q->lda;
     if (q->b_turned) plain.b.row = 1, plain.b.col = q->ldb;
     launch_plain_product(c->stream, &plain);
@@ -418,6 +436,13 @@ status gemm_prepare(backend_context *c, const kernel_call *k) {
                    "precision: fp8 needs a GPU of compute capability %d.%d or more, whose tensor cores multiply 8-bit "
                    "numbers; GPU %d has %d.%d: set precision to bf16",
                    E4M3_CAPABILITY / 10, E4M3_CAPABILITY % 10, c->device, c->capability / 10, c->capability % 10);
+    if (k->op->kind == OP_LINEAR8 && linear8_product(k->program, k->op).blocks && c->capability != BLOCKS_CAPABILITY &&
+        !all->plain)
+        return ERR(
+            ERR_INPUT,
+            "train.fp8.scales is block, for which cuBLASLt has products on GPUs of compute capability %d.%d alone; GPU "
+            "%d has %d.%d: set train.fp8.scales to power",
+            BLOCKS_CAPABILITY / 10, BLOCKS_CAPABILITY % 10, c->device, c->capability / 10, c->capability % 10);
     all->measuring = true;
     all->rc = OK;
     if (cuda_has_products(k->op->kind)) cuda_kernels[k->op->kind](c, k);

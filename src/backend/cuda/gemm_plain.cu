@@ -24,11 +24,13 @@ static __device__ void from_float(__half *out, float x) { *out = __float2half_rn
  * threads take what lies side by side in memory: along the columns, or along the rows where the operand is turned. */
 template <typename T>
 static __device__ void tile_load(float tile[STEP][TILE + 1], const T *x, int64_t row, int64_t col, int64_t first,
-                                 int64_t n, int64_t k0, int64_t K) {
+                                 int64_t n, int64_t k0, int64_t K, const float *scales, const fp8_blocks &b) {
     for (int e = threadIdx.x; e < TILE * STEP; e += THREADS) {
         int i = col == 1 ? e / STEP : e % TILE, l = col == 1 ? e % STEP : e / TILE;
         bool inside = first + i < n && k0 + l < K;
         tile[l][i] = inside ? to_float(x[(first + i) * row + (k0 + l) * col]) : 0.0f;
+        if (inside && b.height) /* powers of two: exact */
+            tile[l][i] *= scales[(first + i) / b.height * b.row_step + (k0 + l) / FP8_BLOCK * b.column_step];
     }
 }
 
@@ -41,8 +43,8 @@ static __global__ void __launch_bounds__(THREADS) plain_kernel(plain_product q) 
     float sum[PER_THREAD][PER_THREAD] = {}, run[PER_THREAD][PER_THREAD] = {};
 
     for (int64_t k0 = 0; k0 < q.k; k0 += STEP) {
-        tile_load(a, (const A *)q.a.data, q.a.row, q.a.col, i0, q.m, k0, q.k);
-        tile_load(b, (const T *)q.b.data, q.b.col, q.b.row, j0, q.n, k0, q.k); /* turned: (n, k) */
+        tile_load(a, (const A *)q.a.data, q.a.row, q.a.col, i0, q.m, k0, q.k, q.scales[0], q.blocks[0]);
+        tile_load(b, (const T *)q.b.data, q.b.col, q.b.row, j0, q.n, k0, q.k, q.scales[1], q.blocks[1]); /* (n, k) */
         __syncthreads();
         for (int l = 0; l < STEP; l++)
             for (int i = 0; i < PER_THREAD; i++)
@@ -54,7 +56,7 @@ static __global__ void __launch_bounds__(THREADS) plain_kernel(plain_product q) 
         __syncthreads();
     }
 
-    float scale = q.scales[0] ? *q.scales[0] * *q.scales[1] * q.alpha : q.alpha;
+    float scale = q.scales[0] && !q.blocks[0].height ? *q.scales[0] * *q.scales[1] * q.alpha : q.alpha;
     for (int i = 0; i < PER_THREAD; i++)
         for (int j = 0; j < PER_THREAD; j++) {
             int64_t row = i0 + ti + i * (TILE / PER_THREAD), col = j0 + tj + j * (TILE / PER_THREAD);

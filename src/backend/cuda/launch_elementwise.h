@@ -38,6 +38,7 @@ typedef struct launch_rope_args {
     int n_kept;           /* value heads, copied unless y is qkv */
     int head_dim, rotary; /* of a head the first `rotary` dimensions are turned; the others are kept */
     float sign;           /* -1 turns back */
+    float *amax;          /* the largest |y|, or NULL */
 } launch_rope_args;
 void launch_rope(cudaStream_t s, launch_type t, const launch_rope_args *a);
 

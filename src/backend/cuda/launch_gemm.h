@@ -2,6 +2,7 @@
 /* launch_gemm.h - products of our own: of few rows, and the plain one for shapes that cuBLASLt does not take; and numbers to
  * measure products on. */
 #include "backend/cuda/launch.h"
+#include "program/fp8_scale.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -22,6 +23,7 @@ typedef struct plain_product {
     int64_t ld_add;
     float alpha;
     const float *scales[2];   /* of a and b, in device memory, or NULL */
+    fp8_blocks blocks[2];     /* ... of blocks of rows of a and of columns of b along k; height 0: one scale each */
     launch_type type, c_type; /* of a and b, of c */
     bool a_e5m2;              /* e4m3: a alone is e5m2 */
 } plain_product;

@@ -15,6 +15,8 @@ typedef struct product {
     bool a_turned, b_turned; /* stored as (k, m), as (n, k) */
     dtype type, c_type;      /* of A and B, of C */
     bool a_e5m2;             /* e4m3: A alone is e5m2, a gradient */
+    bool blocks;             /* e4m3: scales are those of blocks, of rows of A and of B as it is stored ... */
+    bool square;             /* ... but for B's, which are square */
     bool bias;               /* (n) of c_type is added to every row before the rounding */
     bool accumulate;         /* C += */
     bool add;                /* C = A B + what C held, of c_type, before the rounding */

@@ -1,13 +1,6 @@
 /* swiglu8.cu - SwiGLU, or its gradient, as e4m3 numbers and their transpose, without writing the 16-bit numbers.
  *
- * The scale follows from the largest number, which is known when all are computed. So there are three kernels:
- *
- *   try     rounds with a guessed scale, the one of the last run, and finds the largest number
- *   again   if the guess was not the scale, computes everything again and rounds with it; else ends at once
- *   settle  writes the scale, also as the next guess
- *
- * What is written last was rounded with the scale, whatever the guess was. Without a guess, try only finds the largest number.
- * Where the largest number is given, again does all.
+ * The scale is guessed and checked (guess.cuh). Without a guess, try only finds the largest number.
  *
  * A block takes tiles of 128 rows x 64 columns of F. A thread has four rows of 8 numbers and asks for all operands before it uses
  * the first. Every number is rounded to bf16 as SWIGLU and SWIGLU_BWD write it, then to e4m3 as QUANTIZE does: the bits are
@@ -15,13 +8,12 @@
  * in lines of 128 bytes. */
 #include "backend/cuda/launch_fp8.h"
 
-#include "backend/cuda/absmax.cuh"
 #include "backend/cuda/e4m3.cuh"
 #include "backend/cuda/gated.cuh"
-#include "program/fp8_scale.h"
+#include "backend/cuda/guess.cuh"
 
 enum { TILE_ROWS = 128, TILE_COLUMNS = 64, THREADS = 256, COLUMNS = 8, ROWS = 4, ACROSS = TILE_COLUMNS / COLUMNS };
-enum { COLUMN_WORDS = TILE_ROWS / 4, AGAIN_BLOCKS = 2048 };
+enum { COLUMN_WORDS = TILE_ROWS / 4, AGAIN_BLOCKS = 2048, BLOCKS = 4 /* on a multiprocessor */ };
 
 /* Where four words of a column begin, by their number: threads that store side by side across columns, and those that load
  * a column, both find all banks. */
@@ -55,7 +47,7 @@ DEVICE void store_tile(const launch_swiglu8_args &g, uint32_t *columns, const ui
     __syncthreads(); /* the next tile takes their place */
 }
 
-/* One tile: rounds with `factor` where it stores, and returns the largest number as bits. */
+/* One tile: rounds with `factor` where it stores, and returns the largest numbers (absmax_words). */
 template <bool BACKWARD, bool GELU, bool STORES>
 DEVICE uint32_t tile(const launch_swiglu8_args &g, uint32_t *columns, int64_t row0, int64_t column0, float factor,
                      uint32_t most) {
@@ -81,11 +73,11 @@ DEVICE uint32_t tile(const launch_swiglu8_args &g, uint32_t *columns, int64_t ro
             else da.v[i] = gated(a.v[i], b.v[i], GELU);
         }
         uint4 rounded = pack_narrow<bf16>(da);
-        most = absmax_pack<bf16>(most, rounded, numbers::N); /* zeros outside */
+        most = absmax_words(most, rounded); /* zeros outside */
         if (STORES) first[r] = e4m3_pack(rounded, factor);
         if (BACKWARD) {
             rounded = pack_narrow<bf16>(db);
-            most = absmax_pack<bf16>(most, rounded, numbers::N);
+            most = absmax_words(most, rounded);
             if (STORES) second[r] = e4m3_pack(rounded, factor);
         }
     }
@@ -98,41 +90,35 @@ DEVICE uint32_t tile(const launch_swiglu8_args &g, uint32_t *columns, int64_t ro
 }
 
 template <bool BACKWARD, bool GELU, bool STORES>
-static __global__ void __launch_bounds__(THREADS) try_kernel(launch_swiglu8_args g) {
+static __global__ void __launch_bounds__(THREADS, BLOCKS) try_kernel(launch_swiglu8_args g) {
     __shared__ __align__(16) uint32_t columns[STORES ? TILE_COLUMNS * COLUMN_WORDS : 4];
     __shared__ uint32_t mosts[WARP];
     uint32_t most = 0;
-    float factor = STORES ? 1.0f / *g.guess : 1.0f; /* of memory that nobody has written it may be anything */
+    float factor = guess_factor(g.scale);
     for (int64_t row0 = (int64_t)blockIdx.y * TILE_ROWS; row0 < g.n_rows; row0 += (int64_t)gridDim.y * TILE_ROWS)
         most = tile<BACKWARD, GELU, STORES>(g, columns, row0, (int64_t)blockIdx.x * TILE_COLUMNS, factor, most);
-    absmax_give(g.largest, most, mosts);
+    absmax_give(g.scale.largest, absmax_of_words(most), mosts);
 }
 
 template <bool BACKWARD, bool GELU>
-static __global__ void __launch_bounds__(THREADS) again_kernel(launch_swiglu8_args g) {
+static __global__ void __launch_bounds__(THREADS, BLOCKS) again_kernel(launch_swiglu8_args g) {
     __shared__ __align__(16) uint32_t columns[TILE_COLUMNS * COLUMN_WORDS];
-    fp8_scale s = fp8_scale_of(g.amax ? *g.amax : *g.largest, g.power);
-    if (g.guess && *g.guess == s.scale) return;
+    fp8_scale s = guess_scale(g.scale);
+    if (guess_is(g.scale, s)) return;
     for (int64_t row0 = (int64_t)blockIdx.y * TILE_ROWS; row0 < g.n_rows; row0 += (int64_t)gridDim.y * TILE_ROWS)
         tile<BACKWARD, GELU, true>(g, columns, row0, (int64_t)blockIdx.x * TILE_COLUMNS, s.factor, 0);
-}
-
-static __global__ void settle_kernel(launch_swiglu8_args g) {
-    fp8_scale s = fp8_scale_of(g.amax ? *g.amax : *g.largest, g.power);
-    if (g.scale) *g.scale = s.scale;
-    if (g.guess) *g.guess = s.scale;
 }
 
 template <bool BACKWARD, bool GELU> static void launch_all(cudaStream_t s, const launch_swiglu8_args *a) {
     unsigned across = (unsigned)divide_up(a->F, TILE_COLUMNS), down = grid_rows(divide_up(a->n_rows, TILE_ROWS));
     unsigned few = (unsigned)divide_up((int64_t)AGAIN_BLOCKS, (int64_t)across); /* blocks that mostly end at once */
-    if (a->largest) {
-        absmax_clear(s, a->largest);
-        if (a->guess) launch(try_kernel<BACKWARD, GELU, true>, dim3(across, down), dim3(THREADS), s, *a);
+    if (a->scale.largest) {
+        absmax_clear(s, a->scale.largest);
+        if (a->scale.guess) launch(try_kernel<BACKWARD, GELU, true>, dim3(across, down), dim3(THREADS), s, *a);
         else launch(try_kernel<BACKWARD, GELU, false>, dim3(across, down), dim3(THREADS), s, *a);
     }
-    launch(again_kernel<BACKWARD, GELU>, dim3(across, a->guess && few < down ? few : down), dim3(THREADS), s, *a);
-    if (a->scale || a->guess) launch(settle_kernel, dim3(1), dim3(1), s, *a);
+    launch(again_kernel<BACKWARD, GELU>, dim3(across, a->scale.guess && few < down ? few : down), dim3(THREADS), s, *a);
+    guess_settle(s, &a->scale);
 }
 
 void launch_swiglu8(cudaStream_t s, const launch_swiglu8_args *a) {

@@ -107,18 +107,20 @@ template <typename T> DEVICE pack<T> pack_widen(uint4 raw) {
     return r;
 }
 
+/* Two elements in one instruction, with narrow's bits: one by one they take turns in a unit that has an eighth of the speed. */
+template <typename T> DEVICE uint32_t pair_narrow(float low, float high) {
+    uint32_t w;
+    if constexpr (std::is_same_v<T, bf16>) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(high), "f"(low));
+    else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(high), "f"(low));
+    return w;
+}
+
 template <typename T> DEVICE uint4 pack_narrow(const pack<T> &p) {
     uint32_t w[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        if constexpr (std::is_same_v<T, float>) {
-            w[i] = __float_as_uint(p.v[i]);
-        } else {
-            T low, high;
-            narrow(&low, p.v[2 * i]);
-            narrow(&high, p.v[2 * i + 1]);
-            w[i] = (uint32_t)low.bits | (uint32_t)high.bits << 16;
-        }
+        if constexpr (std::is_same_v<T, float>) w[i] = __float_as_uint(p.v[i]);
+        else w[i] = pair_narrow<T>(p.v[2 * i], p.v[2 * i + 1]);
     }
     return make_uint4(w[0], w[1], w[2], w[3]);
 }

@@ -28,7 +28,8 @@ bool product_equal(const product *a, const product *b) {
     return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldb == b->ldb && a->ldc == b->ldc &&
            a->a_turned == b->a_turned && a->b_turned == b->b_turned && a->type == b->type && a->c_type == b->c_type &&
            a->bias == b->bias && a->accumulate == b->accumulate && a->short_sums == b->short_sums &&
-           a->inside == b->inside && a->add == b->add && a->a_e5m2 == b->a_e5m2;
+           a->inside == b->inside && a->add == b->add && a->a_e5m2 == b->a_e5m2 && a->blocks == b->blocks &&
+           a->square == b->square;
 }
 
 /* Never a weight gradient (A is turned in those alone, and e4m3 always lies the same way): it is one sum over all tokens. Nor
@@ -92,7 +93,9 @@ product linear8_product(const program *p, const op *o) {
                  .type = x->type,
                  .c_type = y->type,
                  .bias = o->in[LINEAR8_B] != NO_VALUE,
-                 .short_sums = !o->attr.over_tokens};
+                 .blocks = shape_count(&program_get(p, o->in[LINEAR8_X_SCALE])->shape) > 1};
+    q.square = q.blocks && !o->attr.over_tokens;
+    q.short_sums = !q.blocks && !o->attr.over_tokens; /* cuBLASLt has no others for blocks */
     ASSERT(x->type == w->type && q.k == w->shape.dim[1]);
     ASSERT(!q.bias || program_get(p, o->in[LINEAR8_B])->type == q.c_type);
     q.lda = q.ldb = q.k;
