@@ -58,7 +58,8 @@ void train_report_summary(const plan *p, const dataset *d, const train_result *t
     if (t->gpu_in_use) {
         uint64_t expected = p->planned[TIER_DEVICE] + t->gpu_context;
         fprintf(stderr,
-                "driver    %s in use: %s planned and %s for context, libraries and graphs, a difference of %.2f %%\n",
+                "driver    %s in use: %s planned and %s for context, libraries, graphs and other programs on the GPU, a "
+                "difference of %.2f %%\n",
                 str_format_bytes(a, t->gpu_in_use), str_format_bytes(b, p->planned[TIER_DEVICE]),
                 str_format_bytes(c, t->gpu_context), 100 * fabs((double)t->gpu_in_use / (double)expected - 1));
     }

@@ -3,7 +3,7 @@
 # JSON Lines to a GGUF file, nothing set but what they name. RALO names the program.
 . "$(dirname "$0")/../harness/check.sh"
 need python3 "bench/story is written in it"
-export XDG_CACHE_HOME=$work/home
+export XDG_CACHE_HOME=$work/cache HOME=$work/home
 
 mkdir tokenizer
 cp "$TEST_FIXTURES/chat/bytes.json" tokenizer/tokenizer.json
