@@ -139,7 +139,7 @@ static __global__ void __launch_bounds__(THREADS)
             int64_t row = first + r * gridDim.y, left = row < held ? F - column : 0;
             pack<T> g = pack_widen<T>(gate[r]), u = pack_widen<T>(up[r]);
 #pragma unroll
-            for (int e = 0; e < pack<T>::N; e++) g.v[e] = gated(g.v[e], u.v[e], GELU);
+            for (int e = 0; e < pack<T>::N; e++) g.v[e] = gated<T>(g.v[e], u.v[e], GELU);
             uint4 rounded = pack_narrow<T>(g);
             raw_store<VECTOR>(y + row * F + column, rounded, left);
             if (AMAX) most = absmax_pack<T>(most, rounded, left);
@@ -161,8 +161,8 @@ static __global__ void __launch_bounds__(THREADS)
         pack<T> g = pack_widen<T>(g_raw), u = pack_widen<T>(u_raw), d = pack_widen<T>(d_raw), dg, du, again;
 #pragma unroll
         for (int e = 0; e < pack<T>::N; e++) {
-            if (AGAIN) again.v[e] = gated(g.v[e], u.v[e], GELU);
-            gated_gradient(&dg.v[e], &du.v[e], g.v[e], u.v[e], d.v[e], GELU);
+            if (AGAIN) again.v[e] = gated<T>(g.v[e], u.v[e], GELU);
+            gated_gradient<T>(&dg.v[e], &du.v[e], g.v[e], u.v[e], d.v[e], GELU);
         }
         uint4 gate_rounded = pack_narrow<T>(dg), up_rounded = pack_narrow<T>(du);
         raw_store<VECTOR>(dgu + gate, gate_rounded, left);

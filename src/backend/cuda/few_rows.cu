@@ -159,7 +159,7 @@ template <typename Y, typename B> struct quad_of_y {
             round_to(&y, sum[c] * q.alpha + (q.bias ? (float)bias[c] : 0));
             if (B::GATED) {
                 round_to(&other, up[c] * q.alpha + (q.bias ? (float)up_bias[c] : 0));
-                round_to(&y, gated((float)y, (float)other, q.gelu));
+                round_to(&y, gated<Y>((float)y, (float)other, q.gelu));
             }
             ((Y *)q.y)[at + c] = y;
         }

@@ -4,7 +4,8 @@
  *
  * GELU and SiLU both end in x / (1 + e^-a), as on the host: 1 + tanh(z) would lose all digits for z < -9. Of SiLU's gates so few bytes
  * to so much arithmetic leave no time for exact divisions and exponentials: with them the kernels of 8 bits wait for instructions, not
- * for memory. */
+ * for memory. What is rounded to 16 bits does not show the difference; T = float keeps every digit. */
+#include <type_traits>
 
 static __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
@@ -43,19 +44,21 @@ static __device__ __forceinline__ float gelu_gradient(float x, float dy) {
     return dy * fmaf(x * s * (1.0f - s), slope, s);
 }
 
-/* gelu(g) u or silu(g) u. */
-static __device__ __forceinline__ float gated(float g, float u, bool is_gelu) {
-    return (is_gelu ? gelu(g) : g * gate_sigmoid(g)) * u;
+/* gelu(g) u or silu(g) u, of elements of type T. */
+template <typename T> static __device__ __forceinline__ float gated(float g, float u, bool is_gelu) {
+    if (is_gelu) return gelu(g) * u;
+    return g * (std::is_same_v<T, float> ? reciprocal(1.0f + expf(-g)) : gate_sigmoid(g)) * u;
 }
 
 /* silu(g) = g s: d gate = dy up s (1 + g (1 - s)), d up = dy g s. */
+template <typename T>
 static __device__ __forceinline__ void gated_gradient(float *dg, float *du, float g, float u, float dy, bool is_gelu) {
     if (is_gelu) {
         *dg = gelu_gradient(g, dy * u);
         *du = dy * gelu(g);
         return;
     }
-    float s = gate_sigmoid(g);
+    float s = std::is_same_v<T, float> ? sigmoid(g) : gate_sigmoid(g);
     *dg = dy * u * s * fmaf(g, 1.0f - s, 1.0f);
     *du = dy * (g * s);
 }

@@ -69,8 +69,8 @@ DEVICE uint32_t tile(const launch_swiglu8_args &g, uint32_t *columns, int64_t ro
         if (BACKWARD) e = pack_widen<bf16>(d[r]);
 #pragma unroll
         for (int i = 0; i < numbers::N; i++) {
-            if (BACKWARD) gated_gradient(&da.v[i], &db.v[i], a.v[i], b.v[i], e.v[i], GELU);
-            else da.v[i] = gated(a.v[i], b.v[i], GELU);
+            if (BACKWARD) gated_gradient<bf16>(&da.v[i], &db.v[i], a.v[i], b.v[i], e.v[i], GELU);
+            else da.v[i] = gated<bf16>(a.v[i], b.v[i], GELU);
         }
         uint4 rounded = pack_narrow<bf16>(da);
         most = absmax_words(most, rounded); /* zeros outside */
