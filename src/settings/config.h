@@ -123,6 +123,9 @@ data_kind config_data_kind(const config *c);                /* what train.task a
 const char *config_preset(const config *c);                 /* the preset that counts; NULL where model.path is given */
 bool config_was_given(const config *c, const char *key);    /* set by file or command line, not a default */
 /* The first was given by what wins over the other's source: the command line over files. */
+/* Of a setting that counts epochs the one that counts steps, and the first such setting that is given; NULL: none. */
+const char *config_steps_key(const char *key);
+const char *config_epochs_key(const config *c, double *found);
 bool config_overrules(const config *c, const char *key, const char *other);
 const char *config_alias(const config *c, const char *key); /* the other name it was given by; NULL: its own, or none */
 /* The config as YAML that reads back to the same struct; annotated: with every row's help as a comment. */

@@ -177,7 +177,8 @@ static void warn_no_effect_lora(const config *c) {
 static void warn_no_effect_run(const config *c) {
     bool may_gpu = c->run.device != DEVICE_CPU;
     warn_if_given(c, "parallel.attention", c->parallel.size[AXIS_SEQUENCE] != 1, "parallel.sequence is 1");
-    warn_if_given(c, "run.keep", c->run.save_last || c->train.save_every > 0, "no checkpoint is written");
+    warn_if_given(c, "run.keep", c->run.save_last || c->train.save_every > 0 || c->train.saves_per_epoch > 0,
+                  "no checkpoint is written");
     warn_if_given(c, "run.gguf", export_is_gguf_name(c->run.export_dir), "run.export does not end in .gguf");
     warn_if_given(c, "run.gpu", may_gpu, "run.device is cpu");
     if (places_by_itself(c)) warn_if_given(c, "memory.place", may_gpu, "run.device is cpu");
@@ -306,9 +307,34 @@ status config_check_schedule(const train_options *t) {
     return OK;
 }
 
+const char *config_steps_key(const char *key) {
+    return strcmp(key, "train.epochs") == 0            ? "train.steps"
+           : strcmp(key, "train.evals_per_epoch") == 0 ? "train.eval_every"
+                                                       : "train.save_every";
+}
+
+const char *config_epochs_key(const config *c, double *found) {
+    const train_options *t = &c->train;
+    *found = t->epochs > 0 ? t->epochs : t->evals_per_epoch ? (double)t->evals_per_epoch : (double)t->saves_per_epoch;
+    if (t->epochs > 0) return "train.epochs";
+    return t->evals_per_epoch ? "train.evals_per_epoch" : t->saves_per_epoch ? "train.saves_per_epoch" : NULL;
+}
+
+static status check_rhythm(const config *c, const char *key, int64_t times, int64_t every) {
+    if (times == 0 || every == 0) return OK;
+    const char *steps = config_steps_key(key);
+    return ERR(
+        ERR_INPUT,
+        "%s (%lld, given by %s) and %s (%lld, given by %s) are both given; keep one of them, and leave the other "
+        "out (none)",
+        key, (long long)times, config_given_by(c, key), steps, (long long)every, config_given_by(c, steps));
+}
+
 /* Epochs are counted in steps when the data is known. */
 static status check_epochs(const config *c) {
     const train_options *t = &c->train;
+    TRY(check_rhythm(c, "train.evals_per_epoch", t->evals_per_epoch, t->eval_every));
+    TRY(check_rhythm(c, "train.saves_per_epoch", t->saves_per_epoch, t->save_every));
     if (t->epochs > 0 && t->steps > 0)
         return ERR(
             ERR_INPUT,
@@ -318,10 +344,12 @@ static status check_epochs(const config *c) {
     if (t->warmup_ratio > 0 && t->warmup >= 0)
         return ERR(ERR_INPUT, "train.warmup_ratio (%g) and train.warmup (%lld) are both given; keep one of them",
                    t->warmup_ratio, (long long)t->warmup);
-    if (t->epochs > 0 && str_starts_with(c->data.source, "builtin:") &&
-        strcmp(c->data.source, "builtin:solutions") != 0 && c->task != TASK_RLOO)
-        return ERR(ERR_INPUT, "train.epochs: found %g with the endless %s, expected none; set train.steps", t->epochs,
-                   c->data.source);
+    double found;
+    const char *key = config_epochs_key(c, &found);
+    if (key && str_starts_with(c->data.source, "builtin:") && strcmp(c->data.source, "builtin:solutions") != 0 &&
+        c->task != TASK_RLOO)
+        return ERR(ERR_INPUT, "%s: found %g with the endless %s, expected none; set %s", key, found, c->data.source,
+                   config_steps_key(key));
     return OK;
 }
 

@@ -83,21 +83,22 @@ void config_resolve_fine_tune(config *c) {
 status config_fit_data(config *c, bool is_plan) {
     model_config m;
     bool is_auto = c->data.seq_len == 0;
-    bool counts = c->train.epochs > 0;
-    if (!counts) resolve_steps(c);
+    double found;
+    bool counts = config_epochs_key(c, &found) != NULL;
+    if (c->train.epochs == 0) resolve_steps(c);
     if (!counts && (is_builtin(c) || (!is_plan && !is_auto))) return OK;
     TRY(model_from_config(c, &m));
     data_options o = options_of(c, &m);
     data_look look = data_source_look(&o);
     if (look.is_stream || (is_plan && look.is_missing)) {
-        if (counts && !config_was_given(c, "train.epochs")) {
+        if (c->train.epochs > 0 && !config_was_given(c, "train.epochs")) {
             c->train.epochs = 0;
-            counts = false;
             resolve_steps(c);
         }
-        if (counts)
-            return ERR(ERR_INPUT, "train.epochs: found %g, and data.source %s %s; set train.steps instead",
-                       c->train.epochs, c->data.source, look.is_missing ? "is not there" : "can be read only once");
+        const char *key = config_epochs_key(c, &found);
+        if (key)
+            return ERR(ERR_INPUT, "%s: found %g, and data.source %s %s; set %s instead", key, found, c->data.source,
+                       look.is_missing ? "is not there" : "can be read only once", config_steps_key(key));
         if (is_auto) c->data.seq_len = data_text_row(o.positions);
         if (is_auto)
             log_warn("data.seq_len: found no lengths of records to choose it from, as data.source %s; took %lld",

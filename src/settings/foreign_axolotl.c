@@ -425,6 +425,13 @@ static status translate_memory(foreign_reader *r) {
 
 /* ---- saving and reporting -------------------------------------------------------------------------------------------- */
 
+static status translate_times(foreign_reader *r, const foreign_item *times, const char *setting) {
+    if (!times) return OK;
+    if (!foreign_is_off(times)) return foreign_offer(r, times, setting, times->text, NULL);
+    foreign_report_no_effect(r, times, "off");
+    return OK;
+}
+
 static status translate_run(foreign_reader *r) {
     const foreign_item *strategy = foreign_find(r, "eval_strategy"), *evals = foreign_find(r, "evals_per_epoch"),
                        *saves = foreign_find(r, "saves_per_epoch"),
@@ -434,14 +441,13 @@ static status translate_run(foreign_reader *r) {
     if (!strategy) strategy = foreign_find(r, "evaluation_strategy");
     else if (foreign_find(r, "evaluation_strategy"))
         foreign_report_no_effect(r, foreign_find(r, "evaluation_strategy"), "eval_strategy says it");
+    TRY(trainer_every(r, &(trainer_rhythm){strategy, foreign_find(r, "eval_steps"), "train.eval_every",
+                                           "train.evals_per_epoch", evals ? "no" : "steps", "100"}));
     TRY(trainer_every(r,
-                      &(trainer_rhythm){strategy, foreign_find(r, "eval_steps"), "train.eval_every", "steps", "100"}));
-    TRY(trainer_every(r, &(trainer_rhythm){foreign_find(r, "save_strategy"), foreign_find(r, "save_steps"),
-                                           "train.save_every", "steps", "500"}));
-    if (evals)
-        foreign_report_no_effect(r, evals, foreign_is_off(evals) ? "off" : "ralo counts steps: give train.eval_every");
-    if (saves)
-        foreign_report_no_effect(r, saves, foreign_is_off(saves) ? "off" : "ralo counts steps: give train.save_every");
+                      &(trainer_rhythm){foreign_find(r, "save_strategy"), foreign_find(r, "save_steps"),
+                                        "train.save_every", "train.saves_per_epoch", saves ? "no" : "steps", "500"}));
+    TRY(translate_times(r, evals, "train.evals_per_epoch"));
+    TRY(translate_times(r, saves, "train.saves_per_epoch"));
     if (patience) TRY(foreign_offer(r, patience, "train.patience", patience->text, NULL));
     if (board) TRY(foreign_offer(r, board, "track.to", item_is_true(board) ? "tensorboard" : "none", NULL));
     if (server) TRY(foreign_offer(r, server, "track.mlflow", server->text, NULL));

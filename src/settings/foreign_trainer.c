@@ -381,8 +381,7 @@ status trainer_every(foreign_reader *r, const trainer_rhythm *e) {
         return OK;
     }
     if (strcmp(word, "no") == 0 && e->strategy) foreign_report_set(r, e->strategy, e->setting, "only at the end");
-    else if (strcmp(word, "epoch") == 0)
-        foreign_report_no_effect(r, e->strategy, foreign_format(r, "ralo counts steps: give %s", e->setting));
+    else if (strcmp(word, "epoch") == 0 && e->strategy) TRY(foreign_offer(r, e->strategy, e->per_epoch, "1", NULL));
     else if (strcmp(word, "best") == 0) TRY(foreign_offer(r, e->strategy, "train.save_best", "loss", NULL));
     else if (e->strategy) foreign_refuse(r, e->strategy, "expected no, steps, epoch or best");
     if (e->steps) foreign_report_no_effect(r, e->steps, "its strategy is not steps");

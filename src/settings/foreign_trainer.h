@@ -49,7 +49,7 @@ status trainer_weights(foreign_reader *r, const foreign_item *four, const foreig
  * given. */
 typedef struct trainer_rhythm {
     const foreign_item *strategy, *steps;
-    const char *setting, *otherwise, *usual;
+    const char *setting, *per_epoch, *otherwise, *usual; /* the settings that count steps, and times in an epoch */
 } trainer_rhythm;
 status trainer_every(foreign_reader *r, const trainer_rhythm *e);
 

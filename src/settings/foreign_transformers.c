@@ -60,9 +60,17 @@ static const foreign_item *find_either(foreign_reader *r, const char *now, const
 }
 
 static status translate_rhythm(foreign_reader *r) {
-    trainer_rhythm eval = {find_either(r, "eval_strategy", "evaluation_strategy"), foreign_find(r, "eval_steps"),
-                           "train.eval_every", "no", foreign_value(r, "train.log_every")};
-    trainer_rhythm save = {foreign_find(r, "save_strategy"), foreign_find(r, "save_steps"), "train.save_every", "steps",
+    trainer_rhythm eval = {find_either(r, "eval_strategy", "evaluation_strategy"),
+                           foreign_find(r, "eval_steps"),
+                           "train.eval_every",
+                           "train.evals_per_epoch",
+                           "no",
+                           foreign_value(r, "train.log_every")};
+    trainer_rhythm save = {foreign_find(r, "save_strategy"),
+                           foreign_find(r, "save_steps"),
+                           "train.save_every",
+                           "train.saves_per_epoch",
+                           "steps",
                            "500"};
     TRY(trainer_every(r, &eval));
     if (save.strategy || save.steps) return trainer_every(r, &save);

@@ -96,6 +96,14 @@ static void resolve_lengths(config *c) {
         if (config_overrules(c, "train.warmup", "train.warmup_ratio")) t->warmup_ratio = 0;
         else if (config_overrules(c, "train.warmup_ratio", "train.warmup")) t->warmup = -1;
     }
+    if (t->eval_every > 0 && t->evals_per_epoch > 0) {
+        if (config_overrules(c, "train.eval_every", "train.evals_per_epoch")) t->evals_per_epoch = 0;
+        else if (config_overrules(c, "train.evals_per_epoch", "train.eval_every")) t->eval_every = 0;
+    }
+    if (t->save_every > 0 && t->saves_per_epoch > 0) {
+        if (config_overrules(c, "train.save_every", "train.saves_per_epoch")) t->saves_per_epoch = 0;
+        else if (config_overrules(c, "train.saves_per_epoch", "train.save_every")) t->save_every = 0;
+    }
 }
 
 void config_resolve(config *c) {
@@ -115,19 +123,19 @@ void config_resolve(config *c) {
 }
 
 /* An epoch is every row once, or every prompt. Rounded up: 3 epochs are at least 3. */
-static status steps_of_epochs(const config *c, const plan_request *p, int64_t *out) {
+static status steps_of_epochs(const config *c, const plan_request *p, const char *key, double epochs, int64_t *out) {
     enum { STEPS_MOST = 1000000000 };
     const train_options *t = &c->train;
     double rows = (double)c->survey.rows_per_epoch,
            per_step = (double)(p->choice.micro_batch * p->choice.accumulation * mesh_size(&p->mesh, AXIS_DATA));
     if (rows == 0)
-        return ERR(ERR_INPUT, "train.epochs: found %g, and data.source cannot be counted in rows; set train.steps",
-                   t->epochs);
+        return ERR(ERR_INPUT, "%s counts in epochs, and data.source cannot be counted in rows; set %s", key,
+                   config_steps_key(key));
     if (c->task == TASK_RLOO) per_step = (double)t->rl.prompts;
-    double steps = ceil(t->epochs * rows / per_step * (1 - 1e-12)); /* 0.1 x 30 rows are 3, not 4 */
+    double steps = ceil(epochs * rows / per_step * (1 - 1e-12)); /* 0.1 x 30 rows are 3, not 4 */
     if (c->task == TASK_RLOO) steps *= (double)t->rl.updates;
     if (steps > STEPS_MOST)
-        return ERR(ERR_INPUT, "train.epochs: found %g, which are %.3g steps, expected at most %d; lower it", t->epochs,
+        return ERR(ERR_INPUT, "%s: found %g epochs, which are %.3g steps, expected at most %d; lower it", key, epochs,
                    steps, STEPS_MOST);
     *out = MAX((int64_t)steps, 1);
     return OK;
@@ -137,7 +145,11 @@ static status steps_of_epochs(const config *c, const plan_request *p, int64_t *o
 static status steps_from_config(const config *c, train_request *r) {
     train_options *t = &r->train;
     t->steps = c->train.steps ? c->train.steps : STEPS_USUAL;
-    if (t->epochs > 0) TRY(steps_of_epochs(c, &r->plan, &t->steps));
+    if (t->epochs > 0) TRY(steps_of_epochs(c, &r->plan, "train.epochs", t->epochs, &t->steps));
+    if (t->evals_per_epoch)
+        TRY(steps_of_epochs(c, &r->plan, "train.evals_per_epoch", 1 / (double)t->evals_per_epoch, &t->eval_every));
+    if (t->saves_per_epoch)
+        TRY(steps_of_epochs(c, &r->plan, "train.saves_per_epoch", 1 / (double)t->saves_per_epoch, &t->save_every));
     int64_t end = t->schedule_steps ? MIN(t->schedule_steps, t->steps) : t->steps;
     t->warmup = c->train.warmup >= 0 ? c->train.warmup : MIN((int64_t)WARMUP_USUAL, end / 10);
     if (t->warmup_ratio > 0) t->warmup = (int64_t)ceil(t->warmup_ratio * (double)end * (1 - 1e-12));

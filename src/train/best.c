@@ -63,7 +63,7 @@ status best_check(const train_request *r) {
     if (o->eval_every == 0)
         return ERR(ERR_INPUT,
                    "%s: found %s with train.eval_every none, expected evaluations on the way: the best of "
-                   "one is the last; set train.eval_every",
+                   "one is the last; set train.eval_every or train.evals_per_epoch",
                    key, found);
     if (r->plan.policy.on && o->eval_every % o->rl.updates)
         return ERR(ERR_INPUT,

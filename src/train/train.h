@@ -26,16 +26,16 @@ typedef enum nonfinite_policy { NONFINITE_STOP, NONFINITE_SKIP, NONFINITE_COUNT 
 
 /* Reinforcement learning (train.task rloo): completions of prompts are drawn, rewarded and trained on. */
 typedef struct rl_options {
-    int loss;              /* row of the table in advantage.h */
-    int64_t prompts, k;    /* of a rollout, over all ranks; completions of each */
-    int64_t updates;       /* optimizer steps of each rollout */
-    double beta;           /* of the KL to the reference; 0: there is no reference; -1: as the loss has it */
-    double low, high;      /* clipping; 0: as the loss has it, high then as low where that is given */
+    int loss;           /* row of the table in advantage.h */
+    int64_t prompts, k; /* of a rollout, over all ranks; completions of each */
+    int64_t updates;    /* optimizer steps of each rollout */
+    double beta;        /* of the KL to the reference; 0: there is no reference; -1: as the loss has it */
+    double low, high;   /* clipping; 0: as the loss has it, high then as low where that is given */
     double temperature, top_p, min_p;
     int64_t top_k;
-    int64_t max_completion; /* tokens; 0: 512, at most half of a row */
-    int64_t sequences;      /* generated at once; 0: chosen by the device */
-    bool normalize;         /* advantages over the whole rollout */
+    int64_t max_completion;     /* tokens; 0: 512, at most half of a row */
+    int64_t sequences;          /* generated at once; 0: chosen by the device */
+    bool normalize;             /* advantages over the whole rollout */
     double clip_low, clip_high; /* rewards are kept inside */
     int mask_truncated;         /* completions that reached max_completion have no loss; -1: as the loss has it */
     double importance;          /* cap of truncated importance sampling; 0: none */
@@ -95,10 +95,12 @@ typedef struct train_options {
     double beta1, beta2, eps, weight_decay, clip;
     uint64_t seed;
     int64_t eval_every, eval_rows, save_every; /* steps; 0 = only at the end / never */
-    int64_t problems;                          /* held-out problems for exact match, where the source has them */
-    int64_t sample_every;                      /* steps; 0: no completions are generated, the program has no such sections */
-    int64_t samples, sample_tokens;            /* prompts; most new tokens of each */
-    const char *sample_prompts;                /* file of prompts; NULL or "": beginnings of held-out rows */
+    int64_t evals_per_epoch,
+        saves_per_epoch;            /* what eval_every and save_every are made of in a request; 0: not given */
+    int64_t problems;               /* held-out problems for exact match, where the source has them */
+    int64_t sample_every;           /* steps; 0: no completions are generated, the program has no such sections */
+    int64_t samples, sample_tokens; /* prompts; most new tokens of each */
+    const char *sample_prompts;     /* file of prompts; NULL or "": beginnings of held-out rows */
     nonfinite_policy nonfinite;
     int64_t patience;      /* evaluations without a better one before the run ends; 0: it does not */
     const char *save_best; /* number of evaluations by which a best checkpoint is kept; NULL or "": none */
@@ -222,7 +224,7 @@ typedef struct train_observer {
     void (*on_eval)(void *context, const train_eval_report *r);
     void (*on_example)(void *context, const char *prompt, const char *expected, const char *got);
     void (*on_message)(void *context, const char *text);
-    void (*on_save)(void *context);    /* before a checkpoint: reports so far should be on disk */
+    void (*on_save)(void *context); /* before a checkpoint: reports so far should be on disk */
     /* Ready to train, resume accepted: after this step. An error ends the run. */
     status (*on_start)(void *context, int64_t step);
     void (*on_sample)(void *context, const train_sample *s);
@@ -257,22 +259,23 @@ struct train_request {
     preference_options preference; /* of the task preference: as asked ... */
     reference_kind reference;      /* ... none: as the task chooses */
     share_prompt share_prompt;
-    reward_options reward;         /* of tasks that score completions */
+    reward_options reward; /* of tasks that score completions */
     plan_request plan;
     data_options data;
     data_survey survey; /* of the data, where it was looked at before the request was made; n 0: not */
     train_options train;
     const task *task; /* as task_shape sets it; NULL: TASK_SFT */
     const char *run_dir;
-    const char *program;     /* as the user called it, for commands in messages; NULL: ralo */
-    const char *resume;      /* NULL | "auto" | a run or a checkpoint directory */
-    const char *model_dir;   /* Hugging Face directory the model was described by; NULL: a preset */
-    bool pretrained;         /* its weights are the first values, unless a checkpoint is resumed */
+    const char *program;   /* as the user called it, for commands in messages; NULL: ralo */
+    const char *resume;    /* NULL | "auto" | a run or a checkpoint directory */
+    const char *model_dir; /* Hugging Face directory the model was described by; NULL: a preset */
+    bool pretrained;       /* its weights are the first values, unless a checkpoint is resumed */
     const char *
         reference_dir; /* Hugging Face directory of a reference; NULL: it is where the model begins, or there is none */
-    frozen_model frozen;     /* as the weighting sets it */
-    uint64_t data_rows;      /* rows of the data, each counted once; 0: endless, or not known yet */
-    const char *adapter;     /* PEFT directory whose adapters are trained further; NULL: new ones, where there are adapters */
+    frozen_model frozen; /* as the weighting sets it */
+    uint64_t data_rows;  /* rows of the data, each counted once; 0: endless, or not known yet */
+    const char
+        *adapter; /* PEFT directory whose adapters are trained further; NULL: new ones, where there are adapters */
     const char *version;     /* of ralo, for the model card; NULL: not said */
     const char *export_dir;  /* where the trained model goes at the end, as export_options.dir; NULL: nowhere */
     gguf_format export_gguf; /* ... called *.gguf */
@@ -298,7 +301,7 @@ typedef struct train_result {
     train_eval_report eval;
     uint64_t param_hash;
     checkpoint_best best; /* in RUN/best; metric "": there is none */
-    bool saved; /* there is a checkpoint of the last step */
+    bool saved;           /* there is a checkpoint of the last step */
     ledger memory;
     uint64_t host_planned, host_peak;
     uint64_t rss_peak;

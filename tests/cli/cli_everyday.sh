@@ -20,6 +20,18 @@ grep -q '"step": 8, .*"train/epoch": 0.5, ' whole/metrics.jsonl || fail "no epoc
 grep -q '"step": 1, .*"train/learning_rate": 0.005,' whole/metrics.jsonl || fail "warmup is not 2 steps"
 check 0 "records of " "64 rows per epoch; 320000 steps are 2e+04 epochs" "320000 steps take about" -- \
     plan "${tiny[@]}" --set train.epochs=20000 --hardware rtx-4090
+# ---- twice in an epoch of 16 steps is every 8, once every 16; the last step is evaluated and saved anyway
+check 0 "eval at step 8 " "eval at step 16 " "eval at step 20 " "!eval at step 12 " -- train "${tiny[@]}" --set train.epochs=1.2 \
+    --set data.eval_source=qa.jsonl --set train.evals_per_epoch=2 --set train.saves_per_epoch=1 --set run.keep=all --set run.dir=rhythm
+[ "$(ls rhythm/checkpoints | tr '\n' ' ')" = "step-00000016 step-00000020 " ] || fail "saved: $(ls rhythm/checkpoints)"
+rm -r rhythm
+check 2 "train.evals_per_epoch (2, given by " ") and train.eval_every (5, given by " "are both given" -- \
+    train "${tiny[@]}" --set train.evals_per_epoch=2 --set train.eval_every=5
+check 2 "train.saves_per_epoch: found 1 with the endless builtin:random, expected none; set train.save_every" -- \
+    train --set data.source=builtin:random --set train.saves_per_epoch=1
+echo '{"train": {"eval_every": 4}}' >rhythm.json
+check 0 "eval at step 8 " "!eval at step 4 " -- train rhythm.json "${tiny[@]}" --set train.steps=9 --set data.eval_source=qa.jsonl --set train.evals_per_epoch=2 --set run.dir=rhythm
+rm -r rhythm
 # ---- resumed by its directory alone, wherever that lies now, in the place of CONFIG or with --resume, it ends with the same bits
 mv whole moved
 rm -r moved/checkpoints/step-00000020

@@ -306,6 +306,10 @@ static void test_settings_that_follow(void **state) {
         GIVES(YAML("learning_rate: 2e-4\nmax_steps: 100\nwarmup_ratio: 0.03\n"), "train.warmup", "3");
     if (config_knows("train.epochs"))
         GIVES(YAML("learning_rate: 2e-4\nnum_train_epochs: 2.5\n"), "train.epochs", "2.5");
+    GIVES(YAML("learning_rate: 2e-4\neval_strategy: epoch\nsave_strategy: epoch\n"), "train.evals_per_epoch", "1",
+          "train.saves_per_epoch", "1", "train.eval_every", "none", "train.save_every", "none");
+    GIVES(YAML("base_model: .\ndatasets:\n- path: a.jsonl\n  type: alpaca\nevals_per_epoch: 4\nsaves_per_epoch: 1\n"),
+          "train.evals_per_epoch", "4", "train.saves_per_epoch", "1", "train.eval_every", "none");
     GIVES(YAML("learning_rate: 2e-4\nlr_scheduler_type: constant\nwarmup_steps: 9\n"), "train.schedule", "constant",
           "train.warmup", "0");
     GIVES(YAML("base_model: gpt2\nsequence_len: 500_000\nfloat16: true\nadapter:\nlora_r: 8\ngradient_checkpointing: "

@@ -526,6 +526,9 @@ def train(config=None, *, on_step=None, on_eval=None, on_sample=None, on_log=Non
     s = _settings(config, settings)
     if s.get("train.patience") != "none":
         raise InputError("train.patience: ralo.train does not stop by itself; return False from on_eval, or use `ralo train`")
+    for key, steps in (("train.evals_per_epoch", "train.eval_every"), ("train.saves_per_epoch", "train.save_every")):
+        if s.get(key) != "none":
+            raise InputError(f"{key}: ralo.train counts steps; set {steps}, or use `ralo train`")
     directory, export_to = s.get("run.dir"), s.get("run.export")
     every = {"eval": s.whole("train.eval_every"), "sample": s.whole("train.sample_every"), "save": s.whole("train.save_every"),
              "run": None if directory == "auto" else directory, "last": s.get("run.save_last") == "true",
