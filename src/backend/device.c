@@ -32,8 +32,8 @@ static void report_unused_gpu(void) {
         log_debug("no GPU is used: %s", error_message());
     else
         log_warn(
-            "there is an NVIDIA GPU, and the CPU is used: %s (run.device=cpu, or --device cpu: use the CPU and say "
-            "nothing)",
+            "an NVIDIA GPU is there but cannot be used, so the CPU is: %s (run.device=cpu or --device cpu turns this "
+            "warning off)",
             error_message());
 }
 
@@ -70,7 +70,8 @@ target backend_target(device_kind k, int n_threads) {
         t.alignment = CUDA_ALIGNMENT;
         t.logits_rows = 2048; /* 40 times faster at products than a CPU, 10 times at memory */
         t.work_bytes = cuda_work_bytes;
-        t.ring_slowness = 1.3; /* measured on an H200: less than full tiles at the border of a rank, partial sums in fp32 */
+        t.ring_slowness =
+            1.3; /* measured on an H200: less than full tiles at the border of a rank, partial sums in fp32 */
     }
     return t;
 }

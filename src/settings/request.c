@@ -85,6 +85,12 @@ static void resolve_gone_base(config *c) {
     c->model.path = own;
 }
 
+static void resolve_rhythm(const config *c, const char *key, int64_t *times, int64_t *every) {
+    if (*times == 0 || *every == 0) return;
+    if (config_overrules(c, config_steps_key(key), key)) *times = 0;
+    else if (config_overrules(c, key, config_steps_key(key))) *every = 0;
+}
+
 /* Two names of one thing: what the command line says replaces what a file says of the other. Of one place both are refused. */
 static void resolve_lengths(config *c) {
     train_options *t = &c->train;
@@ -96,14 +102,8 @@ static void resolve_lengths(config *c) {
         if (config_overrules(c, "train.warmup", "train.warmup_ratio")) t->warmup_ratio = 0;
         else if (config_overrules(c, "train.warmup_ratio", "train.warmup")) t->warmup = -1;
     }
-    if (t->eval_every > 0 && t->evals_per_epoch > 0) {
-        if (config_overrules(c, "train.eval_every", "train.evals_per_epoch")) t->evals_per_epoch = 0;
-        else if (config_overrules(c, "train.evals_per_epoch", "train.eval_every")) t->eval_every = 0;
-    }
-    if (t->save_every > 0 && t->saves_per_epoch > 0) {
-        if (config_overrules(c, "train.save_every", "train.saves_per_epoch")) t->saves_per_epoch = 0;
-        else if (config_overrules(c, "train.saves_per_epoch", "train.save_every")) t->save_every = 0;
-    }
+    resolve_rhythm(c, "train.evals_per_epoch", &t->evals_per_epoch, &t->eval_every);
+    resolve_rhythm(c, "train.saves_per_epoch", &t->saves_per_epoch, &t->save_every);
 }
 
 void config_resolve(config *c) {

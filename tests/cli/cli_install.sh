@@ -204,22 +204,6 @@ DESTDIR=$work/again cmake -DLIST="$RALO_BUILD/installed.txt" -DPREFIX=/opt/ralo 
     fail "uninstall: $(cat log)"
 [ "$(find again ! -type d)" = again/opt/ralo/bin/other ] || fail "after uninstall: $(find again ! -type d)"
 
-# ---- however ralo is called, it looks for the plug-in where it lies itself: a file that is no library shows where
-mkdir -p place/bin place/lib links
-cp "$RALO" place/bin/ralo
-echo "no library" >place/lib/libralo-cuda.so
-ln -s ../place/bin/ralo links/ralo
-looks() { # HOW, COMMAND ...
-    how=$1
-    shift
-    (unset RALO_CUDA_PLUGIN; cd place/lib && "$@" devices --set run.device=cuda) >log 2>&1
-    grep -q "does not load: .*/place/bin/../lib/libralo-cuda.so" log || fail "called $how: $(cat log)"
-}
-looks "by its path" "$work/place/bin/ralo"
-looks "by a relative path" ../bin/ralo
-looks "through PATH" env PATH="$work/place/bin:$PATH" ralo
-looks "by a link in PATH" env PATH="$work/links:$PATH" ralo
-
 # ---- the lines of `make`, for a PREFIX with a space that is not whole
 lines() { make -n -C "$RALO_SOURCE" BUILD="$RALO_BUILD" "$1" DESTDIR="$work/a stage" PREFIX="../my place" | grep "cmake.*$2"; }
 if command -v make >/dev/null; then

@@ -105,17 +105,21 @@ product linear8_product(const program *p, const op *o) {
 
 /* ---- unembedding ------------------------------------------------------------------------------------------------- */
 
-product unembed_logits_product(const unembed_plan *u, int64_t n_rows, int64_t n_columns, int64_t ld) {
+product chunk_logits_product(int64_t C, dtype type, int64_t n_rows, int64_t n_columns, int64_t ld) {
     return (product){.m = n_rows,
                      .n = n_columns,
-                     .k = u->C,
-                     .lda = u->C,
-                     .ldb = u->C,
+                     .k = C,
+                     .lda = C,
+                     .ldb = C,
                      .ldc = ld,
                      .b_turned = true,
-                     .type = u->type,
+                     .type = type,
                      .c_type = DTYPE_F32,
                      .inside = true};
+}
+
+product unembed_logits_product(const unembed_plan *u, int64_t n_rows, int64_t n_columns, int64_t ld) {
+    return chunk_logits_product(u->C, u->type, n_rows, n_columns, ld);
 }
 
 product unembed_dh_product(const unembed_plan *u, int64_t n_rows, int64_t ld) {

@@ -20,17 +20,9 @@ enum {
 static size_t bytes_up(int64_t n) { return align_up((size_t)n, WORK_ALIGNMENT); }
 
 product unembed8_logits_product(const unembed8_plan *u, int64_t n_rows, int64_t n_columns, int64_t ld) {
-    return (product){.m = n_rows,
-                     .n = n_columns,
-                     .k = u->C,
-                     .lda = u->C,
-                     .ldb = u->C,
-                     .ldc = ld,
-                     .b_turned = true,
-                     .type = DTYPE_F8E4M3,
-                     .c_type = DTYPE_F32,
-                     .short_sums = true,
-                     .inside = true};
+    product q = chunk_logits_product(u->C, DTYPE_F8E4M3, n_rows, n_columns, ld);
+    q.short_sums = true;
+    return q;
 }
 
 /* Full sums: beside the target's element those of most words are too small for a short one. */
