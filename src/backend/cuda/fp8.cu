@@ -50,19 +50,16 @@ enum {
     TILE_THREADS = 256,
     COLUMNS = 16,
     ROWS = 4,
-    ACROSS = TILE / COLUMNS,
-    COLUMN_WORDS = TILE / 4
+    ACROSS = TILE / COLUMNS
 };
 
-/* Where four words of a column begin, by their number: threads that store side by side across columns, and those that load
- * a column, both find all banks. */
-DEVICE int group_at(int column, int group) { return column * COLUMN_WORDS + 4 * (group ^ (column / COLUMNS)); }
+using tile_of_bytes = turned_tile<COLUMNS>;
 
 enum quantize_mode { GIVEN, TRY, AGAIN };
 
 template <bool Q, bool TURNED, quantize_mode MODE>
 static __global__ void __launch_bounds__(TILE_THREADS) quantize_kernel(launch_quantize_args g) {
-    __shared__ __align__(16) uint32_t columns[TURNED ? TILE * COLUMN_WORDS : 4];
+    __shared__ __align__(16) uint32_t columns[TURNED ? tile_of_bytes::WORDS : 4];
     __shared__ uint32_t mosts[WARP];
     uint32_t most = 0;
     float factor;
@@ -98,22 +95,12 @@ static __global__ void __launch_bounds__(TILE_THREADS) quantize_kernel(launch_qu
                 *(uint4 *)(g.q + (row + r) * g.n_columns + column) = make_uint4(low.x, low.y, high.x, high.y);
         }
         if constexpr (TURNED) {
-#pragma unroll
-            for (int w = 0; w < 4; w++) {
-                uint32_t turned[4];
-                turn(turned, word[0][w], word[1][w], word[2][w], word[3][w]);
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    columns[group_at(across * COLUMNS + w * 4 + e, down / 4) + down % 4] = turned[e];
-            }
+            tile_of_bytes::put(columns, word);
             __syncthreads();
-#pragma unroll
-            for (int k = 0; k < TILE * ACROSS / TILE_THREADS; k++) {
-                int i = k * TILE_THREADS + threadIdx.x, c = i / ACROSS, group = i % ACROSS;
-                int64_t to = row0 + group * 16;
-                if (column0 + c < g.n_columns && to < g.n_rows)
-                    *(uint4 *)(g.t + (column0 + c) * g.n_rows + to) = *(const uint4 *)(columns + group_at(c, group));
-            }
+            tile_of_bytes::each(columns, [&](int c, int r, const uint4 *bytes) {
+                int64_t to = row0 + r;
+                if (column0 + c < g.n_columns && to < g.n_rows) *(uint4 *)(g.t + (column0 + c) * g.n_rows + to) = *bytes;
+            });
             __syncthreads(); /* the next tile takes their place */
         }
     }

@@ -12,18 +12,16 @@
 #include "program/fp8_scale.h"
 
 enum { TILE = FP8_BLOCK, THREADS = 256, WARPS = THREADS / WARP, COLUMNS = 16, ROWS = 4, ACROSS = TILE / COLUMNS };
-enum { COLUMN_WORDS = TILE / 4, PAIRS = TILE / 2, OWN_PAIRS = COLUMNS / 2 };
+enum { PAIRS = TILE / 2, OWN_PAIRS = COLUMNS / 2 };
 
 struct tile_memory {
-    uint4 columns[TILE * COLUMN_WORDS / 4];
+    uint4 columns[turned_tile<COLUMNS>::WORDS / 4];
     uint32_t pairs[WARPS][PAIRS]; /* the largest of two columns each, of the rows of a warp */
     float factors[TILE];          /* of columns */
     uint32_t mosts[WARPS];        /* square blocks */
 };
 
-/* Where four words of a column begin, by their number: threads that store side by side across columns, and those that load
- * a column, both find all banks. */
-DEVICE int group_at(int column, int group) { return column * COLUMN_WORDS + 4 * (group ^ (column / COLUMNS)); }
+using tile_of_bytes = turned_tile<COLUMNS>;
 
 DEVICE uint32_t pair_max(uint32_t a, uint32_t b) { return __vmaxu2(a, b); }
 
@@ -118,20 +116,11 @@ DEVICE void round_columns(uint32_t (&word)[4], const uint4 (&raw)[2], const floa
 DEVICE void store_turned(const launch_quantize_blocks_args &g, tile_memory *m, const uint32_t (&word)[ROWS][4],
                          int64_t row0, int64_t column0) {
     uint32_t *columns = (uint32_t *)m->columns;
-    int across = threadIdx.x % ACROSS, down = threadIdx.x / ACROSS;
-#pragma unroll
-    for (int w = 0; w < 4; w++) {
-        uint32_t turned[4];
-        turn(turned, word[0][w], word[1][w], word[2][w], word[3][w]);
-#pragma unroll
-        for (int e = 0; e < 4; e++) columns[group_at(across * COLUMNS + w * 4 + e, down / 4) + down % 4] = turned[e];
-    }
+    tile_of_bytes::put(columns, word);
     __syncthreads();
-#pragma unroll
-    for (int k = 0; k < TILE * ACROSS / THREADS; k++) {
-        int i = k * THREADS + threadIdx.x, c = i / ACROSS, group = i % ACROSS;
-        *(uint4 *)(g.t + (column0 + c) * g.n_rows + row0 + group * 16) = *(const uint4 *)(columns + group_at(c, group));
-    }
+    tile_of_bytes::each(columns, [&](int c, int r, const uint4 *bytes) {
+        *(uint4 *)(g.t + (column0 + c) * g.n_rows + row0 + r) = *bytes;
+    });
 }
 
 template <bool SQUARE>

@@ -10,7 +10,7 @@
 #include "backend/cuda/unembed_row.cuh"
 #include <cuda_fp8.h>
 
-enum { TILE = 128, THREADS = 256, ROWS = 4, ACROSS = 8, WORDS = 4, WORD_STEP = TILE / WORDS, COLUMN_WORDS = TILE / 4 };
+enum { TILE = 128, THREADS = 256, ROWS = 4, ACROSS = 8, WORDS = 4, WORD_STEP = TILE / WORDS };
 enum { SCALE_THREADS = 1024 };
 
 /* ---- the scale ------------------------------------------------------------------------------------------------------ */
@@ -39,11 +39,7 @@ void launch_unembed8_scales(cudaStream_t s, unembed8_scales *scales, const float
 
 /* ---- the gradient --------------------------------------------------------------------------------------------------- */
 
-/* Where four words of a column begin, by their number: threads that store side by side across columns, and those that load
- * a column, both find all banks. */
-static __device__ int group_at(int column, int group) {
-    return column * COLUMN_WORDS + 4 * (group ^ (column / 4 % ACROSS));
-}
+using tile_of_bytes = turned_tile<4>;
 
 static __device__ uint32_t e5m2_word(float4 g, float factor) {
     uint32_t low = __nv_cvt_float2_to_fp8x2(make_float2(g.x * factor, g.y * factor), __NV_SATFINITE, __NV_E5M2);
@@ -52,7 +48,7 @@ static __device__ uint32_t e5m2_word(float4 g, float factor) {
 }
 
 template <bool Q, bool TURNED> static __global__ void __launch_bounds__(THREADS) dlogits_kernel(launch_dlogits_args a) {
-    __shared__ __align__(16) uint32_t columns[TURNED ? TILE * COLUMN_WORDS : 4];
+    __shared__ __align__(16) uint32_t columns[TURNED ? tile_of_bytes::WORDS : 4];
     const unembed_rows &g = a.r;
     const float factor = a.scales->factor;
     int across = threadIdx.x % ACROSS, down = threadIdx.x / ACROSS; /* which 4 columns of 32, which 4 rows */
@@ -81,22 +77,12 @@ template <bool Q, bool TURNED> static __global__ void __launch_bounds__(THREADS)
             }
         }
         if constexpr (TURNED) {
-#pragma unroll
-            for (int w = 0; w < WORDS; w++) {
-                uint32_t turned[4];
-                turn(turned, word[0][w], word[1][w], word[2][w], word[3][w]);
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    columns[group_at(w * WORD_STEP + across * 4 + e, down / 4) + down % 4] = turned[e];
-            }
+            tile_of_bytes::put(columns, word);
             __syncthreads();
-#pragma unroll
-            for (int k = 0; k < TILE * ACROSS / THREADS; k++) {
-                int i = k * THREADS + threadIdx.x, c = i / ACROSS, group = i % ACROSS;
-                int64_t to = row0 + group * 16;
-                if (column0 + c < g.n_columns && to < g.n_rows)
-                    *(uint4 *)(a.t + (column0 + c) * a.t_ld + to) = *(const uint4 *)(columns + group_at(c, group));
-            }
+            tile_of_bytes::each(columns, [&](int c, int r, const uint4 *bytes) {
+                int64_t to = row0 + r;
+                if (column0 + c < g.n_columns && to < g.n_rows) *(uint4 *)(a.t + (column0 + c) * a.t_ld + to) = *bytes;
+            });
             __syncthreads(); /* the next tile takes their place */
         }
     }
