@@ -252,9 +252,18 @@ static void drop_unread(program *p) {
 }
 
 /* Logits in 8 bits were asked for by name: what cannot have them is an error. */
-static status check_logits(const program *p) {
+static status check_logits(const program *p, const model *m) {
+    const char *weighs = m->selection.kind ? "train.weighting rho1"
+                         : m->advantages   ? "train.task rloo"
+                         : m->segments     ? "train.task preference"
+                                           : NULL;
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];
+        if (o->kind == OP_UNEMBED_GRAD && weighs)
+            return ERR(ERR_INPUT,
+                       "train.fp8.logits: found true with %s, which weighs tokens by their losses and so computes the "
+                       "logits twice, expected weights that are known before the step; set it to false",
+                       weighs);
         if (o->kind == OP_UNEMBED_GRAD)
             return ERR(ERR_INPUT,
                        "train.fp8.logits is true and tensor ranks share the vocabulary; set parallel.tensor to "
@@ -295,7 +304,7 @@ static status check_sides(const program *p) {
 status pass_fp8(program *p, const pass_options *options, step_interface *step) {
     if (!precision_fp8(options->choice.precision) || !step->grads) return OK;
     size_t n_ops, i = 0;
-    if (options->choice.fp8_logits) TRY(check_logits(p));
+    if (options->choice.fp8_logits) TRY(check_logits(p, options->model));
     if (options->choice.fp8_scales == FP8_BLOCKS) TRY(check_sides(p));
     rewriter w = {.p = p,
                   .power = options->choice.fp8_scales != FP8_EXACT,

@@ -121,6 +121,9 @@ static void what_was_asked_for_and_does_not_fit_is_refused(void **state) {
     } cases[] = {{PRECISION_FP8, "model.vocab=280", "a vocabulary of 280"},
                  {PRECISION_FP8, "train.micro_batch=1", "found 24 tokens"},
                  {PRECISION_FP8, "train.task=critic", "train.task critic"},
+                 {PRECISION_FP8, "train.task=preference", "found true with train.task preference"},
+                 {PRECISION_FP8, "train.task=rloo", "found true with train.task rloo"},
+                 {PRECISION_FP8, "train.weighting=rho1", "found true with train.weighting rho1"},
                  {PRECISION_FP8, "train.fp8.scales=block", "train.fp8.scales is block: found 48 tokens"},
                  {PRECISION_BF16, "model.vocab=272", "precision is bf16"}};
     for (size_t i = 0; i < ARRAY_LENGTH(cases); i++) {
