@@ -119,8 +119,9 @@ static status check_tensor(safetensors *st, const char *name, const json_t *info
     if (begin < 0 || end < begin || (uint64_t)end > data_bytes)
         return ERR(
             ERR_INPUT,
-            "%s: tensor '%.200s': found data_offsets %lld to %lld, expected a range inside the %llu bytes of data",
-            path, name, (long long)begin, (long long)end, (unsigned long long)data_bytes);
+            "%s: tensor '%.200s': found data_offsets %lld to %lld, expected a range inside the %llu bytes of data%s",
+            path, name, (long long)begin, (long long)end, (unsigned long long)data_bytes,
+            begin >= 0 && end >= begin ? "; the file seems to be cut short: fetch or copy it again" : "");
     if ((uint64_t)(end - begin) != needed) {
         char shown[64];
         return ERR(ERR_INPUT,

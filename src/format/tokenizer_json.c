@@ -544,7 +544,9 @@ status tokenizer_file_open(tokenizer_file *f, const char *path) {
     scanner s = {.path = f->path, .begin = text, .at = text, .end = text + n_bytes, .where = "the top level"};
     strbuf_init(&s.text);
     utf8_scan utf8 = utf8_check(text, n_bytes);
-    if (utf8.n_bad) rc = ERR(ERR_INPUT, "%s: found bytes that are not UTF-8 at byte %zu", path, utf8.n_valid);
+    if (format_is_lfs_pointer(text, n_bytes))
+        rc = ERR(ERR_INPUT, "%s: found a Git LFS pointer, expected JSON; fetch the file itself: git lfs pull", path);
+    else if (utf8.n_bad) rc = ERR(ERR_INPUT, "%s: found bytes that are not UTF-8 at byte %zu", path, utf8.n_valid);
     else rc = read_root(&s, f);
     if (rc != OK) {
         error_trail(rc, __FILE__, __LINE__, __func__);

@@ -9,6 +9,7 @@
 #include "weights/match.h"
 #include "weights/params.h"
 
+#include <glob.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -42,6 +43,21 @@ static status open_one(weight_files *w, size_t *capacity, const char *dir, const
     return count_header(w, &w->files[w->n_files++]);
 }
 
+/* A download that stopped has the index and not yet every file. */
+static status check_there(const char *dir, const char *name, const char *index_path) {
+    strbuf path;
+    strbuf_init(&path);
+    strbuf_printf(&path, "%s/%s", dir, name);
+    bool there = access(path.text, F_OK) == 0;
+    strbuf_fini(&path);
+    if (there) return OK;
+    return ERR(
+        ERR_INPUT,
+        "%s: found no file %s in %s, expected every file that weight_map names; finish the download: hf download "
+        "NAME --local-dir %s",
+        index_path, name, dir, dir);
+}
+
 /* weight_map: {tensor: file}. Every shard is opened once, and must hold what the index says it holds. */
 static status open_shards(weight_files *w, const char *dir, const char *index_path, const json_t *index) {
     const json_t *map = json_object_get(index, "weight_map");
@@ -68,6 +84,7 @@ static status open_shards(weight_files *w, const char *dir, const char *index_pa
                 rc = ERR(ERR_INPUT, "%s: found more than %d files, expected fewer", index_path, MOST_SHARDS);
                 goto done;
             }
+            TRY_GOTO(rc, check_there(dir, name, index_path), done);
             TRY_GOTO(rc, open_one(w, &capacity, dir, name), done);
             json_object_set_new(opened, name, json_integer((json_int_t)w->n_files - 1));
             at = json_object_get(opened, name);
@@ -115,20 +132,26 @@ static status open_single(weight_files *w, const char *dir, arena *memory, bool 
     return OK;
 }
 
+static status refuse_without(const char *dir, arena *memory) {
+    const char *what = "for random weights set model.init=random";
+    glob_t shards;
+    if (holds(dir, "pytorch_model.bin", memory) || holds(dir, "pytorch_model.bin.index.json", memory))
+        what = "pytorch_model.bin is not read: save the model again with transformers, which writes safetensors";
+    else if (glob(arena_format(memory, "%s/model-*-of-*.safetensors", dir), 0, NULL, &shards) == 0) {
+        what = "there are shards, which the index joins: finish the download (hf download NAME --local-dir DIR)";
+        globfree(&shards);
+    }
+    return ERR(ERR_INPUT,
+               "%s: found no model.safetensors and no model.safetensors.index.json, expected one of them; %s", dir,
+               what);
+}
+
 static status open_any(weight_files *w, const char *dir, arena *memory) {
     const char *index_path = arena_format(memory, "%s/model.safetensors.index.json", dir);
     bool found;
     TRY(open_single(w, dir, memory, &found));
     if (found) return OK;
-    if (access(index_path, F_OK) != 0) {
-        bool pickled = holds(dir, "pytorch_model.bin", memory) || holds(dir, "pytorch_model.bin.index.json", memory);
-        return ERR(
-            ERR_INPUT, "%s: found no model.safetensors and no model.safetensors.index.json, expected one of them%s",
-            dir,
-            pickled
-                ? "; pytorch_model.bin is not read: save the model again with transformers, which writes safetensors"
-                : "; for random weights set model.init=random");
-    }
+    if (access(index_path, F_OK) != 0) return refuse_without(dir, memory);
     json_t *index;
     TRY(json_read_file(index_path, INDEX_MAX_BYTES, &index));
     status rc = open_shards(w, dir, index_path, index);

@@ -88,6 +88,19 @@ check 2 "m.gguf: found a file of GGUF" -- eval model --data m.gguf
 check 2 "m.gguf: found a file of GGUF" -- generate model --prompt-file m.gguf
 check 2 "no complete checkpoint there, expected a run or a checkpoint" -- export model never
 
+# ---- downloads that stopped, or a clone without Git LFS
+cp -r "$TEST_FIXTURES/hf/llama_sharded" part && cp part/model-00002-of-00004.safetensors second
+pointer='version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n'
+part() { check 2 "$@" -- train --model part --data builtin:random --set data.seq_len=16 --set train.steps=1 --set run.threads=1 --out never; }
+rm part/model-00002-of-00004.safetensors
+part "index.json: found no file model-00002-of-00004.safetensors in part" "finish the download: hf download NAME --local-dir part"
+head -c 1000 second >part/model-00002-of-00004.safetensors
+part "model-00002-of-00004.safetensors: tensor" "the file seems to be cut short"
+mv second part/model-00002-of-00004.safetensors && mv part/model.safetensors.index.json index
+part "part: found no model.safetensors and no model.safetensors.index.json" "there are shards"
+mv index part/model.safetensors.index.json && printf "$pointer" >part/tokenizer.json
+model part "part/tokenizer.json: found a Git LFS pointer" "git lfs pull"
+
 # ---- settings
 setting() { local fragments=() && while [ "$1" != -- ]; do fragments+=("$1") && shift; done; shift
     check 2 "${fragments[@]}" -- train --model model --data text.txt --out never "$@"; }
