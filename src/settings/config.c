@@ -549,6 +549,10 @@ static status set_flow(config *c, const setting *s, const char *flow, const char
     return rc;
 }
 
+/* On a command line nothing after the = is a variable that was not set, not null as in a file: --model "$DIR" without a DIR is not a run
+ * from random values. */
+static bool takes_nothing(const setting *s) { return s->type == TYPE_TEXT && strcmp(s->range, "some") != 0; }
+
 status config_set(config *c, const char *assignment, const char *where) {
     const char *equals = strchr(assignment, '=');
     if (!equals || equals == assignment)
@@ -570,6 +574,7 @@ status config_set(config *c, const char *assignment, const char *where) {
                                 ORIGIN_COMMAND),
                  done);
     if (fsdp.is_fsdp) goto done;
+    if (s && !*text && !takes_nothing(s)) TRY_GOTO(rc, setting_refuse(s, where, key, "''"), done);
     if (is_flow) TRY_GOTO(rc, set_flow(c, s, text, where, key), done);
     else if (s) TRY_GOTO(rc, setting_assign(c, s, element, equals + 1, false, where, key, ORIGIN_COMMAND), done);
     else if (group_exists(key))

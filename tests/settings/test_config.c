@@ -382,6 +382,11 @@ static void test_unknown_keys_name_the_nearest(void **state) {
     SAYS("key=value");
     refused_set("=1");
     refused_set("");
+    refused_set("model.path="); /* a variable of the shell that is not set */
+    SAYS("model.path: found ''", "or none");
+    refused_set("run.dir= ");
+    refused_set("data.seq_len=");
+    SAYS("data.seq_len: found ''", "or auto");
 }
 
 static void test_a_setting_given_twice(void **state) {
