@@ -3,8 +3,10 @@
  * `ralo train` and the public API use the same functions. Nothing is written before job_use_dir, which comes last. */
 #include "settings/settings.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 status job_init(job *j, const config *c, const char *hardware) {
@@ -218,6 +220,18 @@ void plan_warn(const train_request *r) {
 /* A new run does not mix with an earlier one. */
 static status check_no_earlier_run(const job *j, const char *dir) {
     char newest[4096];
+    struct stat st;
+    bool there = stat(dir, &st) == 0;
+    if (there && !S_ISDIR(st.st_mode))
+        return ERR(
+            ERR_INPUT,
+            "run.dir: found the file %s, expected a directory, or a name that is not taken; choose another run.dir",
+            dir);
+    if (!there && errno != ENOENT)
+        return ERR(
+            ERR_INPUT,
+            "run.dir: found '%.300s' (%s), expected a directory that is there or can be made; choose another run.dir",
+            dir, strerror(errno));
     TRY(checkpoint_find_newest_quietly(dir, newest, sizeof newest));
     if (!newest[0] || j->request.resume) return OK;
     return ERR(ERR_INPUT,

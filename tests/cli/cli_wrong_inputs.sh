@@ -119,6 +119,10 @@ setting "tokenizer: found 'gpt2'" "hf download NAME tokenizer.json" -- --set dat
 setting "are both given; keep one of them" -- --preset llama2-7b
 setting "resume from latest: No such file or directory; expected a run or a checkpoint directory" -- --resume latest
 setting "unknown option '--batch-size'" "train.batch" -- --batch-size 8
+taken() { check 2 "$2" "choose another run.dir" -- train --preset test-gpt2 --set train.steps=1 --set run.threads=1 --out "$1"; }
+taken text.txt "run.dir: found the file text.txt, expected a directory"
+taken text.txt/run "run.dir: found 'text.txt/run' (Not a directory)"
+taken "$(printf 'a%.0s' {1..300})" "(File name too long)"
 check 2 "tabs.yaml:2:1: found a tab, expected spaces" -- train tabs.yaml
 check 2 "open.yaml:2:1: did not find expected ',' or '}'" -- train open.yaml
 check 2 "word.yaml:1: unknown setting 'save_best'" "train.save_best" -- train word.yaml
