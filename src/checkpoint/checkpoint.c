@@ -200,8 +200,8 @@ status checkpoint_survey_make(checkpoint_survey *out, const char *run_dir) {
     status rc = list_steps(dir, &steps, &n);
     if (rc == OK) out->leftover_bytes = leftover_bytes(dir);
     for (size_t i = 0; rc == OK && i < n; i++) {
-        if (!is_whole(dir, steps[i])) continue;
-        if (out->n++ == 0) out->newest = steps[i];
+        if (!is_whole(dir, steps[i])) out->n_broken++;
+        else if (out->n++ == 0) out->newest = steps[i];
     }
     free(steps);
     arena_fini(&memory);

@@ -144,8 +144,18 @@ static checkpoint_task checkpoint_task_of(const trainer *t) {
 
 /* The checkpoint to continue from; empty: auto, and there is none yet. */
 static status find_resumed(const train_request *r, char *out, size_t n) {
-    if (strcmp(r->resume, "auto") == 0) return checkpoint_find_newest(r->run_dir, out, n);
-    return checkpoint_locate("resume", r->resume, "a run or a checkpoint directory", out, n);
+    checkpoint_survey found;
+    if (strcmp(r->resume, "auto") != 0)
+        return checkpoint_locate("resume", r->resume, "a run or a checkpoint directory", out, n);
+    TRY(checkpoint_find_newest(r->run_dir, out, n));
+    TRY(checkpoint_survey_make(&found, r->run_dir));
+    if (out[0] || !found.n_broken) return OK;
+    /* Not a run that has none yet: to begin anew would cost all of its steps, and then replace what may be mended. */
+    return ERR(ERR_INPUT,
+               "%s/checkpoints: found no complete checkpoint among %lld, expected one to continue from; copy the run "
+               "again from where it was "
+               "whole, or remove that directory to start from step 0",
+               r->run_dir, (long long)found.n_broken);
 }
 
 static weights_origin origin_of(const train_request *r) {

@@ -22,6 +22,11 @@ check 0 -- "${tiny[@]}" --set train.steps=2 --resume broken --set run.dir=other
 cp -r fresh nothing && truncate -s -10 nothing/checkpoints/step-00000001/checkpoint.json
 check 2 'found no complete checkpoint' 'is incomplete' -- "${tiny[@]}" --set train.steps=2 --set run.dir=none \
     --resume nothing
+check 2 'found no complete checkpoint among 2' 'is incomplete' 'to start from step 0' -- train nothing
+truncate -s -10 nothing/checkpoints/step-0*1/tensors-*
+check 2 'found no complete checkpoint among 2' -- "${tiny[@]}" --set train.steps=2 --set run.dir=nothing --resume auto
+rm -r nothing/checkpoints
+check 0 'no checkpoint in nothing yet: starting from step 0' -- train nothing
 
 # ---- train.problems=2 shows two examples
 check 0 -- train --preset test-llama --set data.source=builtin:arithmetic --set data.seq_len=32 --set train.micro_batch=2 \
