@@ -406,8 +406,9 @@ static status translate_memory(foreign_reader *r) {
     if (moves || (again && (strcmp(again->text, "unsloth") == 0 || bool_read(again->text, &flag))))
         TRY(foreign_offer(r, again, "memory.recompute", foreign_is_off(again) ? "none" : "full", NULL));
     else if (again) foreign_refuse(r, again, "expected true, false, offload or offload_disk");
-    TRY(foreign_offer(r, packing, "data.pack", packing && !foreign_is_off(packing) ? "true" : "false",
-                      packing ? NULL : "its default"));
+    if (trainer_is_switch(r, packing, "auto"))
+        TRY(foreign_offer(r, packing, "data.pack", packing && !foreign_is_off(packing) ? "true" : "false",
+                          packing ? NULL : "its default"));
     if (shards && item_whole(shards) > 1) TRY(foreign_offer(r, shards, "parallel.zero", "3", "over all data ranks"));
     else if (shards) foreign_report_no_effect(r, shards, "off");
     for (const char *at = plugins ? trainer_list(r, plugins) : ""; *at;) {

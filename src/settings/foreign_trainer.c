@@ -231,13 +231,24 @@ status trainer_warmup(foreign_reader *r, const foreign_item *steps, const foreig
     return OK;
 }
 
+bool trainer_is_switch(foreign_reader *r, const foreign_item *i, const char *words) {
+    bool flag;
+    if (foreign_is_off(i) || i->is_auto || bool_read(i->text, &flag) || strcmp(i->text, "1") == 0 ||
+        trainer_word_in(i->text, words))
+        return true;
+    foreign_refuse(r, i, "expected true or false");
+    return false;
+}
+
 status trainer_precision(foreign_reader *r, const foreign_item *bf16, const foreign_item *fp16, const char *otherwise) {
     if (strcmp(config_given_by(r->c, "precision"), "another file") == 0) { /* by another key of this one */
         if (bf16) foreign_report_set(r, bf16, "precision", NULL);
         if (fp16) foreign_report_set(r, fp16, "precision", NULL);
         return OK;
     }
-    bool is_bf16 = bf16 && (!foreign_is_off(bf16)), is_fp16 = fp16 && !foreign_is_off(fp16);
+    bool right = trainer_is_switch(r, bf16, "auto full"); /* full: a word of Axolotl */
+    if (!trainer_is_switch(r, fp16, "auto") || !right) return OK;
+    bool is_bf16 = bf16 && !foreign_is_off(bf16), is_fp16 = fp16 && !foreign_is_off(fp16);
     if (is_bf16 && is_fp16 && strcmp(bf16->text, "auto") != 0) {
         foreign_refuse(r, fp16, "%s in line %d is on too; keep one", bf16->key, bf16->line);
         foreign_report_no_effect(r, bf16, "see above");

@@ -36,6 +36,8 @@ status trainer_length(foreign_reader *r, const foreign_item *epochs, const forei
 /* ratio and steps may both be there; steps below 1 are a ratio, as in transformers 5. otherwise: where neither is; NULL: the schedule has no
  * warmup. */
 status trainer_warmup(foreign_reader *r, const foreign_item *steps, const foreign_item *ratio, const char *otherwise);
+/* Is it on, off or one of `words`? Anything else is a slip that would count as on: refused. */
+bool trainer_is_switch(foreign_reader *r, const foreign_item *i, const char *words);
 /* otherwise: where neither is on. */
 status trainer_precision(foreign_reader *r, const foreign_item *bf16, const foreign_item *fp16, const char *otherwise);
 status trainer_optimizer(foreign_reader *r, const foreign_item *i);

@@ -198,6 +198,8 @@ static void test_contradictions_are_refused_together(void **state) {
                  "100\ngradient_checkpointing: perhaps\n"),
             "4 things", "needs LoRA", "a multiple of micro_batch_size", "data.eval_fraction",
             "gradient_checkpointing: found perhaps");
+    REFUSED(YAML("base_model: gpt2\nbf16: fasle\nfp16: 16\nsample_packing: -0.5\n"), "3 things",
+            "bf16: found fasle; expected true or false", "fp16: found 16", "sample_packing: found -0.5");
     REFUSED(YAML("stage: ppo\nfinetuning_type: full\nquantization_bit: 3\nfreeze_vision_tower: true\n"), "3 things",
             "stage: found ppo", "ralo has 4 (nf4) and 8 (int8)", "freeze_vision_tower");
     REFUSED(YAML("base_model: 5\ndatasets: [a, b]\n"), "'datasets' is a group of keys: found a list");
