@@ -102,12 +102,16 @@ static status request_make(plan_request *r, const model_source *s, const generat
     g->context = o->context ? o->context : MIN(c->max_positions, (int64_t)CONTEXT_MOST);
     g->page_size = o->page_size ? o->page_size : PAGE_SIZE;
     g->prefill_tokens = o->prefill ? o->prefill : o->backend->discrete ? PREFILL_DISCRETE : PREFILL;
-    if (g->slots < 1 || g->context < 1 || g->page_size < 1 || g->slots > 1 << 16 || g->context > c->max_positions)
+    if (g->context > c->max_positions)
         return ERR(ERR_INPUT,
-                   "%s: %lld sequences of %lld tokens in pages of %lld: expected at least 1 of each, at most 65536 "
-                   "sequences, and a context of at most the model's %lld positions",
-                   c->name, (long long)g->slots, (long long)g->context, (long long)g->page_size,
-                   (long long)c->max_positions);
+                   "context: found %lld tokens, expected at most %lld, the positions of %s; lower it (--context), or "
+                   "leave it out",
+                   (long long)g->context, (long long)c->max_positions, c->name);
+    if (g->slots < 1 || g->context < 1 || g->page_size < 1 || g->slots > 1 << 16)
+        return ERR(
+            ERR_INPUT,
+            "%s: %lld sequences of %lld tokens in pages of %lld: expected at least 1 of each, at most 65536 sequences",
+            c->name, (long long)g->slots, (long long)g->context, (long long)g->page_size);
     TRY(choose_heads(c, o, &g->heads));
     g->pages = generation_pages_wanted(g);
     uint64_t page = generation_page_bytes(c, g, precision_compute(o->precision));

@@ -84,6 +84,7 @@ model weights "found weights alone, expected" "put the config.json"
 model bert "key 'model_type': found \"bert\", expected one of"
 model run "found a run or a checkpoint, expected" "ralo train RUN" "ralo export RUN DIR"
 check 2 "found a GGUF file, which ralo writes and does not read, expected a directory with config.json, a run or a checkpoint" -- generate m.gguf --prompt x
+check 2 "context: found 128 tokens, expected at most 64, the positions of model; lower it (--context)" -- generate model --prompt x --context 128
 check 2 "m.gguf: found a file of GGUF" -- eval model --data m.gguf
 check 2 "m.gguf: found a file of GGUF" -- generate model --prompt-file m.gguf
 check 2 "no complete checkpoint there, expected a run or a checkpoint" -- export model never
