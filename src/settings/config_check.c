@@ -404,7 +404,7 @@ status config_check(const config *c) {
                    (long long)c->model.kv_heads, (long long)c->model.heads);
     int64_t rows, tokens;
     if (__builtin_mul_overflow(t->micro_batch, c->data.seq_len, &rows) || rows > INT32_MAX ||
-        __builtin_mul_overflow(rows, t->accumulation, &tokens))
+        __builtin_mul_overflow(rows, MAX(t->accumulation, (int64_t)1), &tokens))
         return ERR(ERR_INPUT,
                    "train.micro_batch (%lld) times data.seq_len (%lld) is more than the %d tokens of one "
                    "micro-batch; use train.accumulation instead",

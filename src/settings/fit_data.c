@@ -72,7 +72,7 @@ void config_resolve_fine_tune(config *c) {
          has_length = c->train.steps || c->train.epochs > 0;
     if (pretrained && !has_length && !config_was_given(c, "train.epochs") && c->task != TASK_RLOO)
         c->train.epochs = EPOCHS_USUAL;
-    bool is_open = !config_was_given(c, "train.micro_batch") && !config_was_given(c, "train.accumulation");
+    bool is_open = !config_was_given(c, "train.micro_batch") && !c->train.accumulation;
     if (!is_open || c->task == TASK_RLOO || c->parallel.size[AXIS_PIPELINE] > 1) return;
     if (!c->train.batch && !is_alone(c))
         return; /* a rank has the micro-batch of the table, and a step as many as there are ranks */

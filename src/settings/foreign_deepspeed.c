@@ -212,7 +212,7 @@ static status cut_batch(foreign_reader *r, const foreign_item *train_item, int64
     else if (*steps) known = *steps, name = "gradient_accumulation_steps";
     else if (config_was_given(c, "train.micro_batch"))
         known = c->train.micro_batch, name = "train.micro_batch", is_micro = true;
-    else if (config_was_given(c, "train.accumulation")) known = c->train.accumulation;
+    else if (c->train.accumulation) known = c->train.accumulation;
     int64_t unit = multiply_saturating(known, ranks), rest = train / unit;
     if (train % unit != 0)
         return ERR(
@@ -266,7 +266,7 @@ static status translate_batch(foreign_reader *r) {
             return ERR(ERR_INPUT, "%s: %s: found %s, expected a whole number from 1", foreign_where(r, all[i].item),
                        all[i].item->key, all[i].item->text);
     bool ours_micro = !micro && config_was_given(r->c, "train.micro_batch"),
-         ours_steps = !steps && config_was_given(r->c, "train.accumulation");
+         ours_steps = !steps && r->c->train.accumulation;
     int64_t product = multiply_saturating(multiply_saturating(micro, steps), ranks);
     if (train && micro && steps && product != train)
         return ERR(

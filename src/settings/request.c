@@ -367,7 +367,7 @@ static status batch_from_config(const config *c, plan_request *p) {
     int64_t ranks = mesh_size(&p->mesh, AXIS_DATA);
     if (c->task == TASK_RLOO) return rollout_from_config(c, p);
     p->choice.micro_batch = t->micro_batch;
-    p->choice.accumulation = t->accumulation;
+    p->choice.accumulation = MAX(t->accumulation, (int64_t)1);
     if (!t->batch && t->micro_batch < 0)
         return ERR(ERR_INPUT, "train.micro_batch: found auto, which needs train.batch, the rows of one step");
     p->step_rows = t->batch;
@@ -376,15 +376,24 @@ static status batch_from_config(const config *c, plan_request *p) {
         return ERR(ERR_INPUT, "train.batch: found %lld, expected a multiple of the %lld ranks that share it",
                    (long long)t->batch, (long long)ranks);
     int64_t batch = t->batch / ranks;
+    if (t->micro_batch < 0 && t->accumulation > 1) { /* 1 stands in files that were written with every setting */
+        if (batch % t->accumulation)
+            return ERR(
+                ERR_INPUT,
+                "train.batch: found %lld, expected a multiple of train.accumulation (%lld)%s; change one of them",
+                (long long)t->batch, (long long)t->accumulation, ranks > 1 ? " on each rank" : "");
+        p->choice.micro_batch = batch / t->accumulation;
+        return OK;
+    }
     if (t->micro_batch < 0) {
         p->open.micro_batch = true;
         p->choice.micro_batch = batch;
         p->choice.accumulation = 1;
         return OK;
     }
-    if (!config_was_given(c, "train.accumulation")) p->choice.accumulation = batch / t->micro_batch;
+    if (!t->accumulation) p->choice.accumulation = batch / t->micro_batch;
     const char *alias = config_alias(c, "train.micro_batch");
-    if (!config_was_given(c, "train.accumulation") && batch % t->micro_batch)
+    if (!t->accumulation && batch % t->micro_batch)
         return ERR(
             ERR_INPUT,
             "train.batch: found %lld, expected a multiple of train.micro_batch (%lld%s%s)%s; change one of them, "
@@ -392,10 +401,12 @@ static status batch_from_config(const config *c, plan_request *p) {
             (long long)t->batch, (long long)t->micro_batch, alias ? ", given as " : "", alias ? alias : "",
             ranks > 1 ? " on each rank" : "");
     if (p->choice.micro_batch * p->choice.accumulation != batch)
-        return ERR(
-            ERR_INPUT, "train.batch: found %lld, expected train.micro_batch%s%s%s x train.accumulation = %lld x %lld%s",
-            (long long)t->batch, alias ? " (given as " : "", alias ? alias : "", alias ? ")" : "",
-            (long long)p->choice.micro_batch, (long long)p->choice.accumulation, ranks > 1 ? " on each rank" : "");
+        return ERR(ERR_INPUT,
+                   "train.batch: found %lld, expected train.micro_batch%s%s%s x train.accumulation = %lld x %lld%s; "
+                   "leave one of them at auto",
+                   (long long)t->batch, alias ? " (given as " : "", alias ? alias : "", alias ? ")" : "",
+                   (long long)p->choice.micro_batch, (long long)p->choice.accumulation,
+                   ranks > 1 ? " on each rank" : "");
     return OK;
 }
 

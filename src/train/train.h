@@ -80,9 +80,10 @@ typedef struct critic_settings {
 typedef struct train_options {
     rl_options rl;
     critic_settings critic;
-    int64_t steps, micro_batch, accumulation;
-    double epochs; /* what steps are made of in a request; 0: not given */
-    int64_t batch; /* rows of a step: micro_batch * accumulation; 0: not given */
+    int64_t steps, micro_batch;
+    int64_t accumulation; /* in a request; 0: as many as batch takes */
+    double epochs;        /* what steps are made of in a request; 0: not given */
+    int64_t batch;        /* rows of a step: micro_batch * accumulation; 0: not given */
     double lr, min_lr_ratio;
     schedule_kind schedule;
     schedule_style style;

@@ -356,6 +356,13 @@ assert value['memory']['allocations_in_steps'] == 0" <out || fail "train --json:
 wait $! || fail "a first run at the same time: $(tail -n 1 first.err)"
 [ "$(ls -d runs/*/checkpoints | wc -l)" = 2 ] || fail "two runs at once: $(ls runs)"
 rm -r runs
+# Two of batch, micro-batch and accumulation give the third, also in a run that goes on by its name: config.yaml does not contradict itself.
+check 0 "step      2 x 24 tokens x accumulation 4" -- train "${tiny[@]}" --set train.batch=8 --set train.micro_batch=2 --set run.dir=third-open
+check 0 "step      2 x 24 tokens x accumulation 4" "resumed from third-open" -- train third-open --set train.steps=4
+check 0 "step      2 x 24 tokens x accumulation 4" -- plan "${tiny[@]}" --set train.batch=8 --set train.micro_batch=auto --set train.accumulation=4
+check 2 "train.batch: found 8, expected a multiple of train.accumulation (3)" -- plan "${tiny[@]}" --set train.batch=8 --set train.micro_batch=auto --set train.accumulation=3
+check 2 "train.batch: found 8, expected train.micro_batch x train.accumulation = 2 x 3; leave one of them at auto" -- \
+    plan "${tiny[@]}" --set train.batch=8 --set train.micro_batch=2 --set train.accumulation=3
 # train.micro_batch auto: a resumed run keeps the split that it began with, whatever memory is free now.
 split=("${tiny[@]}" --set train.micro_batch=auto --set train.batch=8 --set run.threads=2)
 check 0 "step      8 x 24 tokens x accumulation 1" -- plan "${split[@]}"

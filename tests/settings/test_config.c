@@ -231,7 +231,7 @@ static void test_words_and_null(void **state) {
     config_fini(&c);
     REFUSED("train: {lr: null}", "train.lr", "'null'", "(0, 10]");
     REFUSED("train: {lr: auto}", "train.lr");
-    REFUSED("train:\n  accumulation:\n", ":2", "train.accumulation");
+    REFUSED("train:\n  seed:\n", ":2", "train.seed");
 }
 
 /* A word, a map with one entry in a file, the same map or plain text on the command line. */

@@ -139,7 +139,7 @@ static void test_the_batch_triangle(void **state) {
         {"{\"train_batch_size\": 32}", "train.accumulation=4", "8", "4"},
         {"{\"train_micro_batch_size_per_gpu\": 4}", "train.accumulation=6", "4", "6"},
         {"{\"gradient_accumulation_steps\": 4}", "train.micro_batch=6", "6", "4"},
-        {"{\"train_batch_size\": \"auto\", \"gradient_accumulation_steps\": \"auto\"}", NULL, "16", "1"},
+        {"{\"train_batch_size\": \"auto\", \"gradient_accumulation_steps\": \"auto\"}", NULL, "16", "auto"},
         /* what the configuration says wins */
         {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 4}", "train.micro_batch=2", "2", "8"},
     };
@@ -150,7 +150,7 @@ static void test_the_batch_triangle(void **state) {
     }
     request open = DS("{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 4}");
     open.set[0] = "train.micro_batch=auto"; /* the plan cuts the step */
-    GIVES(open, "train.batch", "32", "train.micro_batch", "auto", "train.accumulation", "1");
+    GIVES(open, "train.batch", "32", "train.micro_batch", "auto", "train.accumulation", "auto");
     open.deepspeed_text = "{\"gradient_accumulation_steps\": 3, \"train_micro_batch_size_per_gpu\": 4}";
     GIVES(open, "train.batch", "12", "train.micro_batch", "auto");
     open.deepspeed_text = "{\"train_batch_size\": \"auto\", \"gradient_accumulation_steps\": 3}";
