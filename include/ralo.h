@@ -125,8 +125,8 @@ typedef struct ralo_trainer ralo_trainer;
  *
  * Where run.dir is given, it is made, gets config.yaml, and takes the checkpoints of ralo_trainer_save; run.resume goes on
  * from one. Where it is not (auto), nothing is written. The caller is the loop: train.steps is where the learning rate
- * schedule ends, while train.eval_every, train.save_every, train.log_every and run.export, which speak about the loop of
- * `ralo train`, have no meaning here. A trainer is one rank: parallel.* that asks for more is RALO_ERROR_INPUT.
+ * schedule ends, ralo_trainer_due says when train.eval_every and its like ask for something, and train.log_every and run.export,
+ * which speak about the loop of `ralo train`, have no meaning here. A trainer is one rank: parallel.* that asks for more is RALO_ERROR_INPUT.
  * With model.lora.rank (or model.adapter, which trains an adapter further) adapters are trained over a frozen model; train.task
  * takes every task.
  * RALO_ERROR_FIT when the plan does not fit memory.device. */
@@ -182,6 +182,18 @@ typedef struct ralo_step {
 RALO_API ralo_status ralo_trainer_step(ralo_trainer *t, ralo_step *out);
 /* Steps up to train.steps; 0 when all are made, or t is NULL. */
 RALO_API int64_t ralo_trainer_steps_left(const ralo_trainer *t);
+
+typedef enum ralo_due {
+    RALO_DUE_EVALUATION =
+        1, /* ralo_trainer_evaluate: train.eval_every, train.evals_per_epoch; never after the last step */
+    RALO_DUE_SAMPLES = 2, /* ralo_trainer_sample: train.sample_every, and after the last step */
+    RALO_DUE_SAVE = 4,    /* ralo_trainer_save: train.save_every, train.saves_per_epoch; never without a run.dir */
+    RALO_DUE_END = 8      /* all steps are made, or train.patience is over */
+} ralo_due;
+/* What `ralo train` would do after the last step of this trainer: the sum of the ralo_due that apply. 0 before the first step, or t is
+ * NULL. Ask for RALO_DUE_END after the evaluation, which may bring it. RALO_DUE_SAVE stays until a save; of train.task rloo it waits for
+ * the last update of a rollout (rl.updates). */
+RALO_API uint32_t ralo_trainer_due(const ralo_trainer *t);
 
 typedef struct ralo_evaluation {
     double loss;        /* mean over held-out tokens; NaN without train.eval_rows */
