@@ -57,9 +57,11 @@ static void print_prediction(const plan *p, FILE *out) {
         fprintf(out, "predicted nothing: the description of %s has no %s\n", h->name, c->missing);
         return;
     }
-    fprintf(out, "predicted %s per step, %s tokens/s on %s", str_format_seconds(b, c->step_s),
-            str_format_count(a, (double)plan_tokens_per_step(p) / c->step_s), h->name);
-    if (p->request.run_steps > 1 && (double)p->request.run_steps * c->step_s >= 1)
+    fprintf(out, "predicted %s per %s, %s tokens/s on %s", str_format_seconds(b, c->step_s),
+            p->request.rollout ? "update" : "step", str_format_count(a, (double)plan_tokens_per_step(p) / c->step_s),
+            h->name);
+    if (p->request.rollout) fputs("; generation and rewards are not predicted", out);
+    else if (p->request.run_steps > 1 && (double)p->request.run_steps * c->step_s >= 1)
         fprintf(out, "; %lld steps take about %s", (long long)p->request.run_steps,
                 str_format_duration(b, (double)p->request.run_steps * c->step_s));
     fputc('\n', out);
