@@ -38,6 +38,9 @@ static status refuse_flag(const command *c, const char *given) {
     str_nearest nearest = {.wanted = typed};
     for (size_t i = 0; flag_at(i); i++)
         if (flag_belongs(flag_at(i), c) && flag_at(i)->name[1]) str_nearest_try(&nearest, flag_at(i)->name);
+    for (size_t i = 0; !typed[1] && !*nearest.name && flag_at(i); i++) /* -o is --out elsewhere */
+        if (flag_belongs(flag_at(i), c) && flag_at(i)->name[0] == typed[0])
+            snprintf(nearest.name, sizeof nearest.name, "%s", flag_at(i)->name);
     if (takes_settings(c) && config_knows(typed))
         return ERR(ERR_INPUT, "%s: unknown option '%.100s'; give a setting as --set %s=VALUE", c->name, given, typed);
     strbuf how;

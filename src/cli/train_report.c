@@ -23,7 +23,8 @@ static const char *compare_to_predicted(char out[48], double ratio) {
     enum { CLOSE_PERCENT = 5 };
     if (100 * fabs(ratio - 1) <= CLOSE_PERCENT) return "as predicted";
     if (100 * fabs(ratio - 2) <= CLOSE_PERCENT) return "twice as long as predicted";
-    snprintf(out, 48, "%.*f times as long as predicted", fabs(ratio - 1) < 0.1 ? 2 : 1, ratio);
+    double times = ratio < 1 ? 1 / ratio : ratio;
+    snprintf(out, 48, "%.*f times as %s as predicted", times < 1.1 ? 2 : 1, times, ratio < 1 ? "fast" : "long");
     return out;
 }
 
