@@ -276,6 +276,13 @@ RALO_API void ralo_generator_close(ralo_generator *g);
 /* The plan it runs, as ralo_trainer_plan. */
 RALO_API const ralo_plan *ralo_generator_plan(const ralo_generator *g);
 
+typedef enum ralo_chat {
+    RALO_CHAT_NONE = 0, /* a prompt is a text that is continued as it is */
+    RALO_CHAT_USER = 1, /* a prompt is a turn of the user */
+    RALO_CHAT_RECORD =
+        2 /* a prompt is a line of JSON Lines without its answer: {"messages": [{"role", "content"}, ...]} ... */
+} ralo_chat;
+
 typedef struct ralo_sampling {
     int64_t max_new;           /* most new tokens */
     double temperature;        /* 0: the most likely token, always */
@@ -288,7 +295,8 @@ typedef struct ralo_sampling {
     const char *const *stops; /* n_stops texts that end a completion and are not part of it */
     size_t n_stops;
     int32_t ignore_eos; /* 1: go on after the end-of-text token */
-    int32_t reserved_int;
+    int32_t
+        chat; /* a ralo_chat; turns are written in the chat format of the training, else of the tokenizer, and end with it */
     uint64_t reserved[8];
 } ralo_sampling;
 /* Greedy, 128 tokens, one completion, as `ralo generate` without flags. Call it first, and set what should differ. */
@@ -308,7 +316,8 @@ typedef struct ralo_completion {
 } ralo_completion;
 /* Completes n_prompts texts, all together. *out holds n_prompts * n_completions completions, those of one prompt together,
  * in the order of the prompts; it belongs to the caller, who gives it to ralo_completions_free. sampling NULL: that of the
- * init. A text is encoded as the model's tokenizer.json says, special tokens around it included. Greedy completions do not
+ * init. A text is encoded as the model's tokenizer.json says, special tokens around it included; with sampling->chat as a conversation, and
+ * RALO_ERROR_INPUT where the model has no chat format. Greedy completions do not
  * depend on what else is asked for; sampled ones depend on the seed and their place in the list only. */
 RALO_API ralo_status ralo_generator_generate(ralo_generator *g, const char *const *prompts, size_t n_prompts,
                                              const ralo_sampling *sampling, ralo_completion **out, size_t *n_out);

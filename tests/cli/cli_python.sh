@@ -129,6 +129,39 @@ with ralo.Trainer(train__steps=2, preset="test-llama", data="builtin:grammar", d
     assert t.due == {"end"}
 PY
 
+# ---- turns in the chat format of the training
+mkdir tokenizer
+cp "$TEST_FIXTURES/chat/bytes.json" tokenizer/tokenizer.json # has the control tokens of chatml
+cat >turns.jsonl <<'END'
+{"prompt": "a", "completion": "b"}
+{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}
+END
+for i in $(seq 80); do cat turns.jsonl; done >talk.jsonl
+XDG_CACHE_HOME=$work/home run 0 train --preset test-llama --set model.vocab=352 --set data.tokenizer=tokenizer --set data.seq_len=48 --set train.micro_batch=8 \
+    --set train.steps=100 --set train.lr=0.01 --set train.warmup=0 --set train.eval_rows=2 --data talk.jsonl --out talk
+python "turns" <<'PY'
+import ralo
+conversation = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+with ralo.Generator("talk") as g:
+    assert g.generate("a", chat=True)[0]["text"] == "b" and g.generate("a", chat=True)[0]["stop"] == "eos"
+    assert g.generate(conversation, chat=True)[0]["text"] == "d", g.generate(conversation, chat=True)
+    both = g.generate(["a", conversation], chat=True)
+    assert [c["text"] for c in both] == ["b", "d"] and both[1]["prompt"] == conversation
+    for wrong in ({"chat": False}, {"chat": True}):
+        try:
+            g.generate([[{"role": "user"}]], **wrong)
+        except ralo.InputError as error:
+            assert ("chat=True" if not wrong["chat"] else "content") in str(error), error
+        else:
+            raise AssertionError(wrong)
+try:
+    ralo.generate("module", "a", chat=True)
+except ralo.InputError as error:
+    assert "no chat format" in str(error), error
+else:
+    raise AssertionError("a model without a chat format")
+PY
+
 # ---- stopping, and errors
 python "stops and errors" <<'PY'
 import os, signal, threading, time, ralo

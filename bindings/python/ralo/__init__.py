@@ -292,9 +292,19 @@ def _sampling(max_new, temperature, top_k, top_p, min_p, repetition_penalty, see
     return s
 
 
-def _complete(function, handle, prompts, sampling):
-    prompts = [prompts] if isinstance(prompts, str) else list(prompts)
-    texts = (ctypes.c_char_p * max(len(prompts), 1))(*[_bytes(p) for p in prompts])
+def _is_conversation(prompt):
+    return not isinstance(prompt, str) and len(prompt) > 0 and all(isinstance(turn, dict) for turn in prompt)
+
+
+def _complete(function, handle, prompts, sampling, chat):
+    prompts = [prompts] if isinstance(prompts, str) or _is_conversation(prompts) else list(prompts)
+    if not chat and any(map(_is_conversation, prompts)):
+        raise InputError("ralo: found a conversation as a prompt, expected a text; give chat=True")
+    texts = list(prompts)
+    if chat:
+        texts = [json.dumps({"messages": [{"role": "user", "content": p}] if isinstance(p, str) else list(p)}) for p in prompts]
+        sampling.chat = 2  # RALO_CHAT_RECORD
+    texts = (ctypes.c_char_p * max(len(prompts), 1))(*[_bytes(text) for text in texts])
     out, n = ctypes.POINTER(_library.Completion)(), ctypes.c_size_t()
     _must(function(handle, texts, len(prompts), ctypes.byref(sampling), ctypes.byref(out), ctypes.byref(n)))
     try:
@@ -325,17 +335,18 @@ class Generator(_Handle):
         self._handle = handle
 
     def generate(self, prompts, *, max_new=None, temperature=None, top_k=None, top_p=None, min_p=None, repetition_penalty=None, seed=None,
-                 n=None, stop=None, ignore_eos=False):
-        """A list of dicts (prompt, text, tokens, log_probability, stop), n of each prompt together. Greedy and 128 tokens unless said."""
+                 n=None, stop=None, ignore_eos=False, chat=False):
+        """A list of dicts (prompt, text, tokens, log_probability, stop), n of each prompt together. Greedy and 128 tokens unless said.
+        chat=True: a prompt is a turn of the user, or a conversation, [{"role": ..., "content": ...}, ...], in the chat format of the training."""
         how = _sampling(max_new, temperature, top_k, top_p, min_p, repetition_penalty, seed, n, stop, ignore_eos)
-        return _complete(_lib.ralo_generator_generate, self._open(), prompts, how)
+        return _complete(_lib.ralo_generator_generate, self._open(), prompts, how, chat)
 
     def plan(self):
         return _plan_dict(_lib.ralo_generator_plan(self._open()))
 
 
 def generate(source, prompts, *, adapter=None, precision=None, max_sequences=None, context=None, threads=None, **sampling):
-    """Opens a Generator, completes the prompts (a text or a list of texts) and closes it."""
+    """Opens a Generator, completes the prompts (a text or a list of texts; with chat=True also conversations) and closes it."""
     with Generator(source, adapter=adapter, precision=precision, max_sequences=max_sequences, context=context, threads=threads) as g:
         return g.generate(prompts, **sampling)
 
@@ -461,10 +472,10 @@ class Trainer(_Handle):
         return self._samples
 
     def generate(self, prompts, *, max_new=None, temperature=None, top_k=None, top_p=None, min_p=None, repetition_penalty=None, seed=None,
-                 n=None, stop=None, ignore_eos=False):
+                 n=None, stop=None, ignore_eos=False, chat=False):
         """As Generator.generate, with the parameters as they are; needs train.sample_every."""
         how = _sampling(max_new, temperature, top_k, top_p, min_p, repetition_penalty, seed, n, stop, ignore_eos)
-        return _complete(_lib.ralo_trainer_generate, self._open(), prompts, how)
+        return _complete(_lib.ralo_trainer_generate, self._open(), prompts, how, chat)
 
     def save(self):
         """A checkpoint in run.dir; returns when it is whole on disk."""

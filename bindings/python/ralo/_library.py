@@ -56,7 +56,7 @@ class Sampling(ctypes.Structure):
     _fields_ = [
         ("max_new", c_int64), ("temperature", c_double), ("top_k", c_int64), ("top_p", c_double), ("min_p", c_double),
         ("repetition_penalty", c_double), ("seed", c_uint64), ("n_completions", c_int64), ("stops", POINTER(c_char_p)),
-        ("n_stops", c_size_t), ("ignore_eos", c_int32), ("reserved_int", c_int32), ("reserved", c_uint64 * 8),
+        ("n_stops", c_size_t), ("ignore_eos", c_int32), ("chat", c_int32), ("reserved", c_uint64 * 8),
     ]
 
 
