@@ -126,13 +126,6 @@ status tokenizer_encode(const tokenizer *t, const char *text, size_t n_bytes, in
                         size_t *capacity);
 status tokenizer_encode_with(const tokenizer *t, const char *text, size_t n_bytes, unsigned flags, int32_t **tokens,
                              size_t *n, size_t *capacity);
-/* Each text on one thread of the pool. The caller frees the tokens of every document; after an error there are none. */
-typedef struct encoded_document {
-    int32_t *tokens;
-    size_t n;
-} encoded_document;
-status tokenizer_encode_documents(const tokenizer *t, pool *threads, const span *texts, size_t n_texts, unsigned flags,
-                                  encoded_document *documents);
 
 enum { DECODE_KEEP_SPECIALS = 1 }; /* special tokens as their text; else they are left out */
 /* Appends. Ids without a token become U+FFFD, as do bytes that are not UTF-8 (but "byte" gives bytes back). Only a
