@@ -25,7 +25,7 @@
  *     in is copied. NULL where something is needed is RALO_ERROR_INPUT, never a crash.
  *   - A handle is used by one thread at a time; different handles may be used by different threads at the same time. A
  *     tokenizer may be used by any number of threads.
- *   - The library prints nothing: what it has to say goes to the function given to ralo_set_log, or nowhere. It leaves
+ *   - The library prints nothing: its log goes to the function given to ralo_set_log, or nowhere. It leaves
  *     stdout, stderr, malloc, signal handlers, the process's locale and the current directory alone. Numbers have a point,
  *     whatever the locale: while a call runs, its thread (callbacks included) is in the C locale.
  *   - It never exits. Two things end the process through abort(), with a line on stderr: a refused host allocation, and a
@@ -59,7 +59,7 @@ RALO_API const char *ralo_version(void);
 typedef enum ralo_status {
     RALO_OK = 0,
     RALO_ERROR_RUN = 1,         /* the run failed: a loss that is not finite ... */
-    RALO_ERROR_INPUT = 2,       /* the request was wrong: settings, arguments, what stands in a file */
+    RALO_ERROR_INPUT = 2,       /* the request was wrong: settings, arguments, the contents of a file */
     RALO_ERROR_IO = 3,          /* the operating system refused a file or a thread */
     RALO_ERROR_FIT = 4,         /* it does not fit; the message names the smallest change that would */
     RALO_ERROR_INTERRUPTED = 5, /* the caller asked to stop */
@@ -70,12 +70,12 @@ typedef enum ralo_status {
 RALO_API const char *ralo_error_message(void);
 
 typedef enum ralo_log_level { RALO_LOG_INFO = 1, RALO_LOG_WARNING = 2, RALO_LOG_ERROR = 3 } ralo_log_level;
-/* One line without a line break; `line` is borrowed for the call. It may come from any thread, one line at a time, and may
+/* Gets one line without a line break; `line` is valid during the call. Called from any thread, for one line at a time; it may
  * not call the library. */
 typedef void (*ralo_log_function)(void *context, ralo_log_level level, const char *line);
-/* Who hears what the library has to say, for the whole process: every warning of `ralo plan` and `ralo train` (settings without
+/* Sets the function that gets the log of the whole process: every warning of `ralo plan` and `ralo train` (settings without
  * effect, records that are longer than a row, a loss that diverges ...), and as information the lines about the data, the end of
- * an epoch and what was resumed. NULL, and at the start: nobody. */
+ * an epoch and what was resumed. NULL, the default: the log is dropped. */
 RALO_API void ralo_set_log(ralo_log_function function, void *context);
 
 /* Frees memory that a comment below hands to the caller. */
@@ -94,7 +94,7 @@ RALO_API ralo_status ralo_settings_load_file(ralo_settings *s, const char *path)
  * change nothing. What single values cannot tell (two that contradict each other) is found when a plan or a trainer is
  * opened. */
 RALO_API ralo_status ralo_settings_set(ralo_settings *s, const char *key, const char *value);
-/* The value as text that ralo_settings_set takes. *out lives until the next _get on this handle, or its end. */
+/* The value as text that ralo_settings_set takes. *out is valid until the next _get on this handle, or its _free. */
 RALO_API ralo_status ralo_settings_get(ralo_settings *s, const char *key, const char **out);
 /* The keys in their order, 0, 1, ...; NULL past the end. They live forever. */
 RALO_API const char *ralo_settings_key(size_t index);
@@ -125,8 +125,8 @@ typedef struct ralo_trainer ralo_trainer;
  *
  * Where run.dir is given, it is made, gets config.yaml, and takes the checkpoints of ralo_trainer_save; run.resume goes on
  * from one. Where it is not (auto), nothing is written. The caller is the loop: train.steps is where the learning rate
- * schedule ends, while train.eval_every, train.save_every, train.log_every and run.export, which speak about the loop of
- * `ralo train`, have no meaning here. A trainer is one rank: parallel.* that asks for more is RALO_ERROR_INPUT.
+ * schedule ends, ralo_trainer_due says when train.eval_every and its like ask for something, and train.log_every and run.export,
+ * which speak about the loop of `ralo train`, have no meaning here. A trainer is one rank: parallel.* that asks for more is RALO_ERROR_INPUT.
  * With model.lora.rank (or model.adapter, which trains an adapter further) adapters are trained over a frozen model; train.task
  * takes every task.
  * RALO_ERROR_FIT when the plan does not fit memory.device. */
@@ -157,11 +157,11 @@ typedef struct ralo_metric {
     const char *name;
     double value; /* NaN: not known in this step; of a flag 1 */
 } ralo_metric;
-/* Functions that a trainer calls are called by the thread that called the trainer, before that call returns, and may not use the
- * trainer. What they are given is borrowed for the call. */
+/* Callbacks of a trainer run on the thread that called the trainer, before that call returns, and may not use the trainer.
+ * Their arguments are valid during the call. */
 typedef void (*ralo_metrics_function)(void *context, const ralo_metric *metrics, size_t n);
-/* Who hears, after every step and every evaluation, all numbers that its line of metrics.jsonl has; "step" is the first. NULL, and at
- * the start: nobody. */
+/* Sets the callback that gets, after every step and every evaluation, all numbers that its line of metrics.jsonl has; "step" is the
+ * first. NULL, the default: none. */
 RALO_API ralo_status ralo_trainer_on_metrics(ralo_trainer *t, ralo_metrics_function function, void *context);
 
 typedef struct ralo_step {
@@ -178,10 +178,22 @@ typedef struct ralo_step {
 } ralo_step;
 /* One optimizer step: train.accumulation micro-batches and one update. `out` may be NULL. RALO_ERROR_INPUT when
  * train.steps steps were made, which changes nothing; RALO_ERROR_RUN when a number is not finite, with tensor, layer and op of
- * the first. After any other error than the former the trainer refuses all but its end; what was saved before is whole. */
+ * the first. After any error but that RALO_ERROR_INPUT the trainer can only be closed; checkpoints saved before are complete. */
 RALO_API ralo_status ralo_trainer_step(ralo_trainer *t, ralo_step *out);
 /* Steps up to train.steps; 0 when all are made, or t is NULL. */
 RALO_API int64_t ralo_trainer_steps_left(const ralo_trainer *t);
+
+typedef enum ralo_due {
+    RALO_DUE_EVALUATION =
+        1, /* ralo_trainer_evaluate: train.eval_every, train.evals_per_epoch; never after the last step */
+    RALO_DUE_SAMPLES = 2, /* ralo_trainer_sample: train.sample_every, and after the last step */
+    RALO_DUE_SAVE = 4,    /* ralo_trainer_save: train.save_every, train.saves_per_epoch; never without a run.dir */
+    RALO_DUE_END = 8      /* all steps are made, or train.patience is over */
+} ralo_due;
+/* What `ralo train` would do after the last step of this trainer: the sum of the ralo_due that apply. 0 before the first step, or t is
+ * NULL. Ask for RALO_DUE_END after the evaluation, which may bring it. RALO_DUE_SAVE stays until a save; of train.task rloo it waits for
+ * the last update of a rollout (rl.updates). */
+RALO_API uint32_t ralo_trainer_due(const ralo_trainer *t);
 
 typedef struct ralo_evaluation {
     double loss;        /* mean over held-out tokens; NaN without train.eval_rows */
@@ -192,10 +204,10 @@ typedef struct ralo_evaluation {
 /* train.eval_rows held-out rows and train.problems held-out problems, on the parameters as they are. */
 RALO_API ralo_status ralo_trainer_evaluate(ralo_trainer *t, ralo_evaluation *out);
 /* A number of the last step, or of the last evaluation, by its key of metrics.jsonl: "perf/tokens_per_sec", "val/loss", and those
- * that only one train.task has. NaN where it was not known. RALO_ERROR_INPUT for a key that neither has, or not yet. */
+ * that only one train.task has. NaN where it is not known. RALO_ERROR_INPUT for a key that neither of them has, or before the first. */
 RALO_API ralo_status ralo_trainer_metric(const ralo_trainer *t, const char *key, double *out);
-/* A checkpoint in run.dir; returns when it is whole on disk. Only the newest run.keep stay. RALO_ERROR_INPUT without a
- * run.dir. */
+/* Writes a checkpoint into run.dir; returns when it is complete on disk. Only the newest run.keep are kept. RALO_ERROR_INPUT without
+ * a run.dir. */
 RALO_API ralo_status ralo_trainer_save(ralo_trainer *t);
 /* The parameters as they are, as a Hugging Face directory; with adapters these alone, as a directory of PEFT, which model.adapter and
  * ralo_generator_options.adapter take. dir must be new or empty, and appears whole or not at all. dtype: "fp32", "bf16", "fp16", or NULL
@@ -264,6 +276,13 @@ RALO_API void ralo_generator_close(ralo_generator *g);
 /* The plan it runs, as ralo_trainer_plan. */
 RALO_API const ralo_plan *ralo_generator_plan(const ralo_generator *g);
 
+typedef enum ralo_chat {
+    RALO_CHAT_NONE = 0, /* a prompt is a text that is continued as it is */
+    RALO_CHAT_USER = 1, /* a prompt is a turn of the user */
+    RALO_CHAT_RECORD =
+        2 /* a prompt is a line of JSON Lines without its answer: {"messages": [{"role", "content"}, ...]} ... */
+} ralo_chat;
+
 typedef struct ralo_sampling {
     int64_t max_new;           /* most new tokens */
     double temperature;        /* 0: the most likely token, always */
@@ -276,7 +295,8 @@ typedef struct ralo_sampling {
     const char *const *stops; /* n_stops texts that end a completion and are not part of it */
     size_t n_stops;
     int32_t ignore_eos; /* 1: go on after the end-of-text token */
-    int32_t reserved_int;
+    int32_t
+        chat; /* a ralo_chat; turns are written in the chat format of the training, else of the tokenizer, and end with it */
     uint64_t reserved[8];
 } ralo_sampling;
 /* Greedy, 128 tokens, one completion, as `ralo generate` without flags. Call it first, and set what should differ. */
@@ -296,7 +316,8 @@ typedef struct ralo_completion {
 } ralo_completion;
 /* Completes n_prompts texts, all together. *out holds n_prompts * n_completions completions, those of one prompt together,
  * in the order of the prompts; it belongs to the caller, who gives it to ralo_completions_free. sampling NULL: that of the
- * init. A text is encoded as the model's tokenizer.json says, special tokens around it included. Greedy completions do not
+ * init. A text is encoded as the model's tokenizer.json says, special tokens around it included; with sampling->chat as a conversation, and
+ * RALO_ERROR_INPUT where the model has no chat format. Greedy completions do not
  * depend on what else is asked for; sampled ones depend on the seed and their place in the list only. */
 RALO_API ralo_status ralo_generator_generate(ralo_generator *g, const char *const *prompts, size_t n_prompts,
                                              const ralo_sampling *sampling, ralo_completion **out, size_t *n_out);
@@ -316,7 +337,8 @@ typedef struct ralo_sample {
     uint64_t reserved[8];
 } ralo_sample;
 typedef void (*ralo_sample_function)(void *context, const ralo_sample *sample);
-/* Who hears the completions of ralo_trainer_sample, and of steps that train on their own. NULL, and at the start: nobody. */
+/* Sets the callback that gets the completions of ralo_trainer_sample, and those that a step generates and trains on (train.task rloo).
+ * NULL, the default: none. */
 RALO_API ralo_status ralo_trainer_on_sample(ralo_trainer *t, ralo_sample_function function, void *context);
 /* Completes train.samples prompts (train.sample_prompts, else beginnings of held-out rows) with the parameters as they are, in the
  * memory of the trainer. train.sample_every must be set, to any number: the loop is the caller's. */

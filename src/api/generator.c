@@ -87,13 +87,57 @@ void ralo_generator_close(ralo_generator *g) {
 
 const ralo_plan *ralo_generator_plan(const ralo_generator *g) { return g ? &g->plan : NULL; }
 
-static status encode(const generator *g, const char *function, const char *const *texts, size_t n, prompt *out) {
+/* ---- prompts as tokens --------------------------------------------------------------------------------------------- */
+
+/* How prompts are written; fini also after an error. */
+typedef struct writer {
+    const generator *g;
+    const char *function;
+    ralo_chat as;
+    chat *format; /* NULL: texts are continued as they are */
+    record_parser parser;
+} writer;
+
+static void writer_fini(writer *w) {
+    chat_close(w->format);
+    record_parser_close(&w->parser);
+}
+
+static status writer_init(writer *w, const generator *g, const char *function, int32_t as) {
+    *w = (writer){.g = g, .function = function, .as = (ralo_chat)as};
+    if (as < RALO_CHAT_NONE || as > RALO_CHAT_RECORD)
+        return ERR(ERR_INPUT, "%s: found %d for sampling->chat, expected a ralo_chat; ralo_sampling_init sets it",
+                   function, (int)as);
+    if (as == RALO_CHAT_NONE) return OK;
+    TRY(generator_chat(g, &(chat_options){.format = CHAT_AUTO}, &w->format));
+    if (chat_format_of(w->format) != CHAT_NONE) return OK;
+    return ERR(ERR_INPUT,
+               "%s: the model has no chat format: neither a chat template nor control tokens; continue texts "
+               "(RALO_CHAT_NONE)",
+               function);
+}
+
+static status encode_turns(writer *w, const char *text, size_t number, chat_tokens *out) {
+    data_record r = {.kind = RECORD_PAIR, .path = w->function, .line = number, .prompt = {text, strlen(text)}};
+    utf8_scan scan = utf8_check(text, r.prompt.length);
+    if (scan.n_bad)
+        return ERR(ERR_INPUT, "%s: prompt %zu: byte %zu is not UTF-8, expected UTF-8 in a conversation", w->function,
+                   number - 1, scan.n_valid + 1);
+    if (w->as == RALO_CHAT_RECORD)
+        TRY(record_parse(&w->parser, text, r.prompt.length, w->function, number,
+                         &(record_options){.may_lack_response = true}, &r));
+    return chat_encode_prompt(w->format, &r, out);
+}
+
+static status encode(writer *w, const char *const *texts, size_t n, prompt *out) {
     for (size_t i = 0; i < n; i++) {
-        int32_t *tokens = NULL;
-        size_t capacity = 0;
-        if (!texts[i]) return ERR(ERR_INPUT, "%s: found NULL for prompt %zu", function, i);
-        status rc = generator_encode(g, texts[i], strlen(texts[i]), &tokens, &out[i].n_tokens, &capacity);
-        out[i].tokens = tokens;
+        chat_tokens tokens = {0};
+        if (!texts[i]) return ERR(ERR_INPUT, "%s: found NULL for prompt %zu", w->function, i);
+        status rc = w->format
+                        ? encode_turns(w, texts[i], i + 1, &tokens)
+                        : generator_encode(w->g, texts[i], strlen(texts[i]), &tokens.ids, &tokens.n, &tokens.capacity);
+        free(tokens.trained);
+        out[i] = (prompt){tokens.ids, tokens.n};
         TRY(rc);
     }
     return OK;
@@ -139,12 +183,17 @@ status api_generate(generator *g, const char *function, const char *const *texts
                           .ignore_eos = s->ignore_eos != 0};
     if (s->n_stops && !s->stops) return ERR(ERR_INPUT, "%s: found NULL for %zu stops", function, s->n_stops);
     TRY(sampling_check(&o));
+    writer w;
     prompt *prompts = mem_alloc(n * sizeof *prompts);
-    TRY_GOTO(rc, encode(g, function, texts, n, prompts), done);
+    TRY_GOTO(rc, writer_init(&w, g, function, s->chat), done);
+    int32_t end = w.format ? chat_end_of_turn(w.format) : -1;
+    if (end >= 0) o.ends = &end, o.n_ends = 1;
+    TRY_GOTO(rc, encode(&w, texts, n, prompts), done);
     TRY_GOTO(rc, generator_run(g, prompts, n, &o, NULL, &list, NULL), done);
     *n_out = n * (size_t)s->n_completions;
     *out = take(list, *n_out);
 done:
+    writer_fini(&w);
     for (size_t i = 0; i < n; i++) free((int32_t *)prompts[i].tokens);
     free(prompts);
     return rc;

@@ -193,8 +193,7 @@ static status open_job(ralo_trainer *t, const ralo_settings *s) {
     TRY(job_init(&t->job, c, NULL));
     train_request *r = &t->job.request;
     TRY(never_overlap(&r->plan));
-    r->train.save_every = 0; /* the caller saves, and waits for it: nothing is staged for background writing */
-    r->plan.state_copies = 0;
+    r->plan.state_copies = 0; /* the caller waits for a save: nothing is staged for background writing */
     r->export_dir = NULL;
     r->version = RALO_VERSION;
     TRY(job_open(&t->job));
@@ -276,6 +275,11 @@ ralo_status ralo_trainer_step(ralo_trainer *t, ralo_step *out) {
 int64_t ralo_trainer_steps_left(const ralo_trainer *t) {
     return t ? MAX(t->job.request.train.steps - trainer_state(t->trainer)->step, 0) : 0;
 }
+
+_Static_assert((int)RALO_DUE_EVALUATION == TRAIN_DUE_EVALUATION && (int)RALO_DUE_SAMPLES == TRAIN_DUE_SAMPLES &&
+                   (int)RALO_DUE_SAVE == TRAIN_DUE_SAVE && (int)RALO_DUE_END == TRAIN_DUE_END,
+               "the flags of ralo.h are those of train.h");
+uint32_t ralo_trainer_due(const ralo_trainer *t) { return t ? trainer_due(t->trainer) : 0; }
 
 static status evaluate(ralo_trainer *t, ralo_evaluation *out) {
     train_eval_report r;

@@ -16,6 +16,7 @@
  *     status start(void) { TRY(load("a.txt")); return OK; }
  *     ...
  *     if (start() != OK) error_print(stderr); */
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -229,10 +230,10 @@ typedef struct memstream {
 FILE *memstream_open(memstream *m);
 char *memstream_take(memstream *m);
 status memstream_save(memstream *m, const char *path);
-status dir_make(const char *path);       /* mkdir -p */
-status dir_sync(const char *path);       /* the names in it are on disk */
+status dir_make(const char *path);                 /* mkdir -p */
+status dir_sync(const char *path);                 /* the names in it are on disk */
 bool dir_holds(const char *dir, const char *name); /* is there something of this name in it? */
-status dir_remove_all(const char *path); /* rm -r; no error when absent */
+status dir_remove_all(const char *path);           /* rm -r; no error when absent */
 /* `path`, or if it does not exist the nearest directory above that does: where it would be made. out is empty
  * before. */
 void dir_nearest(const char *path, strbuf *out);
@@ -251,7 +252,7 @@ uint64_t rng_key(uint64_t seed, const char *purpose); /* a key per purpose: rng_
 uint64_t rng_u64(uint64_t key, uint64_t index);
 double rng_uniform(uint64_t key, uint64_t index);                                                /* [0, 1) */
 uint64_t rng_below(uint64_t key, uint64_t index, uint64_t n);                                    /* [0, n) */
-void rng_uniform_fill(uint64_t key, uint64_t first, float *out, size_t n, float bound);           /* [-bound, bound) */
+void rng_uniform_fill(uint64_t key, uint64_t first, float *out, size_t n, float bound);          /* [-bound, bound) */
 void rng_normal_fill(uint64_t key, uint64_t first, float *out, size_t n, float mean, float std); /* Box-Muller */
 /* Element i of the seeded permutation of 0..n-1, in O(1) memory (a Feistel walk). */
 uint64_t rng_permute(uint64_t key, uint64_t i, uint64_t n);
@@ -278,6 +279,10 @@ uint64_t clock_ns(void); /* monotonic */
 double clock_s(void);
 
 /* ---- threads ------------------------------------------------------------------------------------------------ */
+
+/* Starts a thread that blocks every signal: handlers run on the threads of the program that has them, and a closed pipe is an error of
+ * write, not a signal. 0, or the error number of pthread_create. */
+int thread_start(pthread_t *out, void *(*run)(void *), void *context);
 
 typedef struct pool pool;
 /* n_threads 0: one per physical core this process may use. bind: fix each thread to a core with hwloc. */

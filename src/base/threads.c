@@ -15,7 +15,6 @@
 #include <errno.h>
 #include <hwloc.h>
 #include <linux/futex.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -228,6 +227,15 @@ done:
     hwloc_topology_destroy(topology);
 }
 
+int thread_start(pthread_t *out, void *(*run)(void *), void *context) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* a thread inherits the mask */
+    int why = pthread_create(out, NULL, run, context);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return why;
+}
+
 status pool_open(pool **out, int n_threads, bool bind) {
     *out = NULL;
     if (n_threads < 0 || n_threads > MAX_THREADS)
@@ -244,17 +252,13 @@ status pool_open(pool **out, int n_threads, bool bind) {
     p->n_threads = n_threads;
     p->spin_ns = n_threads <= machine.n_cores ? SPIN_NS : 0;
 
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* inherited by the workers */
     int why = 0, n_started = 0;
     for (; n_started < n_threads - 1 && why == 0; n_started += why == 0) {
         worker *w = &p->workers[n_started];
         w->owner = p;
         w->thread = n_started + 1;
-        why = pthread_create(&w->id, NULL, worker_main, w);
+        why = thread_start(&w->id, worker_main, w);
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (why != 0) {
         pool_stop(p, n_started);
         return ERR(ERR_IO, "start thread %d of %d: %s", n_started + 1, n_threads, strerror(why));

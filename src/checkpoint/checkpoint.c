@@ -22,8 +22,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -558,13 +556,8 @@ static status open_staging(checkpointer *c) {
     return OK;
 }
 
-/* Signals go to the threads that handle them, never to the writer. */
 static status start_writer(checkpointer *c) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int why = pthread_create(&c->writer, NULL, writer_main, c);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int why = thread_start(&c->writer, writer_main, c);
     if (why != 0) return ERR(ERR_IO, "start the checkpoint thread: %s", strerror(why));
     return OK;
 }

@@ -85,6 +85,7 @@ status command_show(command_line *l);
 status command_reward(command_line *l);
 status command_pipeline(command_line *l);
 status command_generate(command_line *l);
+status command_chat(command_line *l);
 status command_eval(command_line *l);
 status command_export(command_line *l);
 status command_track(command_line *l);

@@ -13,7 +13,8 @@ static status print_rates(const backend *b, const backend_options *o, json_t *ra
         TRY(measure_peak(b, o, types[i], &rate));
         const char *kernel = b->kernel_name ? b->kernel_name(types[i]) : "";
         fprintf(out, "  matmul  %-5s %8.1f GFLOP/s  (%s", dtype_name(types[i]), rate * 1e-9, kernel);
-        fprintf(out, b->discrete ? ")\n" : ", %d threads)\n", o->n_threads);
+        if (!b->discrete) fprintf(out, ", %d thread%s", o->n_threads, o->n_threads == 1 ? "" : "s");
+        fputs(")\n", out);
         json_object_set_new(rates, dtype_name(types[i]),
                             json_pack("{s:f, s:s}", "flops_per_second", rate, "kernel", kernel));
     }

@@ -213,15 +213,15 @@ static void print_questions(const command_line *l, const question_eval *e) {
     const generation_report *r = &e->report;
     double seconds = r->prefill_seconds + r->decode_seconds, rate = seconds > 0 ? (double)r->new_tokens / seconds : 0;
     double exact = (double)e->right / (double)e->done;
-    char x[32], y[32];
+    char x[32], y[32], skipped[48];
     FILE *out = report_stream(l->json);
-    unsigned long long skipped = (unsigned long long)e->q->skips.n;
     fprintf(out,
-            "questions %s: %zu, chat %s, skipped: %llu lines, %lld sample%s each, %zu cut by --max-new %lld, %.1f "
+            "questions %s: %zu, chat %s%s, %lld sample%s each, %zu cut by --max-new %lld, %.1f "
             "tokens/s\n"
             "right     exact match %.2f %% of %s",
-            l->data, e->q->n, chat_format_name(e->asked.chat), skipped, (long long)e->samples,
-            e->samples == 1 ? "" : "s", e->n_cut, (long long)l->sampling.max_new, rate, 100 * exact,
+            l->data, e->q->n, chat_format_name(e->asked.chat), skipped_text(skipped, e->q->skips.n),
+            (long long)e->samples, e->samples == 1 ? "" : "s", e->n_cut, (long long)l->sampling.max_new, rate,
+            100 * exact,
             e->compared == COMPARED_REGEX    ? "what --answer-regex finds"
             : e->compared == COMPARED_MARKED ? "the marked answers (####, \\boxed{}, <answer>, \"the answer is\")"
                                              : "the whole answers; --answer-regex compares a part");
@@ -236,11 +236,11 @@ static void print_questions(const command_line *l, const question_eval *e) {
     json_t *root =
         json_pack("{s:o, s:o, s:s, s:I, s:I, s:I, s:I, s:s, s:f, s:I, s:f, s:o, s:I, s:I, s:f, s:o}", "model",
                   json_name(l->generation.source), "data", json_name(l->data), "chat", chat_format_name(e->asked.chat),
-                  "problems", (json_int_t)e->q->n, "skipped", (json_int_t)skipped, "samples", (json_int_t)e->samples,
-                  "cut", (json_int_t)e->n_cut, "compared", compared_names[e->compared], "exact_match", exact, "k",
-                  (json_int_t)l->k, "pass_at_k", mean_pass(e, l->k), "loss", json_real_or_null(e->loss.loss),
-                  "loss_tokens", (json_int_t)e->loss.n_predicted, "tokens", (json_int_t)r->new_tokens,
-                  "tokens_per_second", rate, "memory", json_incref(e->memory));
+                  "problems", (json_int_t)e->q->n, "skipped", (json_int_t)e->q->skips.n, "samples",
+                  (json_int_t)e->samples, "cut", (json_int_t)e->n_cut, "compared", compared_names[e->compared],
+                  "exact_match", exact, "k", (json_int_t)l->k, "pass_at_k", mean_pass(e, l->k), "loss",
+                  json_real_or_null(e->loss.loss), "loss_tokens", (json_int_t)e->loss.n_predicted, "tokens",
+                  (json_int_t)r->new_tokens, "tokens_per_second", rate, "memory", json_incref(e->memory));
     json_print(root, "eval questions", 12);
 }
 

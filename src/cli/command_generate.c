@@ -128,13 +128,13 @@ static void print_json(const generator *g, const groups *of, const answer *all, 
 }
 
 static void print_summary(const generator *g, const groups *of, size_t n_prompts) {
-    char a[32], b[32];
+    char a[32], b[32], skipped[48];
     size_t n_cut = 0;
     const generation_report *r = &of->report;
     double seconds = r->prefill_seconds + r->decode_seconds;
     if (of->chat != CHAT_AUTO)
-        fprintf(stderr, "prompts   %zu, chat %s; skipped: %llu lines\n", n_prompts, chat_format_name(of->chat),
-                (unsigned long long)of->n_skipped);
+        fprintf(stderr, "prompts   %zu, chat %s%s\n", n_prompts, chat_format_name(of->chat),
+                skipped_text(skipped, of->n_skipped));
     for (size_t i = 0; i < of->n; i++) {
         n_cut += of->items[i].n_cut;
         if (of->items[i].adapter && of->items[i].q.n)

@@ -38,6 +38,9 @@ static status refuse_flag(const command *c, const char *given) {
     str_nearest nearest = {.wanted = typed};
     for (size_t i = 0; flag_at(i); i++)
         if (flag_belongs(flag_at(i), c) && flag_at(i)->name[1]) str_nearest_try(&nearest, flag_at(i)->name);
+    for (size_t i = 0; !typed[1] && !*nearest.name && flag_at(i); i++) /* -o is --out elsewhere */
+        if (flag_belongs(flag_at(i), c) && flag_at(i)->name[0] == typed[0])
+            snprintf(nearest.name, sizeof nearest.name, "%s", flag_at(i)->name);
     if (takes_settings(c) && config_knows(typed))
         return ERR(ERR_INPUT, "%s: unknown option '%.100s'; give a setting as --set %s=VALUE", c->name, given, typed);
     strbuf how;
@@ -146,15 +149,15 @@ static status check_arguments(const command_line *l, size_t n_given, const char 
                c->arguments);
 }
 
-/* generate RUN, eval RUN: what --model names, without the flag. A Hugging Face directory is as good. */
+/* generate RUN, chat RUN, eval RUN: what --model names, without the flag. A Hugging Face directory is as good. */
 static status use_model_argument(command_line *l) {
     const char *model = l->arguments[0];
-    if ((l->command->run != command_generate && l->command->run != command_eval) || !model || strcmp(model, "-") == 0)
-        return OK;
+    status (*run)(command_line *) = l->command->run;
+    bool takes_model = run == command_generate || run == command_chat || run == command_eval;
+    if (!takes_model || !model || strcmp(model, "-") == 0) return OK;
     if (l->generation.source)
         return ERR(ERR_INPUT, "%s: found '%.100s' and --model %.100s, expected one model%s", l->command->name, model,
-                   l->generation.source,
-                   l->command->run == command_generate ? "; a prompt is given with --prompt" : "");
+                   l->generation.source, run == command_generate ? "; a prompt is given with --prompt" : "");
     l->generation.source = model;
     for (size_t i = 0; flag_at(i); i++)
         if (strcmp(flag_at(i)->name, "model") == 0 && flag_belongs(flag_at(i), l->command)) l->given[i] = true;

@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { COLUMNS_MOST = MAX_ARGUMENTS * STAGES_MOST, RESULT_MOST = 1 << 22, ARGUMENTS_FIXED = 16 };
+enum { RESULT_MOST = 1 << 22, ARGUMENTS_FIXED = 16 };
 
 typedef struct pipeline {
     const command_line *l;
@@ -276,22 +276,20 @@ static status run_pipeline(pipeline *p) {
 }
 
 status command_pipeline(command_line *l) {
-    stage_column columns[COLUMNS_MOST];
     size_t n_columns = 0;
     live *page = NULL;
     status rc = OK;
     if (command_line_given(l, "live"))
         TRY(live_check(&(live_options){.listen = l->live_listen, .token = l->live_token}));
     else if (l->live_token) return ERR(ERR_INPUT, "pipeline: --live-token needs --live");
+    if (l->stages_dir && l->paths.n > 1)
+        return ERR(ERR_INPUT, "pipeline: --dir is for one pipeline, found several; set pipeline.dir in their files");
     json_t *list = json_array();
+    stage_column *columns = mem_alloc(l->paths.n * STAGES_MOST * sizeof *columns);
     catch_signals(pass_on);
-    for (size_t i = 0; i < MAX_ARGUMENTS && l->arguments[i] && rc == OK; i++) {
-        if (l->stages_dir && l->arguments[1]) {
-            rc = ERR(ERR_INPUT, "pipeline: --dir is for one pipeline, found several; set pipeline.dir in their files");
-            break;
-        }
+    for (size_t i = 0; i < l->paths.n && rc == OK; i++) {
         pipeline p = {.l = l,
-                      .name = l->arguments[i],
+                      .name = l->paths.items[i],
                       .memory = &l->memory,
                       .columns = columns,
                       .n_columns = &n_columns,
@@ -303,6 +301,7 @@ status command_pipeline(command_line *l) {
     if (rc == OK) stage_table_print(columns, n_columns, report_stream(l->json));
     if (rc == OK && l->json) json_print(json_pack("{s:O}", "stages", list), "pipeline runs", 9);
     for (size_t i = 0; i < n_columns; i++) json_decref(columns[i].metrics);
+    free(columns);
     json_decref(list);
     return rc;
 }

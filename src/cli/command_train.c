@@ -77,6 +77,7 @@ typedef struct listener {
     int n_examples;
     int64_t step, saved; /* the last, and the last whose checkpoint was begun */
     bool began;
+    char advice[256]; /* on a loss that diverges */
 } listener;
 
 static void on_step(void *context, const train_step_report *r) {
@@ -241,69 +242,81 @@ static status agree_on_dir(comm *ranks, const config *c, const train_request *r,
     return ranks ? comm_broadcast(ranks, dir, n, 0) : OK;
 }
 
-static status run(command_line *l, job *j, const char *run_dir, bool *began) {
+/* The metrics, the terminal and the trackers, on the rank that writes them. */
+static status open_tracking(const command_line *l, const job *j, listener *to) {
     const config *c = &l->config;
     const train_request *r = &j->request;
     const plan *p = &j->plan;
-    bool speaks = !r->comm || comm_rank(r->comm) == 0;
-    status rc = OK;
-    double peak = 0;
-    char advice[256];
-    listener observed = {.c = c, .run_dir = run_dir};
+    double peak = 0, epochs = train_epochs(j->data, p, r->train.steps);
+    TRY(measure_peak(r->backend, &(backend_options){r->n_threads, r->bind, r->gpu},
+                     precision_compute(p->request.choice.precision), &peak));
+    track_sinks sinks = sinks_of(c);
+    track_options o = {.run_dir = to->run_dir,
+                       .samples = r->train.sample_every > 0,
+                       .completions = p->request.policy.on && r->train.rl.log_prompts > 0,
+                       .out = l->quiet ? NULL : stderr,
+                       .peak_flops = peak,
+                       .memory_planned = p->planned[TIER_DEVICE],
+                       .log_every = r->train.log_every,
+                       .steps_per_epoch = epochs > 0 ? (double)r->train.steps / epochs : 0,
+                       .spikes = c->track.spikes,
+                       .loss_is_no_objective = p->request.policy.on,
+                       .advice = train_divergence_advice(&r->train, to->advice, sizeof to->advice),
+                       .sinks = &sinks};
+    return track_open(&to->t, &o);
+}
+
+static void close_tracking(listener *l, status rc) {
+    track_end(l->t, rc);
+    track_close(l->t);
+}
+
+/* What all ranks measured, told by the first. Collective. */
+static status report_result(const command_line *l, const job *j, const char *run_dir, train_result *result) {
+    const train_request *r = &j->request;
+    rank_memory *all = NULL;
+    TRY(train_report_gather(r->comm, &j->plan, result, &all));
+    if (!r->comm || comm_rank(r->comm) == 0) {
+        if (!l->quiet) train_report_summary(&j->plan, j->data, result, run_dir);
+        if (l->config.run.breakdown) train_report_breakdown(&j->plan, result);
+        if (l->json) train_report_json(l, &j->plan, r, result, run_dir, all);
+    }
+    free(all);
+    return OK;
+}
+
+static status run(command_line *l, job *j, const char *run_dir, bool *began) {
+    const train_request *r = &j->request;
+    bool is_first = !r->comm || comm_rank(r->comm) == 0;
+    listener observed = {.c = &l->config, .run_dir = run_dir};
     train_observer observer = {.context = &observed, .on_step = on_step, .on_start = on_start};
     train_result result;
-    rank_memory *all = NULL;
     live *page = NULL;
-    if (speaks) {
-        TRY(measure_peak(r->backend, &(backend_options){r->n_threads, r->bind, r->gpu},
-                         precision_compute(p->request.choice.precision), &peak));
-        double epochs = train_epochs(j->data, p, r->train.steps);
-        track_sinks sinks = sinks_of(c);
-        track_options to = {.run_dir = run_dir,
-                            .samples = r->train.sample_every > 0,
-                            .completions = p->request.policy.on && r->train.rl.log_prompts > 0,
-                            .out = l->quiet ? NULL : stderr,
-                            .peak_flops = peak,
-                            .memory_planned = p->planned[TIER_DEVICE],
-                            .log_every = r->train.log_every,
-                            .steps_per_epoch = epochs > 0 ? (double)r->train.steps / epochs : 0,
-                            .spikes = c->track.spikes,
-                            .loss_is_no_objective = p->request.policy.on,
-                            .advice = train_divergence_advice(&r->train, advice, sizeof advice),
-                            .sinks = &sinks};
-        TRY(track_open(&observed.t, &to));
+    if (is_first) {
+        TRY(open_tracking(l, j, &observed));
         observer = (train_observer){&observed, on_step,  on_eval,   on_example,   on_message,
                                     on_save,   on_start, on_sample, on_completion};
-        rc = open_live(l, run_dir, &page);
-        if (rc != OK) {
+        status opened = open_live(l, run_dir, &page);
+        if (opened != OK) {
             track_close(observed.t);
-            return rc;
+            return opened;
         }
     }
     catch_signals(r->comm != NULL);
     observed.monitor = monitor_open(&(monitor_options){.request = r,
-                                                       .plan = p,
+                                                       .plan = &j->plan,
                                                        .data = j->data,
                                                        .version = RALO_VERSION,
                                                        .track = observed.t,
                                                        .restarts = MAX(notes_restart(), 0),
-                                                       .has_memory = c->track.monitor});
-    rc = train_run(r, p, j->data, &observer, &result);
-    if (speaks) track_sync(observed.t); /* a run that has ended has all of its metrics */
+                                                       .has_memory = l->config.track.monitor});
+    status rc = train_run(r, &j->plan, j->data, &observer, &result);
+    if (is_first) track_sync(observed.t); /* a run that has ended has all of its metrics */
     monitor_close(observed.monitor, rc);
-    if (speaks) {
-        track_end(observed.t, rc);
-        track_close(observed.t);
-    }
-    if (rc == OK) rc = train_report_gather(r->comm, p, &result, &all);
-    if (rc == OK && speaks) {
-        if (!l->quiet) train_report_summary(p, j->data, &result, run_dir);
-        if (c->run.breakdown) train_report_breakdown(p, &result);
-        if (l->json) train_report_json(l, p, r, &result, run_dir, all);
-    }
-    free(all);
+    if (is_first) close_tracking(&observed, rc);
+    if (rc == OK) rc = report_result(l, j, run_dir, &result);
     live_close(page);
-    *began = observed.began || !speaks;
+    *began = observed.began || !is_first;
     return rc;
 }
 

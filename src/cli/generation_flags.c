@@ -1,4 +1,4 @@
-/* generation_flags.c - turn the flags of `generate` and `eval` into options of a generator. */
+/* generation_flags.c - turn the flags of `generate`, `chat` and `eval` into options of a generator. */
 #include "cli/cli.h"
 
 #include <unistd.h>

@@ -60,7 +60,7 @@ static const char help_examples[] =
     "Fine-tune a Hugging Face model with a file of questions and answers, and take it to llama.cpp:\n\n"
     "    ralo train --model DIR --data train.jsonl --epochs 3 --lora 16 --out tuned\n"
     "    ralo eval tuned --data test.jsonl\n"
-    "    ralo generate tuned --prompt \"Why is the sky blue?\"\n"
+    "    ralo chat tuned\n"
     "    ralo export tuned tuned.gguf\n";
 
 static void print_overview(FILE *out) {

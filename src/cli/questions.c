@@ -23,6 +23,12 @@ void questions_fini(questions *q) {
     *q = (questions){0};
 }
 
+const char *skipped_text(char out[48], uint64_t n) {
+    *out = 0;
+    if (n) snprintf(out, 48, ", %llu line%s skipped", (unsigned long long)n, n == 1 ? "" : "s");
+    return out;
+}
+
 span question_text(const question *q) {
     const data_record *r = &q->record;
     if (r->kind == RECORD_TEXT) return r->text;

@@ -8,8 +8,8 @@
 typedef struct question {
     data_record record; /* a plain text is its prompt. All views lie in the list's memory, a NUL after each */
     bool is_plain;
-    span answer;   /* the right answer; text NULL: there is none */
-    span expected; /* the part that is compared: the comparing code fills it in */
+    span answer;         /* the right answer; text NULL: there is none */
+    span expected;       /* the part that is compared: the comparing code fills it in */
     const char *adapter; /* that the record names; NULL: it does not; "": by something else than a text */
     size_t number;       /* among all that were asked for */
 } question;
@@ -28,11 +28,13 @@ void questions_add(questions *q, const char *text, size_t n_bytes); /* a plain t
  * with_answers: only records, each with an answer; in messages it is the assistant's last turn, and the turns before
  * it are the prompt. limit: only so many, 0: all. */
 status questions_read(questions *q, const char *path, const record_options *o, bool with_answers, size_t limit);
+/* ", 2 lines skipped"; "" where there were none. */
+const char *skipped_text(char out[48], uint64_t n);
 span question_text(const question *q); /* of messages: what was said last */
 
 /* The questions as tokens. fini also after an error. */
 typedef struct asked {
-    prompt *prompts; /* as many as there are questions */
+    prompt *prompts;      /* as many as there are questions */
     chat_tokens *records; /* the same with their answers, as training writes them; NULL: they have none */
     size_t n;
     chat_format chat; /* of those that are written as turns; CHAT_AUTO: none is */

@@ -23,7 +23,8 @@ static const char *compare_to_predicted(char out[48], double ratio) {
     enum { CLOSE_PERCENT = 5 };
     if (100 * fabs(ratio - 1) <= CLOSE_PERCENT) return "as predicted";
     if (100 * fabs(ratio - 2) <= CLOSE_PERCENT) return "twice as long as predicted";
-    snprintf(out, 48, "%.*f times as long as predicted", fabs(ratio - 1) < 0.1 ? 2 : 1, ratio);
+    double times = ratio < 1 ? 1 / ratio : ratio;
+    snprintf(out, 48, "%.*f times as %s as predicted", times < 1.1 ? 2 : 1, times, ratio < 1 ? "fast" : "long");
     return out;
 }
 
@@ -57,13 +58,18 @@ void train_report_summary(const plan *p, const dataset *d, const train_result *t
     print_other_devices(p, t);
     if (t->gpu_in_use) {
         uint64_t expected = p->planned[TIER_DEVICE] + t->gpu_context;
-        fprintf(stderr,
-                "driver    %s in use: %s planned and %s for context, libraries, graphs and other programs on the GPU, a "
-                "difference of %.2f %%\n",
-                str_format_bytes(a, t->gpu_in_use), str_format_bytes(b, p->planned[TIER_DEVICE]),
-                str_format_bytes(c, t->gpu_context), 100 * fabs((double)t->gpu_in_use / (double)expected - 1));
+        fprintf(
+            stderr,
+            "driver    %s in use: %s planned and %s for context, libraries, graphs and other programs on the GPU, a "
+            "difference of %.2f %%\n",
+            str_format_bytes(a, t->gpu_in_use), str_format_bytes(b, p->planned[TIER_DEVICE]),
+            str_format_bytes(c, t->gpu_context), 100 * fabs((double)t->gpu_in_use / (double)expected - 1));
     }
-    if (p->request.hardware && !p->cost.missing && t->step_ms > 0)
+    bool is_comparable = p->request.hardware && !p->cost.missing && t->step_ms > 0;
+    if (is_comparable && p->request.rollout)
+        fprintf(stderr, "time      a step took %s with generation and rewards; %s was predicted for its update on %s\n",
+                format_ms(a, t->step_ms), format_ms(b, 1e3 * p->cost.step_s), p->request.hardware->name);
+    else if (is_comparable)
         fprintf(stderr, "time      a step took %s, %s (%s) for %s\n", format_ms(a, t->step_ms),
                 compare_to_predicted(comparison, t->step_ms / (1e3 * p->cost.step_s)),
                 format_ms(b, 1e3 * p->cost.step_s), p->request.hardware->name);

@@ -12,7 +12,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -145,13 +144,9 @@ static void find_launcher(comm *c) {
 }
 
 status watch_open(comm *c) {
-    sigset_t all, before;
     find_launcher(c);
     if ((c->wake_fd = eventfd(0, EFD_CLOEXEC)) < 0) return ERR(ERR_IO, "eventfd: %s", strerror(errno));
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before); /* Ctrl-C belongs to the thread that trains */
-    int rc = pthread_create(&c->watcher, NULL, watch_main, c);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int rc = thread_start(&c->watcher, watch_main, c);
     if (rc != 0) return ERR(ERR_IO, "start the thread that watches the other ranks: %s", strerror(rc));
     c->watching = true;
     return OK;

@@ -60,6 +60,7 @@ typedef struct data_options {
     const char *source;
     const char *tokenizer; /* byte, or a tokenizer.json or its directory */
     int64_t seq_len;       /* 0: as the lengths of the records say (survey.c); built-in sources have SEQ_LEN_BUILTIN */
+    int64_t row_most;      /* seq_len 0: tokens of a row at most, and of one of plain text; 0: as positions say */
     int64_t positions;     /* seq_len 0: at most so many; 0: any number */
     int64_t completion;    /* DATA_PROMPTS, seq_len 0: tokens that a row holds beside a prompt */
     bool allow_cut;        /* whoever opens a run looks at it (data_survey_check); a data set opens either way */
@@ -125,13 +126,6 @@ status tokenizer_encode(const tokenizer *t, const char *text, size_t n_bytes, in
                         size_t *capacity);
 status tokenizer_encode_with(const tokenizer *t, const char *text, size_t n_bytes, unsigned flags, int32_t **tokens,
                              size_t *n, size_t *capacity);
-/* Each text on one thread of the pool. The caller frees the tokens of every document; after an error there are none. */
-typedef struct encoded_document {
-    int32_t *tokens;
-    size_t n;
-} encoded_document;
-status tokenizer_encode_documents(const tokenizer *t, pool *threads, const span *texts, size_t n_texts, unsigned flags,
-                                  encoded_document *documents);
 
 enum { DECODE_KEEP_SPECIALS = 1 }; /* special tokens as their text; else they are left out */
 /* Appends. Ids without a token become U+FFFD, as do bytes that are not UTF-8 (but "byte" gives bytes back). Only a
@@ -228,7 +222,7 @@ typedef struct data_survey {
 void dataset_survey(const dataset *d, data_survey *out);
 /* One line without its end: "records of 12 to 612 tokens, median 198 ...". Nothing of plain text. */
 void data_survey_describe(const data_survey *s, strbuf *out);
-int64_t data_text_row(int64_t positions); /* seq_len of plain text in files of any size */
+int64_t data_text_row(const data_options *o); /* seq_len of plain text in files of any size */
 /* The files of a source without reading them. */
 typedef struct data_look {
     bool is_missing, is_stream; /* any of them; a stream can be read only once */

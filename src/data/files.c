@@ -381,11 +381,11 @@ static void survey(files_source *s, const data_options *o) {
             at += row_space_n_lengths(&s->parts[i].splits[k]);
         }
     v->unit = units[o->kind];
-    survey_lengths(v, lengths, n, o->kind == DATA_TEXT ? -1 : 0, o->positions);
+    survey_lengths(v, lengths, n, o->kind == DATA_TEXT ? -1 : 0, survey_row_most(o));
     free(lengths);
     v->is_chosen = o->seq_len == 0;
     int64_t T = o->seq_len;
-    if (!T && n_text > 0) T = survey_text_row(n > 0 ? UINT64_MAX : n_text, o->positions);
+    if (!T && n_text > 0) T = survey_text_row(n > 0 ? UINT64_MAX : n_text, o);
     if (!o->seq_len && n > 0) T = MAX(T, v->seq_len);
     s->base.seq_len = T;
     for (size_t i = 0; i < s->n_parts; i++)

@@ -6,8 +6,6 @@
  * full and blocks all signals, which belong to the training thread. */
 #include "data/source.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 
 enum { RING = 3, ARRAYS = 3 }; /* arrays of a batch: tokens, targets, doc_start; of examples also segments, examples */
@@ -123,11 +121,7 @@ status loader_open(loader **out, const dataset *d, split s, int64_t rows_per_bat
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->filled, NULL);
     pthread_cond_init(&l->freed, NULL);
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* a thread inherits the mask */
-    int why = pthread_create(&l->thread, NULL, loader_main, l);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int why = thread_start(&l->thread, loader_main, l);
     if (why != 0) {
         free(l->memory);
         free(l);

@@ -40,7 +40,8 @@ static void survey(prompt_source *s, const data_options *o, const prompts_report
     v->is_chosen = o->seq_len == 0;
     if (!v->is_chosen) return;
     int64_t T = o->skip_long_prompts ? v->seq_len : survey_row(v->seq_len_all, 0);
-    s->base.seq_len = o->positions ? MIN(T, o->positions) : T;
+    int64_t most = survey_row_most(o);
+    s->base.seq_len = most ? MIN(T, most) : T;
 }
 
 static const source_kind kind = {.row = no_row, .report = report, .close = close_set};

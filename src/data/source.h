@@ -37,7 +37,8 @@ struct source {
  * beside: tokens that a row needs beside one of them, -1 for records, whose last token is only a target. Sorts. */
 void survey_lengths(data_survey *s, uint64_t *lengths, size_t n, int64_t beside, int64_t positions);
 int64_t survey_row(int64_t n_tokens, int64_t positions); /* seq_len that holds them, at most `positions` (0: any) */
-int64_t survey_text_row(uint64_t n_tokens, int64_t positions); /* seq_len of plain text */
+int64_t survey_text_row(uint64_t n_tokens, const data_options *o); /* seq_len of plain text */
+int64_t survey_row_most(const data_options *o);                    /* tokens of a row that is chosen; 0: any */
 
 status arithmetic_open(source **out, const data_options *o);
 status grammar_open(source **out, const data_options *o);

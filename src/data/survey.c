@@ -2,8 +2,8 @@
  *
  * Rows too short for the data are the mistake that costs most and shows least: training runs, and most records were
  * dropped. So data.seq_len follows the data unless it is given: rows hold all records if the longest has at most
- * OUTLIER times the tokens of the 99th percentile, else 99 % of them, rounded up to a multiple of STEP and at most the
- * positions of the model. Plain text, which loses nothing at the end of a row, gets rows of TEXT_ROW tokens.
+ * OUTLIER times the tokens of the 99th percentile, else 99 % of them, rounded up to a multiple of STEP and at most
+ * data.seq_len_max and the positions of the model. Plain text, which loses nothing at the end of a row, gets rows of TEXT_ROW tokens.
  * A run that would lose more than 1 % of its records is refused, with the seq_len that keeps them. */
 #include "data/source.h"
 
@@ -45,13 +45,17 @@ void survey_lengths(data_survey *s, uint64_t *lengths, size_t n, int64_t beside,
     s->seq_len = survey_row(all ? s->seq_len_all : s->seq_len_most, positions);
 }
 
-int64_t survey_text_row(uint64_t n_tokens, int64_t positions) {
-    int64_t T = TEXT_ROW;
-    while (T > TEXT_ROW_LEAST && n_tokens < (uint64_t)T) T /= 2; /* a small file still has rows */
-    return positions ? MIN(T, positions) : T;
+int64_t survey_row_most(const data_options *o) {
+    return o->row_most && o->positions ? MIN(o->row_most, o->positions) : MAX(o->row_most, o->positions);
 }
 
-int64_t data_text_row(int64_t positions) { return survey_text_row(UINT64_MAX, positions); }
+int64_t survey_text_row(uint64_t n_tokens, const data_options *o) {
+    int64_t T = o->row_most ? o->row_most : TEXT_ROW;
+    while (T > TEXT_ROW_LEAST && n_tokens < (uint64_t)T) T /= 2; /* a small file still has rows */
+    return o->positions ? MIN(T, o->positions) : T;
+}
+
+int64_t data_text_row(const data_options *o) { return survey_text_row(UINT64_MAX, o); }
 
 /* ---- in words ---------------------------------------------------------------------------------------------------- */
 

@@ -293,48 +293,6 @@ status tokenizer_encode_part(const tokenizer *t, text_part *part, int32_t **toke
 
 size_t tokenizer_deepest_level(const tokenizer *t) { return t->file ? file_tokenizer_level(t->file, SIZE_MAX) : 0; }
 
-/* ---- many documents ------------------------------------------------------------------------------------------ */
-
-typedef struct document_work {
-    const tokenizer *t;
-    const span *texts;
-    encoded_document *documents;
-    unsigned flags;
-    pthread_mutex_t lock;
-    int64_t first_failed; /* under the lock, with its error */
-    error_record error;
-} document_work;
-
-static void encode_document(void *context, int64_t task, int thread) {
-    document_work *w = context;
-    encoded_document *d = &w->documents[task];
-    size_t capacity = 0;
-    status rc =
-        tokenizer_encode_with(w->t, w->texts[task].text, w->texts[task].length, w->flags, &d->tokens, &d->n, &capacity);
-    if (rc == OK) return;
-    pthread_mutex_lock(&w->lock);
-    if (w->first_failed < 0 || task < w->first_failed) { /* the first by number, whichever came first in time */
-        w->first_failed = task;
-        error_take(&w->error);
-    }
-    pthread_mutex_unlock(&w->lock);
-}
-
-status tokenizer_encode_documents(const tokenizer *t, pool *threads, const span *texts, size_t n_texts, unsigned flags,
-                                  encoded_document *documents) {
-    document_work w = {.t = t, .texts = texts, .documents = documents, .flags = flags, .first_failed = -1};
-    for (size_t i = 0; i < n_texts; i++) documents[i] = (encoded_document){0};
-    pthread_mutex_init(&w.lock, NULL);
-    pool_run(threads, encode_document, &w, (int64_t)n_texts);
-    pthread_mutex_destroy(&w.lock);
-    if (w.first_failed < 0) return OK;
-    for (size_t i = 0; i < n_texts; i++) {
-        free(documents[i].tokens);
-        documents[i] = (encoded_document){0};
-    }
-    return error_give(&w.error);
-}
-
 /* ---- decoding ------------------------------------------------------------------------------------------------ */
 
 struct decode_stream {

@@ -11,7 +11,6 @@
 #include "exec/exec_state.h"
 #include "exec/guard.h"
 
-#include <signal.h>
 #include <stdlib.h>
 
 static bool is_lane(const exec *e, stream s) {
@@ -129,8 +128,6 @@ static void *lane_main(void *argument) {
 
 status exec_lanes_open(exec *e) {
     const program *p = e->program;
-    sigset_t all, before;
-    sigfillset(&all);
     for (stream s = 0; s < STREAM_COUNT; s++) {
         if (!is_lane(e, s)) continue;
         lane l = {.e = e, .stream = s, .ops = mem_alloc((p->n_ops + 1) * sizeof *l.ops)};
@@ -147,9 +144,7 @@ status exec_lanes_open(exec *e) {
         }
         lane *kept = &e->lanes[e->n_lanes];
         *kept = l;
-        pthread_sigmask(SIG_BLOCK, &all, &before); /* Ctrl-C belongs to the thread that trains */
-        int rc = pthread_create(&kept->thread, NULL, lane_main, kept);
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        int rc = thread_start(&kept->thread, lane_main, kept);
         if (rc != 0) {
             free(l.ops);
             return ERR(ERR_IO, "no thread for the %s stream: %s", stream_name(s), strerror(rc));

@@ -91,7 +91,6 @@ value evaluate_call_block(render *r, const node *n, value caller);
 typedef enum flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE } flow;
 flow execute(render *r, const node *const *body, size_t n);
 value loop_attribute(render *r, struct loop *l, const char *name, size_t n);
-value loop_call(render *r, struct loop *l, const char *name, const arguments *a);
 
 /* ---- operators.c ---------------------------------------------------------------------------------------------------- */
 

@@ -6,7 +6,6 @@
 #include "live/server.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -106,11 +105,7 @@ static void *live_thread(void *context) {
 }
 
 static status start_thread(live *l) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&l->thread, NULL, live_thread, l);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int failed = thread_start(&l->thread, live_thread, l);
     if (failed) {
         close(l->socket);
         return ERR(ERR_IO, "live page: thread: %s", strerror(failed));

@@ -113,7 +113,7 @@ static void *copy_down(void *context) {
 
 static status copy_on_threads(copier *k, bool up, bool down) {
     pthread_t other;
-    if (up && down && pthread_create(&other, NULL, copy_down, k) != 0)
+    if (up && down && thread_start(&other, copy_down, k) != 0)
         return ERR(ERR_RUN, "cannot start a thread to measure copies both ways");
     if (up) copy_up(k);
     else copy_down(k);

@@ -108,6 +108,66 @@ static void send_table(program *p, const pass_options *options) {
     else op_in(o, SEND_X, table);
 }
 
+static status refuse_cut_blocks(const pass_options *options) {
+    int n_tensor = mesh_size(&options->mesh, AXIS_TENSOR);
+    bool is_int8 = state_format_of(options->choice.precision, options->choice.states) == STATES_INT8;
+    if (!is_int8 || n_tensor == 1) return OK;
+    return ERR(ERR_INPUT,
+               "memory.states: found int8 with parallel.tensor %d: blocks of 8-bit states would be cut between "
+               "ranks; set fp32 or bf16",
+               n_tensor);
+}
+
+static void make_norm_and_clip(program *p, const model *m, int64_t n_blocks, step_interface *step) {
+    step->norm_partials = program_value(p, "norm.partials", DTYPE_F64, SHAPE(n_blocks), ROLE_WORK, SECTION_UPDATE);
+    if (m->n_params < m->n_all_params) p->values[step->norm_partials].persistent = true; /* others' places stay zero */
+    /* A turn restarts the sums: tasks read them here. */
+    bool reports = m->n_losses > 1 || m->selection.kind || m->weights || m->loss_sums;
+    int64_t n_reported = reports ? shape_count(&program_get(p, step->loss_sums)->shape) : 0;
+    step->clip = program_persistent(p, "clip", DTYPE_F32, SHAPE(CLIP_COUNT + n_reported), ROLE_WORK);
+}
+
+/* The squared norm of a parameter's gradient, into its blocks of norm.partials from `block` on. */
+static void emit_norm(program *p, const pass_options *options, const step_interface *step, size_t i, int64_t block) {
+    const model_param *param = &options->model->params[i];
+    char name[160];
+    snprintf(name, sizeof name, "norm.%s", param->name);
+    value_id part = program_view(p, name, step->norm_partials, (size_t)block * sizeof(double),
+                                 SHAPE(norm_blocks(shape_count(&param->shape))));
+    op *o = program_emit(p, OP_GRAD_SUMSQ, SECTION_UPDATE);
+    optimizer_count_once(o, param, &options->mesh);
+    op_in(o, GRAD_SUMSQ_G, step->grads[i]);
+    op_out(o, GRAD_SUMSQ_PARTIALS, part);
+}
+
+static void emit_clip(program *p, const pass_options *options, const step_interface *step) {
+    const model *m = options->model;
+    value_id squares = sum_over_ranks(p, options, step), sums = join_stages(p, options, "loss.stages", step->loss_sums);
+    op *o = program_emit(p, OP_CLIP, SECTION_UPDATE);
+    o->attr.clip = options->optimizer.clip;
+    o->attr.normalize_by_weights = options->optimizer.normalize_by_weights;
+    if (m->n_losses > 1) o->attr.n_losses = m->n_losses;
+    op_in(o, CLIP_PARTIALS, squares), op_in(o, CLIP_SUMS, sums), op_in(o, CLIP_SCALARS, m->scalars);
+    op_out(o, CLIP_CLIP, step->clip);
+}
+
+static void emit_adamw(program *p, const pass_options *options, const step_interface *step, size_t i) {
+    const model *m = options->model;
+    const model_param *param = &m->params[i];
+    op *o = program_emit(p, OP_ADAMW, SECTION_UPDATE);
+    o->layer = program_get(p, param->value)->layer;
+    o->attr.beta1 = options->optimizer.beta1;
+    o->attr.beta2 = options->optimizer.beta2;
+    o->attr.eps = options->optimizer.eps;
+    o->attr.weight_decay = param->decay ? options->optimizer.weight_decay : 0;
+    if (param->of_value_head) o->attr.lr_scale = options->optimizer.head_lr_scale;
+    o->attr.noise_key = rng_key(2, param->name);
+    op_in(o, ADAMW_G, step->grads[i]), op_in(o, ADAMW_CLIP, step->clip), op_in(o, ADAMW_SCALARS, m->scalars);
+    op_out(o, ADAMW_P, param->value), op_out(o, ADAMW_MASTER, step->masters[i]);
+    op_out(o, ADAMW_M, step->moments[i]), op_out(o, ADAMW_V, step->variances[i]);
+    op_out(o, ADAMW_M_SCALE, step->moment_scales[i]), op_out(o, ADAMW_V_SCALE, step->variance_scales[i]);
+}
+
 status pass_optimizer(program *p, const pass_options *options, step_interface *step) {
     const model *m = options->model;
     size_t n = m->n_params;
@@ -116,12 +176,7 @@ status pass_optimizer(program *p, const pass_options *options, step_interface *s
     step->variances = arena_array(&p->memory, value_id, n);
     step->moment_scales = arena_array(&p->memory, value_id, n);
     step->variance_scales = arena_array(&p->memory, value_id, n);
-    if (state_format_of(options->choice.precision, options->choice.states) == STATES_INT8 &&
-        mesh_size(&options->mesh, AXIS_TENSOR) > 1)
-        return ERR(ERR_INPUT,
-                   "memory.states: found int8 with parallel.tensor %d: blocks of 8-bit states would be cut between "
-                   "ranks; set fp32 or bf16",
-                   mesh_size(&options->mesh, AXIS_TENSOR));
+    TRY(refuse_cut_blocks(options));
     if (!step->grads) return OK; /* nothing is trained: no parameter has a master, m or v */
     p->current_layer = -1;
     size_t n_ops, next = 0;
@@ -129,48 +184,17 @@ status pass_optimizer(program *p, const pass_options *options, step_interface *s
     for (; next < n_ops && ops[next].section < SECTION_UPDATE; next++) program_append(p, &ops[next]);
     int64_t n_blocks;
     flat_place *places = bucket_places(m, &n_blocks); /* the order of the sum, on one rank as on many */
-    step->norm_partials = program_value(p, "norm.partials", DTYPE_F64, SHAPE(n_blocks), ROLE_WORK, SECTION_UPDATE);
-    if (m->n_params < m->n_all_params) p->values[step->norm_partials].persistent = true; /* others' places stay zero */
-    /* A turn restarts the sums: tasks read them here. */
-    bool reports = m->n_losses > 1 || m->selection.kind || m->weights || m->loss_sums;
-    int64_t n_reported = reports ? shape_count(&program_get(p, step->loss_sums)->shape) : 0;
-    step->clip = program_persistent(p, "clip", DTYPE_F32, SHAPE(CLIP_COUNT + n_reported), ROLE_WORK);
+    make_norm_and_clip(p, m, n_blocks, step);
     if (mesh_size(&options->mesh, AXIS_SEQUENCE) > 1) sum_over_sequence(p, options, step);
     for (size_t i = 0; i < n; i++) {
-        char name[160];
         if (!model_param_trained(&m->params[i])) continue;
         add_states(p, options, step, i);
-        snprintf(name, sizeof name, "norm.%s", m->params[i].name);
-        value_id part = program_view(p, name, step->norm_partials, (size_t)places[i].block * sizeof(double),
-                                     SHAPE(norm_blocks(shape_count(&m->params[i].shape))));
-        op *o = program_emit(p, OP_GRAD_SUMSQ, SECTION_UPDATE);
-        optimizer_count_once(o, &m->params[i], &options->mesh);
-        op_in(o, GRAD_SUMSQ_G, step->grads[i]);
-        op_out(o, GRAD_SUMSQ_PARTIALS, part);
+        emit_norm(p, options, step, i, places[i].block);
     }
     free(places);
-    value_id squares = sum_over_ranks(p, options, step), sums = join_stages(p, options, "loss.stages", step->loss_sums);
-    op *o = program_emit(p, OP_CLIP, SECTION_UPDATE);
-    o->attr.clip = options->optimizer.clip;
-    o->attr.normalize_by_weights = options->optimizer.normalize_by_weights;
-    if (m->n_losses > 1) o->attr.n_losses = m->n_losses;
-    op_in(o, CLIP_PARTIALS, squares), op_in(o, CLIP_SUMS, sums), op_in(o, CLIP_SCALARS, m->scalars);
-    op_out(o, CLIP_CLIP, step->clip);
-    for (size_t i = 0; i < n; i++) {
-        if (!model_param_trained(&m->params[i])) continue;
-        o = program_emit(p, OP_ADAMW, SECTION_UPDATE);
-        o->layer = program_get(p, m->params[i].value)->layer;
-        o->attr.beta1 = options->optimizer.beta1;
-        o->attr.beta2 = options->optimizer.beta2;
-        o->attr.eps = options->optimizer.eps;
-        o->attr.weight_decay = m->params[i].decay ? options->optimizer.weight_decay : 0;
-        if (m->params[i].of_value_head) o->attr.lr_scale = options->optimizer.head_lr_scale;
-        o->attr.noise_key = rng_key(2, m->params[i].name);
-        op_in(o, ADAMW_G, step->grads[i]), op_in(o, ADAMW_CLIP, step->clip), op_in(o, ADAMW_SCALARS, m->scalars);
-        op_out(o, ADAMW_P, m->params[i].value), op_out(o, ADAMW_MASTER, step->masters[i]);
-        op_out(o, ADAMW_M, step->moments[i]), op_out(o, ADAMW_V, step->variances[i]);
-        op_out(o, ADAMW_M_SCALE, step->moment_scales[i]), op_out(o, ADAMW_V_SCALE, step->variance_scales[i]);
-    }
+    emit_clip(p, options, step);
+    for (size_t i = 0; i < n; i++)
+        if (model_param_trained(&m->params[i])) emit_adamw(p, options, step, i);
     send_table(p, options);
     for (; next < n_ops; next++) program_append(p, &ops[next]);
     free(ops);

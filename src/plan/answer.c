@@ -42,10 +42,11 @@ static char *format_step(char buf[32], double s) {
     return buf;
 }
 
-/* A run: "26 s", "42 min", "1 h 40 min", "5.2 days". */
+/* A run: "less than 1 s", "26 s", "42 min", "1 h 40 min", "5.2 days". */
 static char *format_run(char buf[32], double s) {
     double minutes = round(s / MINUTE);
-    if (s < 1.5 * MINUTE) snprintf(buf, 32, "%.0f s", s);
+    if (s < 1) snprintf(buf, 32, "less than 1 s");
+    else if (s < 1.5 * MINUTE) snprintf(buf, 32, "%.0f s", s);
     else if (minutes < 60) snprintf(buf, 32, "%.0f min", minutes);
     else if (s < 2.0 * DAY) snprintf(buf, 32, "%.0f h %.0f min", floor(minutes / 60), fmod(minutes, 60));
     else snprintf(buf, 32, "%.1f days", s / DAY);
@@ -124,7 +125,8 @@ static void add_time(const plan *p, const plan_outlook *o, strbuf *out) {
     if (!isfinite(step_s) || plan_generates(r)) return;
     strbuf_printf(out, " Predicted %s%s tokens/s", r->rollout ? "at most " : "",
                   format_rate(a, (double)plan_tokens_per_step(p) / step_s));
-    if (r->run_steps > 1 && run_s >= 1) {
+    if (r->rollout) strbuf_add(out, " in updates; generation and rewards are not predicted");
+    else if (r->run_steps > 1) {
         if (o->epochs > 0 && o->n)
             strbuf_printf(out, "; %.*g epoch%s of %s %s in ", o->epochs < 100 ? 2 : 3, o->epochs,
                           fabs(o->epochs - 1) < 0.05 ? "" : "s", format_whole(a, (double)o->n), o->unit);

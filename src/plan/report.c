@@ -57,9 +57,11 @@ static void print_prediction(const plan *p, FILE *out) {
         fprintf(out, "predicted nothing: the description of %s has no %s\n", h->name, c->missing);
         return;
     }
-    fprintf(out, "predicted %s per step, %s tokens/s on %s", str_format_seconds(b, c->step_s),
-            str_format_count(a, (double)plan_tokens_per_step(p) / c->step_s), h->name);
-    if (p->request.run_steps > 1 && (double)p->request.run_steps * c->step_s >= 1)
+    fprintf(out, "predicted %s per %s, %s tokens/s on %s", str_format_seconds(b, c->step_s),
+            p->request.rollout ? "update" : "step", str_format_count(a, (double)plan_tokens_per_step(p) / c->step_s),
+            h->name);
+    if (p->request.rollout) fputs("; generation and rewards are not predicted", out);
+    else if (p->request.run_steps > 1 && (double)p->request.run_steps * c->step_s >= 1)
         fprintf(out, "; %lld steps take about %s", (long long)p->request.run_steps,
                 str_format_duration(b, (double)p->request.run_steps * c->step_s));
     fputc('\n', out);
@@ -285,6 +287,18 @@ static void print_host(const plan *p, FILE *out) {
             r->state_copies ? ", the copy for background checkpoints" : "");
 }
 
+static void print_step(const plan *p, FILE *out) {
+    const plan_request *r = &p->request;
+    int n_ranks = mesh_size(&r->mesh, AXIS_DATA);
+    char a[32], b[32];
+    fprintf(out, "step      %s", r->rollout ? "at most " : "");
+    if (n_ranks > 1) fprintf(out, "%d data ranks x ", n_ranks);
+    fprintf(out, "%lld x %lld tokens x accumulation %lld = %s tokens, %s, %s FLOP\n", (long long)r->choice.micro_batch,
+            (long long)r->seq_len, (long long)r->choice.accumulation,
+            str_format_count(a, (double)plan_tokens_per_step(p)), precision_name(r->choice.precision),
+            str_format_count(b, p->flops_per_step));
+}
+
 void plan_print(const plan *p, FILE *out) {
     const plan_request *r = &p->request;
     const model_config *c = &r->model;
@@ -301,18 +315,14 @@ void plan_print(const plan *p, FILE *out) {
     print_policy(p, out);
     print_heads(p, out);
     if (plan_generates(r)) print_generation(p, out);
-    else
-        fprintf(out, "step      %s%lld x %lld tokens x accumulation %lld = %s tokens, %s, %s FLOP\n",
-                r->rollout ? "at most " : "", (long long)r->choice.micro_batch, (long long)r->seq_len,
-                (long long)r->choice.accumulation, str_format_count(a, (double)plan_tokens_per_step(p)),
-                precision_name(r->choice.precision), str_format_count(b, p->flops_per_step));
+    else print_step(p, out);
     if (plan_samples(r)) print_samples(p, out);
     if (r->baseline) print_baseline(p, out);
     if (mesh_world(&r->mesh) > 1) print_ranks(p, out);
     if (mesh_size(&r->mesh, AXIS_SEQUENCE) > 1) plan_print_attention(p, out);
     if (mesh_size(&r->mesh, AXIS_PIPELINE) > 1) plan_print_pipeline(p, out);
-    fprintf(out, "program   %zu ops over %zu values for %s, %d threads\n", p->program.n_ops, p->program.n_values - 1,
-            r->target.name, r->target.n_threads);
+    fprintf(out, "program   %zu ops over %zu values for %s, %d thread%s\n", p->program.n_ops, p->program.n_values - 1,
+            r->target.name, r->target.n_threads, r->target.n_threads == 1 ? "" : "s");
     if (plan_is_placed(&p->request)) print_place(p, out);
     if (p->request.choice.recompute.kind != RECOMPUTE_NONE) print_recompute(p, out);
     if (p->request.choice.chunk_tokens)

@@ -2,7 +2,8 @@
  *
  * POST {"items": [{"prompt", "completion", ...}, ...]} is answered by {"scores": [...]}, a number, null or {"score": x} for each item. What
  * may pass (no connection, a time-out, 408, 429, 5xx) is tried again reward.retries times, each time after a longer pause; other
- * statuses and bodies are not. Redirects are not followed, and an answer has at most ANSWER_MOST bytes.
+ * statuses and bodies are not. Redirects are not followed, and an answer has at most ANSWER_MOST bytes. A server that gave no score at all
+ * SILENT_STEPS times in a row ends the run, whatever reward.on_error says: it is not there, and nothing would be learnt.
  *
  * libcurl is loaded when the first such reward is opened: it brings two dozen libraries, which no other run should pay for. */
 #ifdef HAVE_CURL
@@ -21,6 +22,7 @@
 #define BATCH_MOST ((size_t)64)
 #define PAUSE_FIRST 0.1 /* seconds; then twice as long each time */
 #define PAUSE_MOST 5.0
+#define SILENT_STEPS 3
 
 /* ---- the library ------------------------------------------------------------------------------------------------- */
 
@@ -52,6 +54,8 @@ typedef struct http {
     CURL *curl;
     struct curl_slist *headers;
     int64_t retries;
+    int n_silent; /* steps in a row in which no batch was answered */
+    char *url;    /* for messages */
     strbuf answer;
     bool is_global;
     char error[CURL_ERROR_SIZE];
@@ -63,6 +67,7 @@ static void http_close(void *self) {
     lib.curl_easy_cleanup(h->curl);
     if (h->is_global) lib.curl_global_cleanup();
     strbuf_fini(&h->answer);
+    free(h->url);
     free(h);
 }
 
@@ -114,6 +119,7 @@ static status http_open(void **self, const reward_options *o) {
     TRY(load());
     http *h = mem_alloc(sizeof *h);
     h->retries = o->retries;
+    h->url = mem_string(o->url);
     h->is_global = lib.curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
     h->curl = h->is_global ? lib.curl_easy_init() : NULL;
     if (!h->curl || !set_up(h, o)) {
@@ -167,13 +173,14 @@ static bool post(http *h, const char *body, char why[160]) {
     }
 }
 
-static status score_batch(http *h, scoring *s, size_t first, size_t n) {
+static status score_batch(http *h, scoring *s, size_t first, size_t n, bool *is_answered) {
     reply replies[BATCH_MOST];
     char why[160];
     char *body = body_of(s->items + first, n);
     bool came = post(h, body, why);
     free(body);
     if (came) came = replies_parse(h->answer.text ? h->answer.text : "", h->answer.length, n, replies, why);
+    *is_answered |= came;
     for (size_t i = 0; i < n; i++) {
         if (!came) TRY(scoring_fail(s, first + i, "the server gave %s", why));
         else if (replies[i].kind == REPLY_NUMBER) scoring_put(s, first + i, replies[i].score);
@@ -185,11 +192,21 @@ static status score_batch(http *h, scoring *s, size_t first, size_t n) {
 }
 
 static status http_score(void *self, scoring *s) {
+    http *h = self;
     status rc = OK;
+    bool is_answered = false;
+    if (s->n == 0) return OK;
     sigpipe_hold hold = sigpipe_hold_begin();
-    for (size_t i = 0; i < s->n && rc == OK; i += BATCH_MOST) rc = score_batch(self, s, i, MIN(BATCH_MOST, s->n - i));
+    for (size_t i = 0; i < s->n && rc == OK; i += BATCH_MOST)
+        rc = score_batch(h, s, i, MIN(BATCH_MOST, s->n - i), &is_answered);
     sigpipe_hold_end(&hold);
-    return rc;
+    TRY(rc);
+    h->n_silent = is_answered ? 0 : h->n_silent + 1;
+    if (h->n_silent < SILENT_STEPS) return OK;
+    return ERR(ERR_RUN,
+               "reward.url: %.200s gave no score %d times in a row: %s; see that the server runs and answers "
+               "{\"scores\": [...]}, then continue the run",
+               h->url, h->n_silent, s->report->first_failure);
 }
 
 const reward_kind reward_kind_HTTP = {http_open, http_score, http_close};

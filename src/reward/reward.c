@@ -6,10 +6,10 @@
 #include <string.h>
 
 static const struct {
-    const char *name, *help;
+    const char *name;
     const reward_kind *kind;
 } kinds[] = {
-#define REWARD(id, name, help) {name, help, &reward_kind_##id},
+#define REWARD(id, name, help) {name, &reward_kind_##id},
 #include "reward/rewards.def"
 #undef REWARD
 };
@@ -28,8 +28,11 @@ struct rewards {
     reward_on_error on_error;
 };
 
-const char *rewards_kind_name(size_t i) { return i < KINDS ? kinds[i].name : NULL; }
-const char *rewards_kind_help(size_t i) { return i < KINDS ? kinds[i].help : NULL; }
+const char reward_list_help[] = "rewards that are added up, with or without weights: numeric:1, format:0.2"
+#define REWARD(id, name, help) "; " name ": " help
+#include "reward/rewards.def"
+#undef REWARD
+    ;
 
 /* ---- the list ---------------------------------------------------------------------------------------------------- */
 

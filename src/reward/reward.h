@@ -61,9 +61,7 @@ double rewards_weight(const rewards *r, size_t f);
 status rewards_score(rewards *r, const reward_item *items, size_t n, double *scores, reward_report *report);
 /* Sum of weight times score; NAN if one of them is. */
 double rewards_total(const rewards *r, const double *scores);
-/* The names of all kinds, and what each is: for help. NULL past the last. */
-const char *rewards_kind_name(size_t i);
-const char *rewards_kind_help(size_t i);
+extern const char reward_list_help[]; /* of the setting reward.list: every kind of rewards.def with what it is */
 
 /* The answer inside a text that reasons. What marks an answer, the last one in the text counting:
  *     #### 42            the rest of the line (gsm8k)

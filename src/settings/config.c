@@ -115,14 +115,16 @@ static bool setting_in_range(const setting *s, double x) {
     return (open_low ? x > lo : x >= lo) && (open_high ? x < hi : x <= hi);
 }
 
-/* Other names of number formats, as PyTorch and others write them; NULL: it is none. */
+/* Other names of number formats, as PyTorch, llama.cpp and others write them, in capitals too; NULL: it is none. */
 static const char *format_name(const char *name) {
     static const char *const names[][2] = {
-        {"bfloat16", "bf16"}, {"float16", "fp16"}, {"half", "fp16"},  {"f16", "fp16"}, {"float32", "fp32"},
-        {"float", "fp32"},    {"f32", "fp32"},     {"float8", "fp8"}, {"4bit", "nf4"}, {"8bit", "int8"}};
+        {"bfloat16", "bf16"}, {"float16", "fp16"}, {"half", "fp16"},   {"f16", "fp16"},
+        {"float32", "fp32"},  {"float", "fp32"},   {"f32", "fp32"},    {"float8", "fp8"},
+        {"4bit", "nf4"},      {"8bit", "int8"},    {"q4_k_m", "q4_k"}, {"fp32", "fp32"},
+        {"bf16", "bf16"},     {"fp16", "fp16"},    {"q8_0", "q8_0"},   {"q4_k", "q4_k"}};
     if (str_starts_with(name, "torch.")) name += strlen("torch.");
     for (size_t i = 0; i < ARRAY_LENGTH(names); i++)
-        if (strcmp(names[i][0], name) == 0) return names[i][1];
+        if (strcasecmp(names[i][0], name) == 0) return names[i][1];
     return NULL;
 }
 

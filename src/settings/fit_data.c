@@ -65,6 +65,13 @@ static bool is_alone(const config *c) {
     return mesh_world(&m) == 1 && (!comm_launched(&rank, &size) || size == 1);
 }
 
+bool config_is_chosen_later(const config *c, const char *key) {
+    static const char *const keys[] = {"precision", "train.micro_batch", "train.accumulation", "train.epochs"};
+    for (size_t i = 0; i < ARRAY_LENGTH(keys); i++)
+        if (strcmp(keys[i], key) == 0) return !config_was_given(c, key) && !is_builtin(c);
+    return false;
+}
+
 void config_resolve_fine_tune(config *c) {
     if (is_builtin(c) || (!*c->model.path && !has_gpu(c))) return;
     if (!config_was_given(c, "precision")) c->choice.precision = PRECISION_BF16;
@@ -99,7 +106,7 @@ status config_fit_data(config *c, bool is_plan) {
         if (key)
             return ERR(ERR_INPUT, "%s: found %g, and data.source %s %s; set %s instead", key, found, c->data.source,
                        look.is_missing ? "is not there" : "can be read only once", config_steps_key(key));
-        if (is_auto) c->data.seq_len = data_text_row(o.positions);
+        if (is_auto) c->data.seq_len = data_text_row(&o);
         if (is_auto)
             log_warn("data.seq_len: found no lengths of records to choose it from, as data.source %s; took %lld",
                      look.is_missing ? "is not there" : "can be read only once", (long long)c->data.seq_len);

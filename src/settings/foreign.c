@@ -8,6 +8,7 @@
 #include "settings/foreign_dialect.h"
 #include "settings/form.h"
 #include "settings/fsdp.h"
+#include "settings/settings.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -154,6 +155,11 @@ static void entry_add(foreign_reader *r, const foreign_item *i, const char *sett
 
 void foreign_report_no_effect(foreign_reader *r, const foreign_item *i, const char *note) {
     entry_add(r, i, NULL, note);
+}
+
+void foreign_report_file(foreign_reader *r, const foreign_item *i) {
+    entry_add(r, i, NULL, "translated below");
+    r->f->entries[r->f->n_entries - 1].is_file = true;
 }
 
 void foreign_report_set(foreign_reader *r, const foreign_item *i, const char *setting, const char *note) {
@@ -381,11 +387,12 @@ void foreign_print(const foreign *f, const config *c, FILE *out) {
         i += left_write(f, i, &left);
         fprintf(out, "    %-*s  ", (int)width, left.text);
         if (!e->setting) {
-            fprintf(out, "no effect here: %s\n", e->note);
+            fprintf(out, "%s%s\n", e->is_file ? "-> " : "no effect here: ", e->note);
             continue;
         }
         value.length = 0;
-        value_show(c, e->setting, &value);
+        if (config_is_chosen_later(c, e->setting)) strbuf_add(&value, "auto");
+        else value_show(c, e->setting, &value);
         fprintf(out, "-> %s = %s%s%s%s\n", e->setting, value.text, e->note ? "  (" : "", e->note ? e->note : "",
                 e->note ? ")" : "");
     }

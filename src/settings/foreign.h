@@ -40,6 +40,7 @@ typedef struct foreign_entry {
     int line;
     const char *setting; /* NULL: no effect */
     const char *note;    /* why, or how the value was found; NULL: nothing to say */
+    bool is_file;        /* it names a file whose keys are entries of their own */
 } foreign_entry;
 
 enum { FOREIGN_FILES = 2 }; /* a CONFIG and a --deepspeed file */

@@ -92,8 +92,8 @@ static const foreign_row rows[] = {
     {"{chat_template_jinja default_system_message}", FOREIGN_OFF, FT_TEXT, NULL, "put it into the tokenizer's chat template (chat_template.jinja of the model's directory)"},
     {"eot_tokens",            FOREIGN_IDLE, FT_ANY, NULL, "turns end as the chat template ends them"},
     {"train_on_inputs",       FOREIGN_WORD, FT_TEXT, "data.train_on", "true=all|false=response"},
-    {"sequence_len",          FOREIGN_SET, FT_INT, "data.seq_len", NULL},
-    {"{eval_sequence_len excess_length_strategy max_prompt_len}", FOREIGN_IDLE, FT_ANY, NULL, "data.seq_len says it"},
+    {"sequence_len",          FOREIGN_OWN, FT_INT, NULL, NULL},
+    {"{eval_sequence_len excess_length_strategy max_prompt_len}", FOREIGN_IDLE, FT_ANY, NULL, "sequence_len says it"},
     {"sample_packing",        FOREIGN_OWN, FT_ANY, NULL, NULL},
     {"{eval_sample_packing sample_packing_group_size sample_packing_bin_size sample_packing_sequentially sample_packing_mp_start_method pad_to_sequence_len "
      "pad_to_multiple_of max_packed_sequence_len sample_packing_eff_est sample_packing_seq_len_multiplier total_num_tokens total_supervised_tokens "
@@ -390,8 +390,7 @@ static status translate_numbers(foreign_reader *r) {
     TRY(trainer_optimizer(r, foreign_find(r, "optimizer")));
     static const char *const implied[][3] = {{"train.weight_decay", "0", "its default"},
                                              {"train.schedule", "cosine", "its default"},
-                                             {"train.min_lr_ratio", "0", "its schedules end at 0"},
-                                             {"data.seq_len", "512", "its default"}};
+                                             {"train.min_lr_ratio", "0", "its schedules end at 0"}};
     TRY(trainer_implied(r, implied, ARRAY_LENGTH(implied)));
     return translate_warmup(r);
 }
@@ -409,6 +408,7 @@ static status translate_memory(foreign_reader *r) {
     if (trainer_is_switch(r, packing, "auto"))
         TRY(foreign_offer(r, packing, "data.pack", packing && !foreign_is_off(packing) ? "true" : "false",
                           packing ? NULL : "its default"));
+    TRY(trainer_row_length(r, foreign_find(r, "sequence_len"), "512"));
     if (shards && item_whole(shards) > 1) TRY(foreign_offer(r, shards, "parallel.zero", "3", "over all data ranks"));
     else if (shards) foreign_report_no_effect(r, shards, "off");
     for (const char *at = plugins ? trainer_list(r, plugins) : ""; *at;) {

@@ -68,6 +68,7 @@ void foreign_refuse(foreign_reader *r, const foreign_item *i, const char *format
 void foreign_refuse_train(foreign_reader *r, const char *text); /* `plan` may go on with this, `train` may not */
 /* Report lines. note may be NULL. */
 void foreign_report_no_effect(foreign_reader *r, const foreign_item *i, const char *note);
+void foreign_report_file(foreign_reader *r, const foreign_item *i); /* that is translated too */
 void foreign_report_set(foreign_reader *r, const foreign_item *i, const char *setting, const char *note);
 /* Offers a value and reports the result. i NULL: implied by the program that wrote the file. */
 status foreign_offer(foreign_reader *r, const foreign_item *i, const char *setting, const char *value,

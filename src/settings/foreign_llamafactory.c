@@ -70,7 +70,7 @@ static const foreign_row rows[] = {
     {"eval_dataset",         FOREIGN_OWN, FT_ANY, NULL, NULL},
     {"dataset_dir",          FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {"template",             FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {"cutoff_len",           FOREIGN_SET, FT_INT, "data.seq_len", NULL},
+    {"cutoff_len",           FOREIGN_OWN, FT_INT, NULL, NULL},
     {"max_length",           FOREIGN_IDLE, FT_INT, NULL, INFERENCE},
     {"val_size",             FOREIGN_OWN, FT_REAL, NULL, NULL},
     {"train_on_prompt",      FOREIGN_OWN, FT_BOOL, NULL, NULL},
@@ -293,7 +293,7 @@ static status translate(foreign_reader *r) {
     TRY(translate_kind(r));
     TRY(translate_template(r));
     TRY(translate_numbers(r));
-    if (!foreign_find(r, "cutoff_len")) TRY(foreign_offer(r, NULL, "data.seq_len", "2048", "its default"));
+    TRY(trainer_row_length(r, foreign_find(r, "cutoff_len"), "2048"));
     return transformers_translate(r, &(transformers_defaults){.lr = "5e-5", .precision = "fp32", .micro_batch = "8"});
 }
 

@@ -311,7 +311,7 @@ status trainer_deepspeed(foreign_reader *r, const foreign_item *i) {
         foreign_refuse(r, i, "there is no such file here; give it with --deepspeed FILE, or remove the key");
         return OK;
     }
-    foreign_report_no_effect(r, i, "translated below");
+    foreign_report_file(r, i);
     return foreign_read_deepspeed(r->f, i->text);
 }
 
@@ -448,6 +448,19 @@ status trainer_implied(foreign_reader *r, const char *const rows[][3], size_t n)
     for (size_t i = 0; i < n; i++)
         if (!config_was_given(r->c, rows[i][0])) TRY(foreign_offer(r, NULL, rows[i][0], rows[i][1], rows[i][2]));
     return OK;
+}
+
+/* Without packing the others pad a batch to its longest record and cut at the length that they are given. */
+status trainer_row_length(foreign_reader *r, const foreign_item *said, const char *usual) {
+    const char *task = foreign_value(r, "train.task"), *value = said ? said->text : usual;
+    bool has_pairs = strcmp(task, "preference") == 0, packs = strcmp(foreign_value(r, "data.pack"), "true") == 0;
+    if (strcmp(task, "rloo") == 0 || (packs && !has_pairs))
+        return foreign_offer(r, said, "data.seq_len", value, said ? NULL : "its default");
+    if (!has_pairs)
+        return foreign_offer(r, said, "data.seq_len_max", value, "rows follow the records, up to this length");
+    long long n = said ? (long long)item_whole(said) : strtoll(usual, NULL, 10);
+    const char *both = n <= INT32_MAX ? foreign_format(r, "%lld", 2 * n) : value;
+    return foreign_offer(r, said, "data.seq_len_max", both, "a row holds two answers; rows follow the records");
 }
 
 bool trainer_word_in(const char *word, const char *words) {

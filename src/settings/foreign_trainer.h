@@ -54,6 +54,8 @@ typedef struct trainer_rhythm {
     const char *setting, *per_epoch, *otherwise, *usual; /* the settings that count steps, and times in an epoch */
 } trainer_rhythm;
 status trainer_every(foreign_reader *r, const trainer_rhythm *e);
+/* The length at which records are cut, once train.task and data.pack are known; usual: where the file does not say it. */
+status trainer_row_length(foreign_reader *r, const foreign_item *said, const char *usual);
 
 /* Adapters: on says whether the file asks for them; items that are there without have no effect. */
 typedef struct trainer_adapter {

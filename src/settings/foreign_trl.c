@@ -148,14 +148,13 @@ static status translate_row_length(foreign_reader *r, method m) {
         if (one && said) foreign_refuse(r, one, "%s in line %d says it too; keep one", said->key, said->line);
         else if (one) said = one;
     }
-    if (said) TRY(foreign_offer(r, said, "data.seq_len", said->text, NULL));
-    else if (m != RL) TRY(foreign_offer(r, NULL, "data.seq_len", "1024", "its max_length"));
+    if (said || m != RL) TRY(trainer_row_length(r, said, "1024"));
     else if (prompt && item_whole(prompt) < INT32_MAX && (completion ? item_whole(completion) : 512) < INT32_MAX)
         return foreign_offer(
             r, prompt, "data.seq_len",
             foreign_format(r, "%lld", (long long)(item_whole(prompt) + (completion ? item_whole(completion) : 512))),
             "prompt and completion");
-    if (prompt) foreign_report_no_effect(r, prompt, "prompt and answer share data.seq_len");
+    if (prompt) foreign_report_no_effect(r, prompt, "prompt and answer share a row");
     return OK;
 }
 
@@ -244,7 +243,6 @@ static status translate(foreign_reader *r) {
             r, NULL, "train.task", "sft",
             "no key of another method is there; TRL's command says it: --set train.task=preference or rloo"));
     report_others(r, m);
-    TRY(translate_row_length(r, m));
     trainer_adapter adapter = {.is_on = item_is_true(peft),
                                .why_off = "use_peft is off",
                                .rank = foreign_find(r, "lora_r"),
@@ -260,6 +258,7 @@ static status translate(foreign_reader *r) {
     else if (peft) foreign_report_no_effect(r, peft, "off");
     TRY(trainer_weights(r, four, eight, adapter.is_on));
     if (!foreign_find(r, "packing") && m == SFT) TRY(foreign_offer(r, NULL, "data.pack", "false", "its default"));
+    TRY(translate_row_length(r, m));
     const foreign_item *when = foreign_find(r, "eval_strategy"), *before = foreign_find(r, "evaluation_strategy");
     bool evaluates = (when && !foreign_is_off(when)) || (before && !foreign_is_off(before));
     if (!foreign_find(r, "test_split_size") &&

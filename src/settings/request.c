@@ -491,37 +491,45 @@ static void strategy_from_config(const config *c, plan_request *p) {
     p->may_nvme = *c->memory.nvme_path != 0; /* auto never offloads to a drive */
 }
 
-status request_from_config(const config *c, train_request *out) {
+/* All but the plan: where the run comes from, where it goes and what it runs on. */
+static void run_from_config(const config *c, train_request *out) {
     sys_info machine;
     sys_info_get(&machine);
     /* A plan can be made for a GPU that is not here; backend_choose reports the missing GPU when it is to run. */
     const backend *b = NULL;
-    device_kind kind = c->run.device;
     int gpu = gpu_index(c);
-    if (backend_choose(kind, gpu, &b) == OK) kind = backend_kind(b);
-    else error_clear();
-    int threads = c->run.threads ? c->run.threads : machine.n_cores;
-    const train_options *t = &c->train;
+    if (backend_choose(c->run.device, gpu, &b) != OK) error_clear();
     *out = (train_request){.data = c->data,
-                           .train = *t,
+                           .train = c->train,
                            .survey = c->survey,
                            .keep = c->run.keep,
                            .no_last_checkpoint = !c->run.save_last,
                            .timed = c->run.breakdown,
-                           .n_threads = threads,
+                           .n_threads = c->run.threads ? c->run.threads : machine.n_cores,
                            .bind = c->run.bind,
-                           .backend = b};
-    out->gpu = (gpu_options){.index = gpu, .tf32 = c->run.tf32};
+                           .backend = b,
+                           .gpu = {.index = gpu, .tf32 = c->run.tf32},
+                           .export_gguf = (gguf_format)(GGUF_F16_FILE + c->run.gguf), /* the row of run.gguf */
+                           .settings = c,
+                           .write_settings = config_write_changes,
+                           .preference = preference_from_config(c),
+                           .reference = (reference_kind)c->preference.reference,
+                           .share_prompt = (share_prompt)c->preference.share,
+                           .reward = c->reward};
+    out->data.seed = c->train.seed;
+    out->data.n_threads = out->n_threads;
     if (c->run.resume && c->run.resume[0] && strcmp(c->run.resume, "none") != 0) out->resume = c->run.resume;
-    out->data.seed = t->seed;
-    out->data.n_threads = threads;
     if (*c->model.path) out->model_dir = c->model.path;
     out->pretrained = out->model_dir && c->model.init != INIT_RANDOM;
     if (*c->model.adapter) out->adapter = c->model.adapter;
     if (*c->run.export_dir) out->export_dir = c->run.export_dir;
-    out->export_gguf = (gguf_format)(GGUF_F16_FILE + c->run.gguf); /* the row of run.gguf */
-    out->settings = c;
-    out->write_settings = config_write_changes;
+    if (*c->memory.nvme_path) out->nvme_path = c->memory.nvme_path;
+    /* Files without held-out text have no rows to evaluate. */
+    if (!data_evaluates(&c->data)) out->train.eval_rows = 0;
+}
+
+/* The model, and how many rows and steps it is trained on. */
+static status model_and_steps_from_config(const config *c, train_request *out) {
     plan_request *p = &out->plan;
     TRY(model_from_config(c, &p->model));
     TRY(check_own_tokenizer(c, &p->model));
@@ -532,6 +540,15 @@ status request_from_config(const config *c, train_request *out) {
     TRY(batch_from_config(c, p));
     TRY(steps_from_config(c, out));
     p->seq_len = out->data.seq_len = seq_len_of(c);
+    return OK;
+}
+
+status request_from_config(const config *c, train_request *out) {
+    run_from_config(c, out);
+    TRY(model_and_steps_from_config(c, out));
+    device_kind kind = out->backend ? backend_kind(out->backend) : c->run.device;
+    const train_options *t = &c->train;
+    plan_request *p = &out->plan;
     p->open.precision = is_auto(c->choice.precision);
     p->choice.precision = until_chosen(c->choice.precision);
     p->optimizer = (optimizer_options){.beta1 = (float)t->beta1,
@@ -539,27 +556,20 @@ status request_from_config(const config *c, train_request *out) {
                                        .eps = (float)t->eps,
                                        .weight_decay = (float)t->weight_decay,
                                        .clip = (float)t->clip};
-    /* Files without held-out text have no rows to evaluate. */
-    if (!data_evaluates(&c->data)) out->train.eval_rows = 0;
     p->logits_chunk_bytes = c->memory.logits_chunk;
     TRY(baseline_from_config(c, p));
     TRY(recompute_parse(&p->choice.recompute, c->memory.recompute));
     strategy_from_config(c, p);
-    if (*c->memory.nvme_path) out->nvme_path = c->memory.nvme_path;
-    TRY(place_parse(c->memory.place, p->model.n_layers, gpu, &p->place));
+    TRY(place_parse(c->memory.place, p->model.n_layers, out->gpu.index, &p->place));
     p->virtual_stages = c->parallel.virtual_stages;
     p->attention = (attention_kind)c->parallel.attention;
     TRY(check_transport(c, kind));
     TRY(check_bucket(c, p));
     TRY(check_stages(c, p));
-    p->target = backend_target(kind, threads);
+    p->target = backend_target(kind, out->n_threads);
     p->target.comm_bytes = comm_work_bytes;
     if (kind != DEVICE_CPU) use_links(p, c->comm.transport == DEVICE_TRANSPORT_NCCL);
-    p->state_copies = t->save_every > 0 ? 1 : 0;
-    out->preference = preference_from_config(c);
-    out->reference = (reference_kind)c->preference.reference;
-    out->share_prompt = (share_prompt)c->preference.share;
-    out->reward = c->reward;
+    p->state_copies = out->train.save_every > 0 ? 1 : 0;
     TRY(task_shape(task_of(c->task), out));
     return limits_of_machine(out, c, (limits_ranks){1, 1}, true);
 }

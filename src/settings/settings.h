@@ -24,6 +24,8 @@ void config_resolve(config *c);
 /* A model of a directory, or a GPU, on one's own data is real work: bf16, and the micro-batch that fits train.batch, unless something else was
  * asked for. Built-in sources show and test things, and keep their bits. (fit_data.c) */
 void config_resolve_fine_tune(config *c);
+/* A setting that config_resolve_fine_tune may still choose: its value so far is not that of the run. */
+bool config_is_chosen_later(const config *c, const char *key);
 /* Settings that follow from the data, which is read for them: data.seq_len. Before a request is made. is_plan: files may be
  * missing, and the lengths of records are looked at also where nothing follows from them. (fit_data.c) */
 status config_fit_data(config *c, bool is_plan);

@@ -10,8 +10,6 @@
 #include "track/track.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,15 +110,15 @@ static void write_run(monitor *m, const char *state, bool ended, const char *err
     const train_request *r = m->options.request;
     if (m->rank != 0 || m->run_failed) return;
     double epochs = train_epochs(m->options.data, m->options.plan, r->train.steps);
-    json_t *root =
-        json_pack("{s:i, s:s, s:o, s:o, s:o, s:o, s:I, s:i, s:f, s:o, s:s, s:o, s:I, s:I, s:o, s:o, s:o, s:i}", "version", 1,
-                  "ralo", m->options.version, "task", name_json(task_name(r->task ? r->task : task_of(TASK_SFT))),
-                  "model", name_json(r->plan.model.name), "data", name_json(r->data.source), "host", name_json(m->host),
-                  "pid", (json_int_t)getpid(), "world", m->world, "started", m->started_s, "ended",
-                  ended ? json_real(now_s()) : json_null(), "state", state, "error", name_json(error), "step",
-                  (json_int_t)atomic_load_explicit(&m->step, memory_order_relaxed), "steps", (json_int_t)r->train.steps,
-                  "epochs", epochs > 0 ? json_real(epochs) : json_null(), "records", records_json(r, m->options.data),
-                  "cores", ended ? cores_json(m) : json_null(), "restarts", m->options.restarts);
+    json_t *root = json_pack(
+        "{s:i, s:s, s:o, s:o, s:o, s:o, s:I, s:i, s:f, s:o, s:s, s:o, s:I, s:I, s:o, s:o, s:o, s:i}", "version", 1,
+        "ralo", m->options.version, "task", name_json(task_name(r->task ? r->task : task_of(TASK_SFT))), "model",
+        name_json(r->plan.model.name), "data", name_json(r->data.source), "host", name_json(m->host), "pid",
+        (json_int_t)getpid(), "world", m->world, "started", m->started_s, "ended",
+        ended ? json_real(now_s()) : json_null(), "state", state, "error", name_json(error), "step",
+        (json_int_t)atomic_load_explicit(&m->step, memory_order_relaxed), "steps", (json_int_t)r->train.steps, "epochs",
+        epochs > 0 ? json_real(epochs) : json_null(), "records", records_json(r, m->options.data), "cores",
+        ended ? cores_json(m) : json_null(), "restarts", m->options.restarts);
     if (write_json(m, "run.json", root) == OK) return;
     m->run_failed = true;
     give_up(m, "other programs will not see the state of this run");
@@ -209,14 +207,10 @@ static status open_samples(monitor *m) {
 }
 
 static void start_sampler(monitor *m) {
-    sigset_t all, before;
     m->begin_ns = clock_ns();
     write_memory(m);
     if (open_samples(m) != OK) give_up(m, "memory is not sampled over this run");
-    sigfillset(&all); /* handlers run on the caller's threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&m->thread, NULL, sampler_main, m);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = thread_start(&m->thread, sampler_main, m);
     m->sampling = error == 0;
     if (error) {
         ERR(ERR_RUN, "the thread that samples memory did not start: %s", strerror(error));

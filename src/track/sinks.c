@@ -10,8 +10,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -215,11 +213,7 @@ static status sink_start(sinks *all, size_t i) {
     s->all = all;
     s->batch = mem_alloc(BATCH_BYTES);
     s->row = row;
-    sigset_t every, before;
-    sigfillset(&every);
-    pthread_sigmask(SIG_SETMASK, &every, &before); /* handlers run on the caller's threads; a closed pipe is an error */
-    int error = pthread_create(&s->thread, NULL, sink_main, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = thread_start(&s->thread, sink_main, s);
     if (!error) return OK;
     s->row = NULL;
     free(s->batch);

@@ -15,8 +15,6 @@
 #include <fcntl.h>
 #include <math.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -649,12 +647,7 @@ status track_open(track **out, const track_options *o) {
     /* An earlier run's: steps that are made again lose their events. */
     if (o->run_dir && dir_holds(o->run_dir, "events.jsonl")) TRY_GOTO(rc, jsonl_open(&t->events, o->run_dir), fail);
     if (o->run_dir && o->sinks) TRY_GOTO(rc, sinks_open(&t->sinks, o->sinks, o->run_dir, say_of_sinks, t), fail);
-
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&t->thread, NULL, writer_main, t);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = thread_start(&t->thread, writer_main, t);
     if (error) {
         rc = ERR(ERR_RUN, "the thread that writes metrics did not start: %s", strerror(error));
         goto fail;

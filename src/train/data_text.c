@@ -3,6 +3,7 @@
 #include "train/train.h"
 
 #include <math.h>
+#include <string.h>
 
 static const char *plural(uint64_t n) { return n == 1 ? "" : "s"; }
 
@@ -14,8 +15,8 @@ static void print_counts(const data_report *r, const data_report *held_out, bool
     fprintf(out, ": %llu %s%s to train", (unsigned long long)r->n_documents, unit, plural(r->n_documents));
     if (records && held_out->n_documents) fprintf(out, ", %llu held out", (unsigned long long)held_out->n_documents);
     fprintf(out, "; %s tokens", str_format_count(a, (double)r->n_tokens));
-    if (r->n_trained_tokens != r->n_tokens)
-        fprintf(out, ", %s in the loss", str_format_count(b, (double)r->n_trained_tokens));
+    str_format_count(b, (double)r->n_trained_tokens);
+    if (strcmp(a, b) != 0) fprintf(out, ", %s in the loss", b); /* a text's first token has none before it */
     if (r->n_shared_tokens)
         fprintf(out, ", %s of prompts not repeated", str_format_count(a, (double)r->n_shared_tokens));
     if (r->chat != CHAT_AUTO) fprintf(out, "; chat %s", chat_format_name(r->chat));

@@ -122,11 +122,13 @@ static size_t count_flat(const rollout *r, const double *x) {
     return n_flat;
 }
 
-bool rollout_is_flat(const rollout *r) {
+bool rollout_is_flat(const rollout *r, bool *has_rewards) {
     size_t n = (size_t)r->n_ranks * r->n;
     double *x = mem_alloc(n * sizeof *x);
     column(r, offsetof(rollout_numbers, reward), x);
     bool flat = count_flat(r, x) == n / r->k;
+    *has_rewards = false;
+    for (size_t i = 0; i < n; i++) *has_rewards |= !isnan(x[i]);
     free(x);
     return flat;
 }

@@ -33,6 +33,8 @@ struct trainer {
     checkpoint_tensor *tensors;
     size_t n_tensors;
     uint64_t rows_per_epoch; /* 0: the data is endless */
+    bool has_stepped;        /* since it was opened */
+    bool save_is_due;        /* train.save_every came, and no save since */
     double eval_reported_s;  /* when the evaluation, or what comes before the run, began or last reported progress */
     train_state state;
     lora_base base;            /* under adapters; all 0: there are none */
@@ -40,6 +42,8 @@ struct trainer {
     tokenizer_files tokenizer; /* on the rank that writes */
     arena memory;
 };
+
+static bool saves_after(const train_options *o, int64_t step) { return o->save_every && step % o->save_every == 0; }
 
 static status run_step(trainer *t, bool next_step_follows, train_step_report *report) {
     step_outcome o;
@@ -51,6 +55,8 @@ static status run_step(trainer *t, bool next_step_follows, train_step_report *re
     if (t->task->after) TRY(t->task->after(t->self, report));
     if (report->step == 1) t->state.first_loss = report->loss;
     if (isfinite(report->loss)) t->state.last_loss = report->loss;
+    t->has_stepped = true;
+    t->save_is_due |= saves_after(&t->r->train, report->step);
     return OK;
 }
 
@@ -233,7 +239,7 @@ static status open_checkpoints(trainer *t, const char *id) {
                             .identity = id,
                             .model = t->description,
                             .tokenizer = &t->tokenizer,
-                            .background = r->train.save_every > 0,
+                            .background = r->plan.state_copies > 0,
                             .comm = r->comm,
                             .task = &task,
                             .fresh = !r->resume};
@@ -333,6 +339,7 @@ status trainer_save(trainer *t) {
             "them; save when the step is a multiple of rl.updates",
             (long long)t->state.step);
     if (t->o->on_save) t->o->on_save(t->o->context);
+    t->save_is_due = false;
     return checkpointer_save(t->checkpoints, t->e, &t->state);
 }
 
@@ -407,10 +414,20 @@ static bool evaluates_after(const trainer *t, int64_t step) {
     return evaluates(t) && o->eval_every && step % o->eval_every == 0 && step < o->steps;
 }
 
-static bool saves_after(const train_options *o, int64_t step) { return o->save_every && step % o->save_every == 0; }
-
 static bool samples_after(const train_options *o, int64_t step) {
     return o->sample_every && (step % o->sample_every == 0 || step == o->steps);
+}
+
+static bool is_over(const trainer *t) {
+    return t->state.step >= t->r->train.steps || best_gave_up(&t->best, &t->state);
+}
+
+unsigned trainer_due(const trainer *t) {
+    int64_t step = t->state.step;
+    if (!t->has_stepped) return 0;
+    return (evaluates_after(t, step) ? TRAIN_DUE_EVALUATION : 0U) |
+           (samples_after(&t->r->train, step) ? TRAIN_DUE_SAMPLES : 0U) |
+           (t->checkpoints && t->save_is_due && may_save(t) ? TRAIN_DUE_SAVE : 0U) | (is_over(t) ? TRAIN_DUE_END : 0U);
 }
 
 /* Does the next step follow directly? Decided by the schedule alone, so that all ranks agree. */
@@ -437,25 +454,24 @@ static status catch_up(trainer *t, train_result *out) {
 static status loop(trainer *t, train_result *out) {
     const train_options *o = &t->r->train;
     int64_t saved_at = -1;
-    bool stop = false, is_due = false;
+    bool stop = false;
     TRY(catch_up(t, out));
     if (t->state.step >= o->steps)
         train_say(t->o, "nothing is left to train: step %lld of %lld was reached; raise %s to continue",
                   (long long)t->state.step, (long long)o->steps, o->epochs > 0 ? "train.epochs" : "train.steps");
-    while (t->state.step < o->steps && !best_gave_up(&t->best, &t->state)) {
+    while (!is_over(t)) {
         TRY(ask_for_stop(t, &stop));
         if (stop && may_save(t)) break;
         train_step_report report;
         TRY(run_step(t, next_step_follows(t, t->state.step + 1), &report));
         if (t->o->on_step) t->o->on_step(t->o->context, &report);
         if (t->checkpoints) TRY(checkpointer_poll(t->checkpoints));
-        if (evaluates_after(t, report.step)) TRY(evaluate_between(t, out));
-        if (samples_after(o, report.step)) TRY(trainer_sample(t));
-        is_due |= saves_after(o, report.step);
-        if (is_due && may_save(t)) {
+        unsigned due = trainer_due(t);
+        if (due & TRAIN_DUE_EVALUATION) TRY(evaluate_between(t, out));
+        if (due & TRAIN_DUE_SAMPLES) TRY(trainer_sample(t));
+        if (due & TRAIN_DUE_SAVE) {
             TRY(trainer_save(t));
             saved_at = report.step;
-            is_due = false;
         }
     }
     bool wanted = !t->r->no_last_checkpoint || stop; /* the same on all ranks, unlike the flag itself */

@@ -194,7 +194,14 @@ static void show_completions(const rloo *t, int64_t step) {
 
 /* Once: a hard task may begin so, and frac_reward_zero_std has the share of every step. */
 static void warn_if_flat(rloo *t, int64_t step) {
-    if (t->said_flat || !rollout_is_flat(&t->rollout)) return;
+    bool has_rewards;
+    if (t->said_flat || !rollout_is_flat(&t->rollout, &has_rewards)) return;
+    if (!has_rewards) {
+        train_say(t->host.observer,
+                  "step %lld: no completion has a reward, so the step teaches nothing: see completions.jsonl",
+                  (long long)step);
+        return;
+    }
     t->said_flat = true;
     train_say(
         t->host.observer,

@@ -349,12 +349,17 @@ const train_state *trainer_state(const trainer *t);
 status trainer_step(trainer *t, train_step_report *report);
 /* The plan was made with_eval. ERR_INTERRUPTED: train_interrupt asked for it; there is no report. */
 status trainer_evaluate(trainer *t, train_eval_report *out);
+/* What train_run does after the last step of this trainer, as flags: evaluations, samples and saves in this order, and the end, which an
+ * evaluation may bring (train.patience). 0 before the first step. A save that falls between two updates of a rollout is due after the
+ * last of them. */
+enum { TRAIN_DUE_EVALUATION = 1, TRAIN_DUE_SAMPLES = 2, TRAIN_DUE_SAVE = 4, TRAIN_DUE_END = 8 };
+unsigned trainer_due(const trainer *t);
 /* Completions of the prompts with the parameters as they are, told to on_sample. train.sample_every is set, else there is nothing
  * to do. */
 status trainer_sample(trainer *t);
 /* The generator attached to this run's memory, for prompts of the caller between two steps; NULL without train.sample_every. */
 generator *trainer_generator(trainer *t);
-/* A checkpoint in run_dir, written in the background where train.save_every is set; nothing without a run_dir. */
+/* A checkpoint in run_dir, written in the background where plan.state_copies has room for it; nothing without a run_dir. */
 status trainer_save(trainer *t);
 status trainer_wait(trainer *t); /* until the last save is on disk */
 /* On many ranks: of the last save. */

@@ -260,6 +260,12 @@ status export_check_place(const char *dir) {
 
 status export_check_dir(const char *setting, const char *dir) {
     if (!*dir) return ERR(ERR_INPUT, "export: the directory's name is empty");
+    if (str_ends_with(dir, ".safetensors"))
+        return ERR(
+            ERR_INPUT,
+            "%s: found %s, expected a directory, which gets config.json, tokenizer and model.safetensors; leave out "
+            "the ending, or end it in .gguf for one file",
+            setting ? setting : "export", dir);
     DIR *d = opendir(dir);
     if (!d && errno == ENOENT) return export_check_place(dir);
     if (!d) return ERR(ERR_IO, "export to %s: %s", dir, strerror(errno));

@@ -502,6 +502,11 @@ static void wrong_requests_for_generation_are_refused(void **state) {
     ralo_sampling_init(&s);
     s.n_stops = 1;
     REFUSED(ralo_generator_generate(g, texts, 1, &s, &c, &n), RALO_ERROR_INPUT, "stops");
+    ralo_sampling_init(&s);
+    s.chat = 3;
+    REFUSED(ralo_generator_generate(g, texts, 1, &s, &c, &n), RALO_ERROR_INPUT, "found 3 for sampling->chat");
+    s.chat = RALO_CHAT_USER;
+    REFUSED(ralo_generator_generate(g, texts, 1, &s, &c, &n), RALO_ERROR_INPUT, "no chat format");
     ralo_generator_close(g);
     ralo_generator_close(NULL);
     assert_null(ralo_generator_plan(NULL));

@@ -355,12 +355,12 @@ static void check_adamw_against_the_scalar_loop(void) {
 }
 
 static void test_adamw_gives_the_bits_of_the_scalar_loop(void **state) {
-    for (int i = 0; adamw_way_list(i); i++) {
-        assert_true(adamw_force_way(adamw_way_list(i)));
+    for (int i = 0; adamw_variant_name(i); i++) {
+        assert_true(adamw_force_variant(adamw_variant_name(i)));
         check_adamw_against_the_scalar_loop();
     }
-    assert_false(adamw_force_way("abacus"));
-    assert_true(adamw_force_way(NULL));
+    assert_false(adamw_force_variant("abacus"));
+    assert_true(adamw_force_variant(NULL));
 }
 
 /* A payload of ones in a NaN, and infinities, must not turn into numbers when the parameter is rounded. */

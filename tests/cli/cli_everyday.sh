@@ -25,6 +25,9 @@ check 0 "eval at step 8 " "eval at step 16 " "eval at step 20 " "!eval at step 1
     --set data.eval_source=qa.jsonl --set train.evals_per_epoch=2 --set train.saves_per_epoch=1 --set run.keep=all --set run.dir=rhythm
 [ "$(ls rhythm/checkpoints | tr '\n' ' ')" = "step-00000016 step-00000020 " ] || fail "saved: $(ls rhythm/checkpoints)"
 rm -r rhythm
+run 0 train "${tiny[@]}" --set train.epochs=1 --set train.saves_per_epoch=2 --set run.dir=rhythm --json
+grep -Eq '"host": \{"planned": ([0-9]+), "peak": \1\}' out || fail "the copy for background checkpoints is not planned: $(grep -o '"host": {[^}]*}' out)"
+rm -r rhythm
 check 2 "train.evals_per_epoch (2, given by " ") and train.eval_every (5, given by " "are both given" -- \
     train "${tiny[@]}" --set train.evals_per_epoch=2 --set train.eval_every=5
 check 2 "train.saves_per_epoch: found 1 with the endless builtin:random, expected none; set train.save_every" -- \

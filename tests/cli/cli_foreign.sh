@@ -46,7 +46,7 @@ became memory.recompute=selective memory.strategy=auto memory.offload.grads=host
 became 'memory.recompute={ratio: 0.5}' memory.strategy=manual memory.offload.grads=none -- "$old/half-recompute.yaml"
 became model.preset=qwen2.5-0.5b train.task=preference preference.beta=0.1 train.steps=500 model.lora.rank=32 train.eval_every=50 data.eval_fraction=0.05 -- "$examples/trl/dpo-lora.yaml"
 became model.base=nf4 model.lora.rank=32 memory.states=int8 data.pack=true train.accumulation=4 data.eval_fraction=0.05 -- "$examples/axolotl/qlora.yaml"
-became train.task=sft model.lora.rank=8 data.seq_len=1024 train.warmup=30 -- "$examples/llamafactory/lora-sft.yaml"
+became train.task=sft model.lora.rank=8 data.seq_len_max=1024 train.warmup=30 -- "$examples/llamafactory/lora-sft.yaml"
 check 2 "hf download Qwen/Qwen2.5-0.5B" "load_dataset('mhenrichsen/alpaca_2k_test', split='train')" 'then give --data "alpaca_2k_test.jsonl"' -- train "$examples/axolotl/qlora.yaml"
 check 2 "no directory 'Qwen/Qwen2.5-7B'" "--preset qwen2.5-7b" -- train "$old/treepo-7b.yaml" --set run.dir=never
 [ ! -e never ] || fail "a refused run made its directory"

@@ -111,7 +111,7 @@ run 0 export talk talk-model
 for model in talk talk-model; do
     run 0 eval --model $model --data chat.jsonl --max-new 8 --json
     holds 'r["problems"] == 6 and r["chat"] == "chatml" and r["exact_match"] == 1'
-    grep -q "chat.jsonl: 6, chat chatml, skipped: 0 lines" err || fail "the counts are not told: $(cat err)"
+    grep -q "chat.jsonl: 6, chat chatml, 1 sample each" err || fail "the counts are not told: $(cat err)"
 done
 # A bare text is continued as it is: a model of conversations says how it would be asked, one without them says nothing.
 check 0 "--chat auto writes it as a user's turn (chatml)" -- generate --model talk --prompt dog --max-new 4

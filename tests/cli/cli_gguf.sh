@@ -132,7 +132,7 @@ run 0 export run hf
 check 0 "in f32" -- export run run.gguf --gguf f32
 check 0 "in q8_0" "step 1" -- export run q8.gguf --gguf q8_0
 check 0 "in q4_k" -- export run q4.gguf --gguf q4_k
-check 0 '"dtype": "q4_k"' -- export run again.gguf --gguf q4_k --json
+check 0 '"dtype": "q4_k"' -- export run again.gguf --gguf Q4_K_M --json
 cmp q4.gguf again.gguf || fail "the same run gave two files"
 run 0 train "${common[@]}" --set model.path=hf --set model.lora.rank=2 --set model.lora.targets=all-linear --set run.dir=lora \
     --set run.export=end.gguf --set run.gguf=f32
@@ -273,6 +273,7 @@ ls -a >before
 check 2 "run.gguf: the file exists" "choose another name" -- export run run.gguf
 check 2 "expected a name that ends in .gguf" -- export run somewhere --gguf q8_0
 check 2 "expected a name that ends in .gguf" -- export run somewhere --gguf
+check 2 "export: found out.safetensors, expected a directory" -- export run out.safetensors
 check 2 "'q5'" "f16, bf16, f32, q8_0, q4_k" -- export run x.gguf --gguf q5
 check 2 "leave --dtype out" -- export run x.gguf --dtype bf16
 check 2 "leave --heads out" -- export run x.gguf --heads all

@@ -97,6 +97,71 @@ assert text.splitlines()[0] == mine["answer"] and text.splitlines()[1].startswit
 assert mine.keys() == theirs.keys() and mine["memory"] == theirs["memory"] and mine["strategy"] == theirs["strategy"], mine.keys() ^ theirs.keys()
 PY
 
+# ---- how often: in epochs, with patience, and between the updates of a rollout, as the program does
+for i in $(seq 40); do echo "{\"prompt\": \"$i+1=\", \"completion\": \"$((i + 1))\"}"; done >sums.jsonl
+rhythm=(--preset test-llama --data sums.jsonl --set train.micro_batch=2 --set data.seq_len=32 --set train.eval_rows=2 --set run.threads=1
+    --set data.pack=false --set train.epochs=2 --set train.evals_per_epoch=2 --set train.saves_per_epoch=1 --set run.keep=all)
+run 0 train "${rhythm[@]}" --set run.dir=rhythm
+run 0 train "${rhythm[@]}" --set run.dir=patient --set train.lr=1e-30 --set train.patience=1
+python "the same rhythm" <<'PY'
+import json, os, ralo
+config = dict(preset="test-llama", data="sums.jsonl", train__micro_batch=2, data__seq_len=32, train__eval_rows=2, run__threads=1, data__pack=False,
+              train__epochs=2, train__evals_per_epoch=2, train__saves_per_epoch=1, run__keep="all")
+def evaluated(run):
+    return [row["step"] for row in map(json.loads, open(run + "/metrics.jsonl")) if "val/loss" in row]
+r = ralo.train(out="rhythm-module", **config)
+assert [e["step"] for e in r["evaluations"]] == evaluated("rhythm") and len(r["evaluations"]) == 4, r["evaluations"]
+assert sorted(os.listdir("rhythm-module/checkpoints")) == sorted(os.listdir("rhythm/checkpoints")), os.listdir("rhythm-module/checkpoints")
+r = ralo.train(out="patient-module", train__lr=1e-30, train__patience=1, run__export="patient-export", **config)
+assert [e["step"] for e in r["evaluations"]] == evaluated("patient") and r["stopped"] == "patience", (r["stopped"], evaluated("patient"))
+assert r["export"] == "patient-export" and os.path.exists("patient-export/config.json")
+rollouts = dict(preset="test-llama", data="builtin:arithmetic", train__task="rloo", rl__prompts=2, rl__k=2, rl__updates=2, rl__max_completion=4,
+                train__micro_batch=1, train__eval_rows=0, train__problems=0, run__threads=1)
+r = ralo.train(train__steps=8, train__save_every=3, run__keep="all", out="rollouts", on_step=lambda m: m["step"] < 5, **rollouts)
+assert r["stopped"] == "callback" and r["steps"] == 6, r["steps"] # the second update of its rollout, which a checkpoint needs
+saved = sorted(name for name in os.listdir("rollouts/checkpoints") if name.startswith("step"))
+assert saved == ["step-00000004", "step-00000006"], saved
+with ralo.Trainer(train__steps=2, preset="test-llama", data="builtin:grammar", data__seq_len=24, train__micro_batch=2, train__eval_every=1) as t:
+    assert t.due == set()
+    t.step()
+    assert t.due == {"evaluation"}
+    t.step()
+    assert t.due == {"end"}
+PY
+
+# ---- turns in the chat format of the training
+mkdir tokenizer
+cp "$TEST_FIXTURES/chat/bytes.json" tokenizer/tokenizer.json # has the control tokens of chatml
+cat >turns.jsonl <<'END'
+{"prompt": "a", "completion": "b"}
+{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}
+END
+for i in $(seq 80); do cat turns.jsonl; done >talk.jsonl
+XDG_CACHE_HOME=$work/home run 0 train --preset test-llama --set model.vocab=352 --set data.tokenizer=tokenizer --set data.seq_len=48 --set train.micro_batch=8 \
+    --set train.steps=100 --set train.lr=0.01 --set train.warmup=0 --set train.eval_rows=2 --data talk.jsonl --out talk
+python "turns" <<'PY'
+import ralo
+conversation = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+with ralo.Generator("talk") as g:
+    assert g.generate("a", chat=True)[0]["text"] == "b" and g.generate("a", chat=True)[0]["stop"] == "eos"
+    assert g.generate(conversation, chat=True)[0]["text"] == "d", g.generate(conversation, chat=True)
+    both = g.generate(["a", conversation], chat=True)
+    assert [c["text"] for c in both] == ["b", "d"] and both[1]["prompt"] == conversation
+    for wrong in ({"chat": False}, {"chat": True}):
+        try:
+            g.generate([[{"role": "user"}]], **wrong)
+        except ralo.InputError as error:
+            assert ("chat=True" if not wrong["chat"] else "content") in str(error), error
+        else:
+            raise AssertionError(wrong)
+try:
+    ralo.generate("module", "a", chat=True)
+except ralo.InputError as error:
+    assert "no chat format" in str(error), error
+else:
+    raise AssertionError("a model without a chat format")
+PY
+
 # ---- stopping, and errors
 python "stops and errors" <<'PY'
 import os, signal, threading, time, ralo
@@ -134,7 +199,6 @@ refused(KeyError, "mine", ralo.train, on_log=lambda level, line: broken(line), t
 refused(KeyError, "mine", ralo.train, on_sample=broken, train__sample_every=1, train__sample_tokens=2, train__steps=2, **tiny)
 refused(ValueError, "did you mean 'train.steps'", ralo.plan, train__stepz=3)
 refused(ralo.InputError, "did you mean 'gpt2'", ralo.plan, preset="gpt-2")
-refused(ralo.InputError, "return False from on_eval", ralo.train, train__steps=2, train__eval_every=1, train__patience=2, **tiny)
 refused(MemoryError, "Fits with: ", ralo.train, memory__device="1500K", memory__strategy="manual", train__steps=1, **tiny)
 assert not ralo.plan(memory__device="1500K", memory__strategy="manual", **tiny)["fits"]
 refused(ralo.Error, "/nowhere", ralo.generate, "/nowhere", "a")

@@ -64,6 +64,12 @@ static void positions_are_the_most_and_what_is_lost_is_refused(void **state) {
     expect_error(data_survey_check(&s, "long.jsonl", 128), ERR_INPUT,
                  "long.jsonl: 51 of 51 records|row of 128 tokens|51 would be cut|the model has 128 "
                  "positions|model.max_positions=320|data.allow_cut=true");
+    o.row_most = 64; /* data.seq_len_max */
+    assert_int_equal(survey_of(o).seq_len, 64);
+    o.row_most = 192, o.positions = 0;
+    assert_int_equal(survey_of(o).seq_len, 192);
+    o.row_most = 4096; /* the most, not the length */
+    assert_int_equal(survey_of(o).seq_len, 320);
     o.seq_len = 150; /* as it is given, whatever the records are */
     o.positions = 0;
     s = survey_of(o);
@@ -89,6 +95,8 @@ static void text_has_rows_of_1024_or_what_a_small_file_fills(void **state) {
     assert_int_equal(survey_of((data_options){.source = path_of("large.txt"), .pack = true, .positions = 200}).seq_len,
                      200);
     assert_int_equal(survey_of((data_options){.source = path_of("small.txt"), .pack = true}).seq_len, 256);
+    assert_int_equal(survey_of((data_options){.source = path_of("large.txt"), .pack = true, .row_most = 2048}).seq_len,
+                     2048);
 }
 
 static void pairs_and_labelled_answers_need_both_documents(void **state) {

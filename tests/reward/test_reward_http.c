@@ -196,6 +196,26 @@ static void wrong_requests_are_refused(void **state) {
     expect_none(2, "no answer: ");
 }
 
+/* A run must not go on to its end without a single score. */
+static void a_server_that_is_gone_ends_the_run(void **state) {
+    rewards *r;
+    reward_options o = options_of(NOT_FOUND);
+    json_t *own = json_pack("{s:i}", "id", 0);
+    reward_item item = {.prompt = {"p", 1}, .completion = {"c", 1}, .columns = own};
+    must(rewards_open(&r, &o));
+    for (int i = 0; i < 2; i++) must(rewards_score(r, &item, 1, scores, &report));
+    atomic_store(&server_mode, RIGHT); /* an answer begins the count anew */
+    must(rewards_score(r, &item, 1, scores, &report));
+    assert_true(scores[0] == 0.5);
+    atomic_store(&server_mode, NOT_FOUND);
+    for (int i = 0; i < 2; i++) must(rewards_score(r, &item, 1, scores, &report));
+    must(rewards_score(r, &item, 0, scores, &report)); /* nothing to score says nothing about the server */
+    expect_error(rewards_score(r, &item, 1, scores, &report), ERR_RUN,
+                 "reward.url: |gave no score 3 times in a row: |status 404, expected 200");
+    rewards_close(r);
+    json_decref(own);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scores_come_back_in_order),
@@ -204,6 +224,7 @@ int main(void) {
         cmocka_unit_test(wrong_answers_are_counted),
         cmocka_unit_test(single_scores_may_be_missing_or_wrong),
         cmocka_unit_test(wrong_requests_are_refused),
+        cmocka_unit_test(a_server_that_is_gone_ends_the_run),
     };
     return cmocka_run_group_tests(tests, server_open, server_close);
 }

@@ -76,6 +76,10 @@ static void test_choices_follow_their_enums(void **state) {
                                                           : c.model.tied;
         assert_int_equal(got, rows[i].expected);
     }
+    assert_int_equal(config_set(&c, "precision=FP32", "--set"), OK); /* number formats, as others write them */
+    assert_int_equal(c.choice.precision, PRECISION_FP32);
+    assert_int_equal(config_set(&c, "precision=torch.BFloat16", "--set"), OK);
+    assert_int_equal(c.choice.precision, PRECISION_BF16);
     config_fini(&c);
 }
 
@@ -458,7 +462,7 @@ static void test_wrong_values(void **state) {
         "memory.device=1",
         "memory.device=1e30",
         "memory.device=99999999T",
-        "precision=FP32",
+        "precision=FP33",
         "model.tied=yes",
         "model.layers=1025",
         "model.layers=none",

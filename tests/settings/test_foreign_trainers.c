@@ -76,7 +76,7 @@ static void test_examples_of_axolotl(void **state) {
         {"axolotl/llama3-instruct-lora-8b.yaml", 0, {"model.base", "int8", "data.chat", "llama3", "model.lora.rank", "32"}},
         {"axolotl/llama3-instruct-dpo-lora-8b.yaml", 0, {"train.task", "preference", "preference.loss", "dpo", "data.chosen_column", "chosen", "data.rejected_column", "rejected"}},
         {"axolotl/llama3-qlora-1b-kto.yaml", 0, {"train.task", "preference", "preference.loss", "kto", "preference.beta", "0.5", "preference.desirable_weight", "0.2", "model.base", "nf4"}},
-        {"axolotl/mistral-qlora-orpo.yaml", 0, {"train.task", "preference", "preference.loss", "orpo", "preference.lambda", "0.1", "data.chat", "chatml", "data.seq_len", "4096"}},
+        {"axolotl/mistral-qlora-orpo.yaml", 0, {"train.task", "preference", "preference.loss", "orpo", "preference.lambda", "0.1", "data.chat", "chatml", "data.seq_len", "auto", "data.seq_len_max", "8192"}},
         {"axolotl/mistral-fft.yaml", 0, {"train.lr", "5e-06", "train.micro_batch", "2", "train.accumulation", "4", "model.lora.rank", "none", "data.eval_fraction", "0.05"}},
         {"axolotl/qwen2-dpo.yaml", 0, {"preference.loss", "dpo", "train.micro_batch", "2", "data.pack", "false"}},
         {"axolotl/qwen2-qlora-fsdp.yaml", 0, {"parallel.zero", "3", "model.base", "nf4", "memory.offload.params", "host"}},
@@ -102,7 +102,7 @@ static void test_examples_of_axolotl(void **state) {
 static void test_examples_of_llamafactory(void **state) {
     static const example examples[] = {
         {"llamafactory/qwen3-lora-sft.yaml", 0, {"train.task", "sft", "model.path", "Qwen/Qwen3-4B-Instruct-2507", "model.lora.rank", "8", "model.lora.targets", "all-linear",
-            "data.seq_len", "2048", "run.dir", "saves/qwen3-4b/lora/sft", "train.save_every", "500", "train.micro_batch", "1", "train.accumulation", "8", "train.lr", "0.0001",
+            "data.seq_len", "auto", "data.seq_len_max", "2048", "run.dir", "saves/qwen3-4b/lora/sft", "train.save_every", "500", "train.micro_batch", "1", "train.accumulation", "8", "train.lr", "0.0001",
             "train.schedule", "cosine", "train.min_lr_ratio", "0"}},
         {"llamafactory/qwen3-lora-dpo.yaml", 0, {"train.task", "preference", "preference.loss", "dpo", "preference.beta", "0.1", "train.lr", "5e-06", "train.betas", "[0.9, 0.999]",
             "train.weight_decay", "0", "data.chat_kwargs", "{\"enable_thinking\": false}"}},
@@ -129,7 +129,7 @@ static void test_examples_of_llamafactory(void **state) {
 
 static void test_examples_of_trl(void **state) {
     static const example examples[] = {
-        {"trl/example.yaml", 0, {"model.preset", "qwen2.5-0.5b", "train.lr", "0.0001", "train.schedule", "cosine", "train.task", "sft", "data.seq_len", "1024", "train.micro_batch", "8"}},
+        {"trl/example.yaml", 0, {"model.preset", "qwen2.5-0.5b", "train.lr", "0.0001", "train.schedule", "cosine", "train.task", "sft", "data.seq_len", "auto", "data.seq_len_max", "1024", "train.micro_batch", "8"}},
         {"trl/sft.yaml", 0, {"data.pack", "true", "data.eos_token", "<|im_end|>", "train.eval_every", "100", "run.dir", "Qwen2-0.5B-SFT", "train.accumulation", "8", "train.warmup", "0",
             "train.schedule", "linear", "precision", "bf16"}},
         {"trl/sft-lora.yaml", 0, {"model.lora.rank", "32", "model.lora.alpha", "16", "model.lora.dropout", "0.05", "model.lora.targets", "q,v", "train.lr", "0.0002"}},
@@ -179,7 +179,9 @@ static void test_methods_of_trl(void **state) {
     q = YAML(
         "learning_rate: 1e-6\nmax_length: 64\n"); /* its command would say the method; here the command line does */
     q.set[0] = "train.task=preference";
-    GIVES(q, "train.task", "preference", "train.lr", "1e-06", "data.seq_len", "64");
+    GIVES(q, "train.task", "preference", "train.lr", "1e-06", "data.seq_len", "auto",
+          "data.seq_len_max", "128"); /* a row holds both answers */
+    GIVES(YAML("learning_rate: 1e-6\nmax_length: 64\npacking: true\n"), "data.seq_len", "64", "data.seq_len_max", "auto");
     REFUSED(YAML("num_generations: 8\nreward_funcs: [accuracy_reward]\nloss_type: bnpo\nscale_rewards: "
                  "batch\nsync_ref_model: true\n"),
             "4 things", "reward.program", "loss_type: found bnpo; ralo has grpo, dr_grpo, dapo and rloo",
@@ -316,7 +318,7 @@ static void test_settings_that_follow(void **state) {
           "train.warmup", "0");
     GIVES(YAML("base_model: gpt2\nsequence_len: 500_000\nfloat16: true\nadapter:\nlora_r: 8\ngradient_checkpointing: "
                "offload\n"),
-          "data.seq_len", "500000", "precision", "fp16", "model.lora.rank", "none", "memory.recompute", "full",
+          "data.seq_len_max", "500000", "precision", "fp16", "model.lora.rank", "none", "memory.recompute", "full",
           "memory.offload.activations", "host");
     GIVES(YAML("base_model: gpt2\nmax_steps: 200\n"), "train.warmup", "6", "train.schedule", "cosine");
     REPORTS(YAML("learning_rate: 2e-4\ndataloader_num_workers: 4\ntorch_compile: true\nreport_to: wandb\n"),

@@ -27,6 +27,7 @@ _lib = _load()
 
 STOPS = ("eos", "string", "length")  # by ralo_stop
 LEVELS = {1: "info", 2: "warning", 3: "error"}
+DUE = {1: "evaluation", 2: "samples", 4: "save", 8: "end"}  # by ralo_due
 # As the flags of `ralo train`.
 SHORT = {"model": "model.path", "data": "data.source", "lr": "train.lr", "epochs": "train.epochs", "lora": "model.lora.rank", "out": "run.dir",
          "preset": "model.preset"}
@@ -291,9 +292,19 @@ def _sampling(max_new, temperature, top_k, top_p, min_p, repetition_penalty, see
     return s
 
 
-def _complete(function, handle, prompts, sampling):
-    prompts = [prompts] if isinstance(prompts, str) else list(prompts)
-    texts = (ctypes.c_char_p * max(len(prompts), 1))(*[_bytes(p) for p in prompts])
+def _is_conversation(prompt):
+    return not isinstance(prompt, str) and len(prompt) > 0 and all(isinstance(turn, dict) for turn in prompt)
+
+
+def _complete(function, handle, prompts, sampling, chat):
+    prompts = [prompts] if isinstance(prompts, str) or _is_conversation(prompts) else list(prompts)
+    if not chat and any(map(_is_conversation, prompts)):
+        raise InputError("ralo: found a conversation as a prompt, expected a text; give chat=True")
+    texts = list(prompts)
+    if chat:
+        texts = [json.dumps({"messages": [{"role": "user", "content": p}] if isinstance(p, str) else list(p)}) for p in prompts]
+        sampling.chat = 2  # RALO_CHAT_RECORD
+    texts = (ctypes.c_char_p * max(len(prompts), 1))(*[_bytes(text) for text in texts])
     out, n = ctypes.POINTER(_library.Completion)(), ctypes.c_size_t()
     _must(function(handle, texts, len(prompts), ctypes.byref(sampling), ctypes.byref(out), ctypes.byref(n)))
     try:
@@ -324,17 +335,18 @@ class Generator(_Handle):
         self._handle = handle
 
     def generate(self, prompts, *, max_new=None, temperature=None, top_k=None, top_p=None, min_p=None, repetition_penalty=None, seed=None,
-                 n=None, stop=None, ignore_eos=False):
-        """A list of dicts (prompt, text, tokens, log_probability, stop), n of each prompt together. Greedy and 128 tokens unless said."""
+                 n=None, stop=None, ignore_eos=False, chat=False):
+        """A list of dicts (prompt, text, tokens, log_probability, stop), n of each prompt together. Greedy and 128 tokens unless said.
+        chat=True: a prompt is a turn of the user, or a conversation, [{"role": ..., "content": ...}, ...], in the chat format of the training."""
         how = _sampling(max_new, temperature, top_k, top_p, min_p, repetition_penalty, seed, n, stop, ignore_eos)
-        return _complete(_lib.ralo_generator_generate, self._open(), prompts, how)
+        return _complete(_lib.ralo_generator_generate, self._open(), prompts, how, chat)
 
     def plan(self):
         return _plan_dict(_lib.ralo_generator_plan(self._open()))
 
 
 def generate(source, prompts, *, adapter=None, precision=None, max_sequences=None, context=None, threads=None, **sampling):
-    """Opens a Generator, completes the prompts (a text or a list of texts) and closes it."""
+    """Opens a Generator, completes the prompts (a text or a list of texts; with chat=True also conversations) and closes it."""
     with Generator(source, adapter=adapter, precision=precision, max_sequences=max_sequences, context=context, threads=threads) as g:
         return g.generate(prompts, **sampling)
 
@@ -353,6 +365,7 @@ class Trainer(_Handle):
         self._metrics = {}
         self._on_sample = on_sample
         self._samples = []
+        self.saved_step = None  # the last that this trainer saved
         handle = ctypes.c_void_p()
         with self._log:
             self._settings = _settings(config, settings)
@@ -411,6 +424,12 @@ class Trainer(_Handle):
         return int(out.value) if _lib.ralo_trainer_metric(self._open(), b"step", ctypes.byref(out)) == 0 else 0
 
     @property
+    def due(self):
+        """What `ralo train` would do after this step, as a set of "evaluation", "samples", "save" and "end" (all steps, or train.patience)."""
+        flags = _lib.ralo_trainer_due(self._open())
+        return {word for flag, word in DUE.items() if flags & flag}
+
+    @property
     def data(self):
         """The data: records, tokens of a record (min, median, p95, p99, max), the share that a row holds; the same in words is "text"."""
         d = _library.Data()
@@ -453,22 +472,19 @@ class Trainer(_Handle):
         return self._samples
 
     def generate(self, prompts, *, max_new=None, temperature=None, top_k=None, top_p=None, min_p=None, repetition_penalty=None, seed=None,
-                 n=None, stop=None, ignore_eos=False):
+                 n=None, stop=None, ignore_eos=False, chat=False):
         """As Generator.generate, with the parameters as they are; needs train.sample_every."""
         how = _sampling(max_new, temperature, top_k, top_p, min_p, repetition_penalty, seed, n, stop, ignore_eos)
-        return _complete(_lib.ralo_trainer_generate, self._open(), prompts, how)
+        return _complete(_lib.ralo_trainer_generate, self._open(), prompts, how, chat)
 
     def save(self):
         """A checkpoint in run.dir; returns when it is whole on disk."""
         self._call(_lib.ralo_trainer_save)
+        self.saved_step = self.steps_made
 
     def export(self, directory, dtype=None):
         """The model as transformers loads it; with LoRA the adapter as PEFT does."""
         self._call(_lib.ralo_trainer_export, _bytes(directory), None if dtype is None else _bytes(dtype))
-
-
-def _is_due(every, step):
-    return every > 0 and step % every == 0
 
 
 class _Stop(Exception):
@@ -480,70 +496,68 @@ def _told(function, numbers):
         raise _Stop
 
 
-def _loop(t, every, result, on_step, on_eval):
+def _loop(t, result, on_step, on_eval):
     """As `ralo train`: evaluations, samples and checkpoints between the steps."""
-    while t.steps_left > 0:
+    while "end" not in t.due and t.steps_left > 0:
         numbers = t.step()
         result["metrics"].append(numbers)
         _told(on_step, numbers)
-        step, is_last = numbers["step"], t.steps_left == 0
-        if _is_due(every["eval"], step) and not is_last:
+        due = t.due
+        if "evaluation" in due:
             result["evaluations"].append(t.evaluate())
             _told(on_eval, result["evaluations"][-1])
-        if every["sample"] and (_is_due(every["sample"], step) or is_last):
+        if "samples" in due:
             result["samples"] += t.sample()
-        if every["run"] and _is_due(every["save"], step):
+        if "save" in due:
             t.save()
-            every["saved"] = step
+    if t.steps_left > 0:
+        result["stopped"] = "patience"
 
 
-def _finish(t, every, result, stopped, on_eval):
-    """The last checkpoint is written also after a stop; what is exported is a whole run."""
+def _finish(t, settings, result, on_eval):
+    """The last checkpoint is written also after a stop; a run that was told to stop is not whole, so it is not exported."""
+    is_whole = result["stopped"] in (None, "patience")
+    if result["run"] and settings.get("train.task") == "rloo":
+        while t.steps_left > 0 and t.steps_made % settings.whole("rl.updates"):  # no checkpoint between two updates of a rollout
+            result["metrics"].append(t.step())
     result["steps"] = t.steps_made
-    if every["run"] and every["saved"] != result["steps"] and (every["last"] or stopped):
+    if result["run"] and t.saved_step != t.steps_made and (settings.get("run.save_last") == "true" or not is_whole):
         t.save()
-    if not stopped:
-        last = t.evaluate()
+    if is_whole:
+        last = t.evaluate() if result["stopped"] is None else None  # patience ends with an evaluation
         if last is not None:
             result["evaluations"].append(last)
             if on_eval:
                 on_eval(last)
-        if every["export"]:
-            t.export(every["export"])
-            result["export"] = every["export"]
+        if settings.get("run.export") != "none":
+            t.export(settings.get("run.export"))
+            result["export"] = settings.get("run.export")
     result["param_hash"] = t.param_hash
 
 
 def train(config=None, *, on_step=None, on_eval=None, on_sample=None, on_log=None, **settings):
     """Trains as `ralo train` does and returns a dict: steps, metrics (one dict per step), evaluations, samples, data, plan, param_hash,
-    run (run.dir), export (run.export) and stopped: None, "callback" or "interrupt".
+    run (run.dir), export (run.export) and stopped: None, "patience" (train.patience), "callback" or "interrupt".
 
     on_step(numbers) and on_eval(numbers) get the keys of metrics.jsonl; False ends the run after that step. on_sample(sample) hears
     completions, of train.task rloo also those that are trained on, with reward and advantage; on_log(level, line) what the command prints:
-    warnings, the data. Ctrl-C, or a notebook's stop, also ends the run after the
-    step, returns what there is and leaves a checkpoint where run.dir is given; a second one raises. An exception of a callback is raised.
-    train.patience is for `ralo train`: end the run from on_eval instead."""
+    warnings, the data. Ctrl-C, or a notebook's stop, also ends the run after the step (with train.task rloo after the last update of the
+    rollout), returns what there is and leaves a checkpoint where run.dir is given; a second one raises. An exception of a callback is
+    raised."""
     s = _settings(config, settings)
-    if s.get("train.patience") != "none":
-        raise InputError("train.patience: ralo.train does not stop by itself; return False from on_eval, or use `ralo train`")
-    for key, steps in (("train.evals_per_epoch", "train.eval_every"), ("train.saves_per_epoch", "train.save_every")):
-        if s.get(key) != "none":
-            raise InputError(f"{key}: ralo.train counts steps; set {steps}, or use `ralo train`")
-    directory, export_to = s.get("run.dir"), s.get("run.export")
-    every = {"eval": s.whole("train.eval_every"), "sample": s.whole("train.sample_every"), "save": s.whole("train.save_every"),
-             "run": None if directory == "auto" else directory, "last": s.get("run.save_last") == "true",
-             "export": None if export_to == "none" else export_to, "saved": None}
-    result = {"steps": 0, "metrics": [], "evaluations": [], "samples": [], "stopped": None, "run": every["run"], "export": None}
+    directory = s.get("run.dir")
+    result = {"steps": 0, "metrics": [], "evaluations": [], "samples": [], "stopped": None, "run": None if directory == "auto" else directory,
+              "export": None}
     with Trainer(s, on_log=on_log, on_sample=on_sample) as t:
         result["data"] = t.data
         result["plan"] = t.plan()
         try:
-            _loop(t, every, result, on_step, on_eval)
+            _loop(t, result, on_step, on_eval)
         except _Stop:
             result["stopped"] = "callback"
         except KeyboardInterrupt:
             result["stopped"] = "interrupt"
-        _finish(t, every, result, result["stopped"], on_eval)
+        _finish(t, s, result, on_eval)
     return result
 
 

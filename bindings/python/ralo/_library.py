@@ -7,7 +7,7 @@ import ctypes
 import ctypes.util
 import os
 import pathlib
-from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
 OLDEST = (0, 1, 0)  # the version of ralo.h that this file was written for
 
@@ -56,7 +56,7 @@ class Sampling(ctypes.Structure):
     _fields_ = [
         ("max_new", c_int64), ("temperature", c_double), ("top_k", c_int64), ("top_p", c_double), ("min_p", c_double),
         ("repetition_penalty", c_double), ("seed", c_uint64), ("n_completions", c_int64), ("stops", POINTER(c_char_p)),
-        ("n_stops", c_size_t), ("ignore_eos", c_int32), ("reserved_int", c_int32), ("reserved", c_uint64 * 8),
+        ("n_stops", c_size_t), ("ignore_eos", c_int32), ("chat", c_int32), ("reserved", c_uint64 * 8),
     ]
 
 
@@ -117,6 +117,7 @@ FUNCTIONS = {
     "ralo_trainer_on_sample": (STATUS, [HANDLE, SampleFunction, c_void_p]),
     "ralo_trainer_step": (STATUS, [HANDLE, POINTER(Step)]),
     "ralo_trainer_steps_left": (c_int64, [HANDLE]),
+    "ralo_trainer_due": (c_uint32, [HANDLE]),
     "ralo_trainer_evaluate": (STATUS, [HANDLE, POINTER(Evaluation)]),
     "ralo_trainer_metric": (STATUS, [HANDLE, c_char_p, POINTER(c_double)]),
     "ralo_trainer_save": (STATUS, [HANDLE]),

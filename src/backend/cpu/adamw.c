@@ -69,36 +69,36 @@ VEC_INLINE bool rounding_is_right(const rounding *r) {
 
 /* ---- the step on rows of fp32 ---------------------------------------------------------------------------------- */
 
-/* Two ways with the same bits, for two kinds of cores. One asks for memory ahead and, on arm64, makes every fourth root of
- * products (exact.h): best on Neoverse-N1, and what x86-64 takes. The other does neither: V1 has better prefetchers and a
- * faster divider, there asking takes 15 to 24 % more time and such a root 6 to 8 %. Cores of arm64 are told apart by
+/* Two variants with the same bits, for two kinds of cores. `prefetch` prefetches in software and, on arm64, computes every fourth square
+ * root from products (exact.h): fastest on Neoverse-N1, and what x86-64 uses. `plain` does neither: V1 has better hardware prefetchers and
+ * a faster divider; software prefetch costs 15 to 24 % there and such a root 6 to 8 %. Cores of arm64 are told apart by
  * bf16 instructions, which came with the newer kind. */
-typedef enum adamw_way { WAY_ASKS_AHEAD, WAY_STREAMS, WAY_COUNT } adamw_way;
-static const char *const way_names[WAY_COUNT] = {"asks-ahead", "streams"};
-static _Atomic(int) forced_way = WAY_COUNT;
+typedef enum adamw_variant { VARIANT_PREFETCH, VARIANT_PLAIN, VARIANT_COUNT } adamw_variant;
+static const char *const variant_names[VARIANT_COUNT] = {"prefetch", "plain"};
+static _Atomic(int) forced_variant = VARIANT_COUNT;
 
-static adamw_way way_here(void) {
-    int forced = atomic_load_explicit(&forced_way, memory_order_relaxed);
-    if (forced != WAY_COUNT) return (adamw_way)forced;
+static adamw_variant variant_of_this_core(void) {
+    int forced = atomic_load_explicit(&forced_variant, memory_order_relaxed);
+    if (forced != VARIANT_COUNT) return (adamw_variant)forced;
 #if defined(__aarch64__)
-    if (cpu_has_bf16()) return WAY_STREAMS;
+    if (cpu_has_bf16()) return VARIANT_PLAIN;
 #endif
-    return WAY_ASKS_AHEAD;
+    return VARIANT_PREFETCH;
 }
 
-const char *adamw_way_list(int i) { return i >= 0 && i < WAY_COUNT ? way_names[i] : NULL; }
+const char *adamw_variant_name(int i) { return i >= 0 && i < VARIANT_COUNT ? variant_names[i] : NULL; }
 
-bool adamw_force_way(const char *name) {
-    int way = name ? 0 : WAY_COUNT;
-    while (name && way < WAY_COUNT && strcmp(way_names[way], name) != 0) way++;
-    if (name && way == WAY_COUNT) return false;
-    atomic_store_explicit(&forced_way, way, memory_order_relaxed);
+bool adamw_force_variant(const char *name) {
+    int variant = name ? 0 : VARIANT_COUNT;
+    while (name && variant < VARIANT_COUNT && strcmp(variant_names[variant], name) != 0) variant++;
+    if (name && variant == VARIANT_COUNT) return false;
+    atomic_store_explicit(&forced_variant, variant, memory_order_relaxed);
     return true;
 }
 
 typedef struct adamw_constants {
     float beta1, gm, beta2, gv, eps2, decay, rate;
-    adamw_way way;
+    adamw_variant variant;
 } adamw_constants;
 
 /* The step of the file header on one vector of elements, in two parts with the square root between them. */
@@ -149,11 +149,11 @@ enum { GROUP_STEP = GROUP * VEC_WIDTH };
  * and fill the time that roots and quotients take. Where they stand was measured: bf16 in two places, fp16 in one.
  * keep_root: v in, its square root out, which is what 8-bit states store. */
 VEC_INLINE void adamw_group(const adamw_constants *k, float *x, float *m, float *v, const float *g, bool keep_root,
-                            adamw_way way, rounding *older) {
+                            adamw_variant variant, rounding *older) {
     adamw_moments s[GROUP];
     const int early = !older ? 0 : older->type == DTYPE_BF16 ? 2 * VEC_WIDTH : GROUP_STEP;
-    const int all = older ? GROUP_STEP : 0, by_products = way == WAY_ASKS_AHEAD;
-    if (way == WAY_ASKS_AHEAD)
+    const int all = older ? GROUP_STEP : 0, by_products = variant == VARIANT_PREFETCH;
+    if (variant == VARIANT_PREFETCH)
         for (int i = 0; i < GROUP_STEP; i += LINE)
             ask_ahead(x + i), ask_ahead(m + i), ask_ahead(v + i), ask_ahead(g + i);
     for (int i = 0; i < GROUP; i++) {
@@ -183,25 +183,26 @@ VEC_INLINE void adamw_tail(const adamw_constants *k, float *x, float *m, float *
 }
 
 VEC_INLINE void adamw_row(const adamw_constants *constants, float *restrict x, float *restrict m, float *restrict v,
-                          const float *restrict g, size_t n, bool keep_root, adamw_way way) {
+                          const float *restrict g, size_t n, bool keep_root, adamw_variant variant) {
     const adamw_constants k = *constants;
     size_t i = 0;
-    for (; i + GROUP_STEP <= n; i += GROUP_STEP) adamw_group(&k, x + i, m + i, v + i, g + i, keep_root, way, NULL);
+    for (; i + GROUP_STEP <= n; i += GROUP_STEP) adamw_group(&k, x + i, m + i, v + i, g + i, keep_root, variant, NULL);
     for (; i < n; i += VEC_WIDTH) adamw_tail(&k, x + i, m + i, v + i, g + i, MIN((size_t)VEC_WIDTH, n - i), keep_root);
 }
 static void adamw_f32(const adamw_constants *k, float *x, float *m, float *v, const float *g, size_t n) {
-    if (k->way == WAY_ASKS_AHEAD) adamw_row(k, x, m, v, g, n, false, WAY_ASKS_AHEAD);
-    else adamw_row(k, x, m, v, g, n, false, WAY_STREAMS);
+    if (k->variant == VARIANT_PREFETCH) adamw_row(k, x, m, v, g, n, false, VARIANT_PREFETCH);
+    else adamw_row(k, x, m, v, g, n, false, VARIANT_PLAIN);
 }
 static void adamw_f32_root(const adamw_constants *k, float *x, float *m, float *v, const float *g, size_t n) {
-    if (k->way == WAY_ASKS_AHEAD) adamw_row(k, x, m, v, g, n, true, WAY_ASKS_AHEAD);
-    else adamw_row(k, x, m, v, g, n, true, WAY_STREAMS);
+    if (k->variant == VARIANT_PREFETCH) adamw_row(k, x, m, v, g, n, true, VARIANT_PREFETCH);
+    else adamw_row(k, x, m, v, g, n, true, VARIANT_PLAIN);
 }
 
 /* fp32 master and a 16-bit parameter that is its rounded copy. The copy is made LAG elements behind the step, long enough
  * for the division to have come out and the store to have reached the cache. */
 VEC_INLINE void adamw_rounded(const adamw_constants *constants, uint16_t *restrict p, dtype p_type, float *restrict x,
-                              float *restrict m, float *restrict v, const float *restrict g, size_t n, adamw_way way) {
+                              float *restrict m, float *restrict v, const float *restrict g, size_t n,
+                              adamw_variant variant) {
     enum { LAG = 32, PIECE = 1024 };
     const adamw_constants k = *constants;
     size_t lag = MIN((size_t)LAG, n), i = 0; /* rounded up to i, stepped up to i + lag */
@@ -212,7 +213,7 @@ VEC_INLINE void adamw_rounded(const adamw_constants *constants, uint16_t *restri
         for (; i + GROUP_STEP <= end; i += GROUP_STEP) {
             size_t at = i + lag;
             r.x = x + i, r.p = p + i;
-            adamw_group(&k, x + at, m + at, v + at, g + at, false, way, &r);
+            adamw_group(&k, x + at, m + at, v + at, g + at, false, variant, &r);
         }
         if (!rounding_is_right(&r)) typed_row_store(p + begin, x + begin, p_type, i - begin);
     }
@@ -222,11 +223,11 @@ VEC_INLINE void adamw_rounded(const adamw_constants *constants, uint16_t *restri
 }
 static void adamw_copied(const adamw_constants *k, uint16_t *p, dtype p_type, float *x, float *m, float *v,
                          const float *g, size_t n) {
-    if (k->way == WAY_ASKS_AHEAD && p_type == DTYPE_BF16)
-        adamw_rounded(k, p, DTYPE_BF16, x, m, v, g, n, WAY_ASKS_AHEAD);
-    else if (k->way == WAY_ASKS_AHEAD) adamw_rounded(k, p, DTYPE_F16, x, m, v, g, n, WAY_ASKS_AHEAD);
-    else if (p_type == DTYPE_BF16) adamw_rounded(k, p, DTYPE_BF16, x, m, v, g, n, WAY_STREAMS);
-    else adamw_rounded(k, p, DTYPE_F16, x, m, v, g, n, WAY_STREAMS);
+    if (k->variant == VARIANT_PREFETCH && p_type == DTYPE_BF16)
+        adamw_rounded(k, p, DTYPE_BF16, x, m, v, g, n, VARIANT_PREFETCH);
+    else if (k->variant == VARIANT_PREFETCH) adamw_rounded(k, p, DTYPE_F16, x, m, v, g, n, VARIANT_PREFETCH);
+    else if (p_type == DTYPE_BF16) adamw_rounded(k, p, DTYPE_BF16, x, m, v, g, n, VARIANT_PLAIN);
+    else adamw_rounded(k, p, DTYPE_F16, x, m, v, g, n, VARIANT_PLAIN);
 }
 
 /* ---- formats that are widened ---------------------------------------------------------------------------------- */
@@ -444,7 +445,7 @@ void cpu_kernel_ADAMW(backend_context *c, const kernel_call *k) {
         .eps2 = a->eps * s2,
         .decay = a->weight_decay * s->bias1 / s2,
         .rate = s->lr * (a->lr_scale > 0 ? a->lr_scale : 1) * s2 / s->bias1,
-        .way = way_here(),
+        .variant = variant_of_this_core(),
     };
     pool_run(c->threads, adamw_task, &j, j.cut.n_tasks);
 }
