@@ -103,8 +103,12 @@ __device__ inline void copy_bulk_wait_all() { asm volatile("cp.async.bulk.wait_g
 
 /* One thread at a time: what bulk copies of this thread have written is there for whoever sees the turn. */
 __device__ inline void turn_pass(int32_t *turn, int32_t next) {
-    asm volatile("fence.proxy.async;\n"
-                 "st.release.gpu.global.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(turn)),
+#ifdef RELAXED_TURNS
+#define TURN_STORE "st.relaxed.gpu.global.b32 [%0], %1;"
+#else
+#define TURN_STORE "st.release.gpu.global.b32 [%0], %1;"
+#endif
+    asm volatile("fence.proxy.async.global;\n" TURN_STORE ::"l"(__cvta_generic_to_global(turn)),
                  "r"(next)
                  : "memory");
 }
@@ -116,7 +120,7 @@ __device__ inline void turn_await(const int32_t *turn, int32_t wanted) {
                      : "l"(__cvta_generic_to_global(turn))
                      : "memory");
     while (seen != wanted);
-    asm volatile("fence.proxy.async;" ::: "memory");
+    asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
 /* ---- clusters --------------------------------------------------------------------------------------------------- */
