@@ -101,14 +101,11 @@ __device__ inline void copy_bulk_wait_all() { asm volatile("cp.async.bulk.wait_g
 
 /* ---- turns of blocks --------------------------------------------------------------------------------------------- */
 
-/* One thread at a time: what bulk copies of this thread have written is there for whoever sees the turn. */
+/* One thread at a time: what bulk copies of this thread have written is there for whoever sees the turn. The fence between the two
+ * kinds of access is of global memory alone: without `.global` it waits for all that the GPU has under way. */
 __device__ inline void turn_pass(int32_t *turn, int32_t next) {
-#ifdef RELAXED_TURNS
-#define TURN_STORE "st.relaxed.gpu.global.b32 [%0], %1;"
-#else
-#define TURN_STORE "st.release.gpu.global.b32 [%0], %1;"
-#endif
-    asm volatile("fence.proxy.async.global;\n" TURN_STORE ::"l"(__cvta_generic_to_global(turn)),
+    asm volatile("fence.proxy.async.global;\n"
+                 "st.release.gpu.global.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(turn)),
                  "r"(next)
                  : "memory");
 }

@@ -61,9 +61,9 @@ __device__ void produce(const few_rows_product &q, const CUtensorMap *w, const C
     auto fetch_w = [&](int step, int stage) {
         const uint32_t tile = tiles + stage * R::STEP_BYTES;
         barrier_arrive_expecting(full + 8 * stage, R::STEP_BYTES);
-        fetch_box(tile, w, (first + step) * STEP, column, 0, full + 8 * stage);
+        fetch_box_once(tile, w, (first + step) * STEP, column, 0, full + 8 * stage);
         if (B::GATED)
-            fetch_box(tile + W_BYTES / 2, w, (first + step) * STEP, (int)q.n / 2 + column, 0, full + 8 * stage);
+            fetch_box_once(tile + W_BYTES / 2, w, (first + step) * STEP, (int)q.n / 2 + column, 0, full + 8 * stage);
     };
     const int ahead = min(n, R::STAGES);
     for (int step = 0; step < ahead; step++) fetch_w(step, step);

@@ -158,8 +158,8 @@ template <typename E, int D, bool BOXES> struct key_tiles {
             __syncwarp();
             if (at[0] < 0) return;
             for (int half = 0; half < D / 64; half++)
-                fetch_box(tile + (uint32_t)(half * KEYS + lane * box_rows) * 128, cache, half * 64, at[0] + (int)offset,
-                          0, barrier);
+                fetch_box_once(tile + (uint32_t)(half * KEYS + lane * box_rows) * 128, cache, half * 64,
+                               at[0] + (int)offset, 0, barrier);
         } else {
             constexpr int CHUNKS = sizes<D>::CHUNKS;
 #pragma unroll 8
