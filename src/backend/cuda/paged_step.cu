@@ -29,9 +29,14 @@ template <int D> struct sizes {
 /* What the warps of a block know of their rows. */
 struct step_rows {
     int64_t token;
-    int n, slot, g, part, first_head, n_heads; /* n: tokens */
-    int last, least;                           /* positions seen */
-    int first_new, n_new; /* of the slot's positions that this step brings: the earliest; how many */
+    int n, slot, g, part, n_heads, n_rows; /* n: tokens */
+    int last, least;                       /* positions seen */
+    int first_new, n_new;                  /* of the slot's positions that this step brings: the earliest; how many */
+};
+
+/* A row of the block's tile: the token's position, -1: there is none, it sees nothing; its head of qkv and of y. */
+struct tile_row {
+    int position, q, y;
 };
 
 template <typename E> __device__ inline void widen_pack(float (&x)[8], uint4 raw) {
@@ -95,28 +100,26 @@ __device__ void turn_head(uint4 &low, uint4 &high, const launch_paged_step &a, c
 }
 
 /* Zeros where the block's tile has no query: nothing to wait for. */
-template <int D> __device__ void clear_queries(uint32_t q_tile, const int *position) {
+template <int D> __device__ void clear_queries(uint32_t q_tile, const tile_row *rows) {
     using S = sizes<D>;
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < ROWS * S::CHUNKS; i += THREADS)
-        if (position[i / S::CHUNKS] < 0)
+        if (rows[i / S::CHUNKS].position < 0)
             store_shared_16(q_tile + tile_at<D>(i / S::CHUNKS, i % S::CHUNKS), make_uint4(0, 0, 0, 0));
 }
 
 /* The block's queries. */
 template <typename E, int D>
-__device__ void fetch_queries(uint32_t q_tile, const launch_paged_step &a, const step_rows &b, const int *position) {
+__device__ void fetch_queries(uint32_t q_tile, const launch_paged_step &a, int n_rows, const tile_row *rows) {
     using S = sizes<D>;
-    const launch_paged &p = a.paged;
-    const int heads = row_shape_of(p, ROWS).heads, n_rows = (b.n - 1) * heads + b.n_heads;
 #pragma unroll 1
     for (int first = 0; first < n_rows * S::LANES; first += THREADS) {
         const int item = first + (int)threadIdx.x, r = item / S::LANES, j = item % S::LANES;
-        const bool there = r < n_rows && position[r % ROWS] >= 0;
-        const int64_t row = there ? (b.token + r / heads) * (p.H + 2 * p.G) + b.first_head + r % heads : 0;
+        const tile_row row = rows[r % ROWS];
+        const bool there = r < n_rows && row.position >= 0;
         uint4 low, high;
-        load_head<E, D>(low, high, (const E *)p.qkv + row * D, j, there);
-        turn_head<E, D>(low, high, a, a.gq, there ? position[r] : 0, j, there);
+        load_head<E, D>(low, high, (const E *)a.paged.qkv + (int64_t)row.q * D, j, there);
+        turn_head<E, D>(low, high, a, a.gq, row.position, j, there);
         if (!there || j >= S::HALF) continue;
         store_shared_16(q_tile + tile_at<D>(r, j), low);
         store_shared_16(q_tile + tile_at<D>(r, j + S::HALF), high);
@@ -277,7 +280,7 @@ __device__ void put_new(const key_tiles<E, D, BOXES> &tiles, const launch_paged_
 /* Scores of the keys of a tile from k0 on, as product_of_rows has them; -inf where a row does not see one. */
 template <typename E, int D, bool BOXES>
 __device__ void score(float (&s)[1][KEYS / 8][4], const launch_paged &a, uint32_t q_tile, uint32_t k_tile, int k0,
-                      const int *positions, bool all_seen, int lane) {
+                      const tile_row *rows, bool all_seen, int lane) {
 #pragma unroll
     for (int i = 0; i < KEYS / 2; i++) s[0][i / 4][i % 4] = 0;
 #pragma unroll
@@ -298,7 +301,7 @@ __device__ void score(float (&s)[1][KEYS / 8][4], const launch_paged &a, uint32_
     int position[2], start[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        position[half] = positions[half * 8 + lane / 4];
+        position[half] = rows[half * 8 + lane / 4].position;
         start[half] = first_seen(a, position[half]);
     }
 #pragma unroll
@@ -334,29 +337,28 @@ template <int D> struct shared_sums {
 
 /* Sums and states of a split, for the rows that see it. here: in shared memory, or NULL. */
 template <int D>
-__device__ void give_split(const launch_paged &a, const step_rows &b, const int *position, int split, int n_splits,
-                           float *here, const float (&sum)[1][D / 8][4], const row_state (&state)[2], float factor,
-                           int lane) {
-    const int heads = row_shape_of(a, ROWS).heads;
+__device__ void give_split(const launch_paged &a, const tile_row *rows, int split, int n_splits, float *here,
+                           const float (&sum)[1][D / 8][4], const row_state (&state)[2], float factor, int lane) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const int r = half * 8 + lane / 4;
+        const int r = half * 8 + lane / 4, position = rows[r].position;
         const softmax_state of_split = {state[half].max * factor, quad_sum(state[half].sum)};
-        if (split * KEYS > position[r] || (split + 1) * KEYS <= first_seen(a, position[r])) continue;
-        const int64_t partial = partial_of(a, b.token + r / heads, b.first_head + r % heads, split, n_splits);
+        if (split * KEYS > position || (split + 1) * KEYS <= first_seen(a, position)) continue;
+        const int64_t partial = (int64_t)rows[r].y * n_splits + split; /* as partial_of */
         float *values = (here ? here + r * shared_sums<D>::STRIDE : partial_values(a, partial)) + lane % 4 * 2;
 #pragma unroll
         for (int c = 0; c < D / 8; c++)
             *(float2 *)(values + c * 8) = make_float2(sum[0][c][2 * half], sum[0][c][2 * half + 1]);
         if (lane % 4 == 0)
-            *(here ? (softmax_state *)(here + shared_sums<D>::STATES) + r : partial_state(a, partial, n_splits)) = of_split;
+            *(here ? (softmax_state *)(here + shared_sums<D>::STATES) + r : partial_state(a, partial, n_splits)) =
+                of_split;
     }
 }
 
 /* One split of a warp. The keys of its next, -1: there is none, are asked for when these have been read, and so the values. */
 template <typename E, int D, bool BOXES>
 __device__ void attend_split(key_tiles<E, D, BOXES> &tiles, const launch_paged_step &a, const step_rows &b,
-                             const CUtensorMap *cache, uint32_t q_tile, const int *position, int split, int next,
+                             const CUtensorMap *cache, uint32_t q_tile, const tile_row *rows, int split, int next,
                              int round, int n_splits, int64_t n_tokens, const token_packs &own, float *here, int lane) {
     const int k0 = split * KEYS;
     float s[1][KEYS / 8][4], sum[1][D / 8][4] = {};
@@ -368,7 +370,7 @@ __device__ void attend_split(key_tiles<E, D, BOXES> &tiles, const launch_paged_s
         put_new<E, D, BOXES>(tiles, a, b, k0, n_tokens, own, lane);
         __syncwarp();
     }
-    score<E, D, BOXES>(s, a.paged, q_tile, tiles.k, k0, position, b.n == 1 && k0 >= b.least && k0 + KEYS - 1 <= b.last,
+    score<E, D, BOXES>(s, a.paged, q_tile, tiles.k, k0, rows, b.n == 1 && k0 >= b.least && k0 + KEYS - 1 <= b.last,
                        lane);
     if (BOXES) fence_bulk(); /* keys were read, and perhaps written, before others come there */
     __syncwarp();
@@ -384,20 +386,18 @@ __device__ void attend_split(key_tiles<E, D, BOXES> &tiles, const launch_paged_s
     if (BOXES) fence_bulk();
     __syncwarp();
     if (next >= 0) tiles.fetch_values(a.paged, cache, lane);
-    give_split<D>(a.paged, b, position, split, n_splits, here, sum, state, factor, lane);
+    give_split<D>(a.paged, rows, split, n_splits, here, sum, state, factor, lane);
 }
 
 /* Four columns of a row over all splits that it sees, in order. tiles: of a cluster whose sums are in shared memory, else 0; what
  * other blocks wrote to scratch is in L2. */
 template <typename E, int D>
-__device__ void join_quad(const launch_paged &a, const step_rows &b, uint32_t tiles, int row, int column, int position,
-                          int n_splits) {
+__device__ void join_quad(const launch_paged &a, const step_rows &b, uint32_t tiles, const tile_row *rows, int r,
+                          int column, int n_splits) {
     enum { ASKED = 6 }; /* at once */
     using S = shared_sums<D>;
-    const int heads = row_shape_of(a, ROWS).heads, last = position / KEYS;
-    const int64_t token = b.token + row / heads;
-    const int head = b.first_head + row % heads;
-    const int64_t first = partial_of(a, token, head, 0, n_splits);
+    const int position = rows[r].position, last = position / KEYS;
+    const int64_t first = (int64_t)rows[r].y * n_splits;
     softmax_state total = {-INFINITY, 0};
     float4 sum = make_float4(0, 0, 0, 0);
     for (int some = first_seen(a, position) / KEYS; some <= last; some += ASKED) {
@@ -409,8 +409,8 @@ __device__ void join_quad(const launch_paged &a, const step_rows &b, uint32_t ti
             if (tiles) {
                 const uint32_t at =
                     cluster_address(tiles + place % WARPS * (2 * tile_bytes<D>(KEYS)), (uint32_t)(place / WARPS));
-                values[i] = cluster_load4(at + (uint32_t)(row * S::STRIDE + column) * 4);
-                states[i] = cluster_load2(at + (uint32_t)(S::STATES + 2 * row) * 4);
+                values[i] = cluster_load4(at + (uint32_t)(r * S::STRIDE + column) * 4);
+                states[i] = cluster_load2(at + (uint32_t)(S::STATES + 2 * r) * 4);
                 continue;
             }
             values[i] = __ldcg((const float4 *)(partial_values(a, first + split) + column));
@@ -426,7 +426,7 @@ __device__ void join_quad(const launch_paged &a, const step_rows &b, uint32_t ti
             sum.w = fmaf(sum.w, f.total, values[i].w * f.part);
         }
     }
-    E *y = (E *)a.y + (token * a.H + head) * D + column;
+    E *y = (E *)a.y + (int64_t)rows[r].y * D + column;
     *(uint2 *)y =
         make_uint2(pack<E>(sum.x / total.sum, sum.y / total.sum), pack<E>(sum.z / total.sum, sum.w / total.sum));
 }
@@ -435,7 +435,7 @@ __device__ void join_quad(const launch_paged &a, const step_rows &b, uint32_t ti
  * blocks of those find that there is nothing to do. All that is known of tokens is asked for at once, a lane has one of them, the
  * first the one before. False: there is nothing to attend to, and rows without a slot are zeros. The same for all blocks of a cluster. */
 template <typename E, int D>
-__device__ bool rows_find(step_rows &b, int *position, const launch_paged &a, int n_tokens, int lane) {
+__device__ bool rows_find(step_rows &b, tile_row *rows, const launch_paged &a, int n_tokens, int lane) {
     const row_shape shape = row_shape_of(a, ROWS);
     const int task = (int)blockIdx.x, first = task / shape.parts / a.G, nth = first % shape.tokens;
     b.part = task % shape.parts;
@@ -452,24 +452,24 @@ __device__ bool rows_find(step_rows &b, int *position, const launch_paged &a, in
         chain_wait();
         return false;
     }
-    b.first_head = b.g * shape.group + b.part * shape.heads;
     b.n_heads = min(shape.heads, shape.group - b.part * shape.heads);
-    const int r = (int)threadIdx.x;
-    const bool there = r / shape.heads < b.n && r % shape.heads < b.n_heads;
+    const int r = (int)threadIdx.x, nth_token = r / shape.heads, nth_head = r % shape.heads;
+    const bool there = nth_token < b.n && nth_head < b.n_heads;
+    const int head = b.g * shape.group + b.part * shape.heads + nth_head;
+    const int y = (first + nth_token) * a.H + head;
+    b.n_rows = (b.n - 1) * shape.heads + b.n_heads;
     if (b.slot < 0) {
         chain_wait();
         if (cluster_rank() == 0 && r < ROWS && there)
-            for (int i = 0; i < D / 8; i++)
-                *(uint4 *)((E *)a.y + ((b.token + r / shape.heads) * a.H + b.first_head + r % shape.heads) * D +
-                           i * 8) = make_uint4(0, 0, 0, 0);
+            for (int i = 0; i < D / 8; i++) *(uint4 *)((E *)a.y + (int64_t)y * D + i * 8) = make_uint4(0, 0, 0, 0);
         return false;
     }
     const bool own = lane >= 1 && lane <= b.n;
     if (own && (at < 0 || at >= a.pages_per_slot * a.page_size || b.slot >= a.n_slots)) __trap();
     b.last = __reduce_max_sync(0xffffffff, own ? at : 0);
     b.least = __reduce_min_sync(0xffffffff, own ? first_seen(a, at) : ATTENTION_NO_WINDOW);
-    const int of_row = __shfl_sync(0xffffffff, at, 1 + min(r / shape.heads, b.n - 1));
-    if (r < ROWS) position[r] = there ? of_row : -1;
+    const int position = __shfl_sync(0xffffffff, at, 1 + min(nth_token, b.n - 1));
+    if (r < ROWS) rows[r] = {there ? position : -1, y + (first + nth_token) * 2 * a.G, y};
     return true;
 }
 
@@ -480,7 +480,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_step(const __grid_consta
                                                              const __grid_constant__ CUtensorMap cache, int n_splits) {
 #if WGMMA_HERE
     extern __shared__ unsigned char shared[];
-    __shared__ int position[ROWS]; /* of each row; -1: there is none, it sees nothing */
+    __shared__ tile_row rows[ROWS];
     __shared__ __align__(8) uint64_t barriers[2 * WARPS];
     const launch_paged &p = a.paged;
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
@@ -494,7 +494,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_step(const __grid_consta
     tiles.k_barrier = shared_address(barriers + 2 * warp), tiles.v_barrier = tiles.k_barrier + 8;
     tiles.box_rows = (int)min(p.page_size, (int64_t)KEYS);
     chain_next();
-    if (!rows_find<E, D>(b, position, p, n_tokens, lane)) return;
+    if (!rows_find<E, D>(b, rows, p, n_tokens, lane)) return;
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2 * WARPS; i++) barrier_init(shared_address(barriers + i), 1);
         barriers_publish();
@@ -511,25 +511,24 @@ __global__ void __launch_bounds__(THREADS, 2) attention_step(const __grid_consta
     const bool at_once = last_split - b.least / KEYS < in_round;
     float *here = at_once ? (float *)__cvta_shared_to_generic(tiles.k) : NULL;
     find_new(b, p, n_tokens, lane);
-    clear_queries<D>(q_tile, position);
+    clear_queries<D>(q_tile, rows);
     if (split <= last_split) {
         tiles.template wait<0>(tiles.v_barrier, 0);
         tiles.clear_unseen(b, split * KEYS, lane);
     }
     chain_wait();
     const token_packs own = load_token<E, D>(p, b, b.token, lane); /* asked for together with the queries */
-    fetch_queries<E, D>(q_tile, a, b, position);
+    fetch_queries<E, D>(q_tile, a, b.n_rows, rows);
     __syncthreads();
     for (int round = 0; split <= last_split; round++, split += in_round)
-        attend_split<E, D, BOXES>(tiles, a, b, &cache, q_tile, position, split,
-                                  split + in_round <= last_split ? split + in_round : -1, round, n_splits, n_tokens, own,
-                                  here, lane);
+        attend_split<E, D, BOXES>(tiles, a, b, &cache, q_tile, rows, split,
+                                  split + in_round <= last_split ? split + in_round : -1, round, n_splits, n_tokens,
+                                  own, here, lane);
     if (at_once) cluster_sync_shared();
     else cluster_sync();
     for (int i = rank * THREADS + (int)threadIdx.x; i < ROWS * D / 4; i += n_blocks * THREADS)
-        if (position[i / (D / 4)] >= 0)
-            join_quad<E, D>(p, b, at_once ? first_tile : 0, i / (D / 4), i % (D / 4) * 4, position[i / (D / 4)],
-                            n_splits);
+        if (rows[i / (D / 4)].position >= 0)
+            join_quad<E, D>(p, b, at_once ? first_tile : 0, rows, i / (D / 4), i % (D / 4) * 4, n_splits);
     if (at_once) cluster_sync_shared(); /* until all have read what lies here */
 #endif
 }

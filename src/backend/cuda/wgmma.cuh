@@ -33,10 +33,11 @@ __device__ inline void fetch_box_once(uint32_t to, const CUtensorMap *map, int c
                                       uint32_t barrier) {
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
-                 "[%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
-                 "l"(map), "r"(column), "r"(row), "r"(sequence), "r"(barrier), "l"(policy)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+        "[%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+        "l"(map), "r"(column), "r"(row), "r"(sequence), "r"(barrier), "l"(policy)
+        : "memory");
 }
 
 /* The way back; what lies outside of the tensor is left out. In groups of a thread, as copy_bulk_commit says. */
