@@ -101,9 +101,10 @@ __device__ inline void copy_bulk_wait_all() { asm volatile("cp.async.bulk.wait_g
 
 /* ---- turns of blocks --------------------------------------------------------------------------------------------- */
 
-/* One thread at a time: what bulk copies of this thread have written is there for whoever sees the turn. */
+/* One thread at a time: what bulk copies of this thread have written is there for whoever sees the turn. The fence between the two
+ * kinds of access is of global memory alone: without `.global` it waits for all that the GPU has under way. */
 __device__ inline void turn_pass(int32_t *turn, int32_t next) {
-    asm volatile("fence.proxy.async;\n"
+    asm volatile("fence.proxy.async.global;\n"
                  "st.release.gpu.global.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(turn)),
                  "r"(next)
                  : "memory");
@@ -116,7 +117,7 @@ __device__ inline void turn_await(const int32_t *turn, int32_t wanted) {
                      : "l"(__cvta_generic_to_global(turn))
                      : "memory");
     while (seen != wanted);
-    asm volatile("fence.proxy.async;" ::: "memory");
+    asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
 /* ---- clusters --------------------------------------------------------------------------------------------------- */
@@ -137,11 +138,38 @@ __device__ inline void cluster_sync() {
                  "barrier.cluster.wait.acquire;" ::
                      : "memory");
 }
+/* The same, where what was stored in shared memory is all that others are to see: cluster_sync is a fence over the memory of the
+ * whole GPU, which takes microseconds while others use it. */
+__device__ inline void cluster_sync_shared() {
+#if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1208
+    asm volatile("fence.release.sync_restrict::shared::cta.cluster;\n"
+                 "barrier.cluster.arrive.relaxed;\n"
+                 "barrier.cluster.wait;\n"
+                 "fence.acquire.sync_restrict::shared::cluster.cluster;" ::
+                     : "memory");
+#else
+    cluster_sync();
+#endif
+}
 /* Where that block of the cluster has what lies at `address` here. */
 __device__ inline uint32_t cluster_address(uint32_t address, uint32_t rank) {
     uint32_t there;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
     return there;
+}
+/* Floats of a block of the cluster, at such an address. */
+__device__ inline float2 cluster_load2(uint32_t address) {
+    float2 v;
+    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
+    return v;
+}
+__device__ inline float4 cluster_load4(uint32_t address) {
+    float4 v;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(address)
+                 : "memory");
+    return v;
 }
 /* Two floats for a block of the cluster; its barrier counts their 8 bytes when they are there. */
 __device__ inline void cluster_send(uint32_t to, float2 v, uint32_t barrier) {

@@ -49,16 +49,6 @@ template <bool IS_GATED> struct beside {
 
 #if WGMMA_HERE
 
-/* Four floats of another block of the cluster. */
-__device__ inline float4 load_cluster(uint32_t address) {
-    float4 v;
-    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(address)
-                 : "memory");
-    return v;
-}
-
 /* Steps [first, first + n) of k, by one thread. */
 template <int ROWS, typename B>
 __device__ void produce(const few_rows_product &q, const CUtensorMap *w, const CUtensorMap *x, int first, int n,
@@ -71,9 +61,9 @@ __device__ void produce(const few_rows_product &q, const CUtensorMap *w, const C
     auto fetch_w = [&](int step, int stage) {
         const uint32_t tile = tiles + stage * R::STEP_BYTES;
         barrier_arrive_expecting(full + 8 * stage, R::STEP_BYTES);
-        fetch_box(tile, w, (first + step) * STEP, column, 0, full + 8 * stage);
+        fetch_box_once(tile, w, (first + step) * STEP, column, 0, full + 8 * stage);
         if (B::GATED)
-            fetch_box(tile + W_BYTES / 2, w, (first + step) * STEP, (int)q.n / 2 + column, 0, full + 8 * stage);
+            fetch_box_once(tile + W_BYTES / 2, w, (first + step) * STEP, (int)q.n / 2 + column, 0, full + 8 * stage);
     };
     const int ahead = min(n, R::STAGES);
     for (int step = 0; step < ahead; step++) fetch_w(step, step);
@@ -120,7 +110,7 @@ __device__ inline void total_of(float (&out)[4], uint32_t address, int n_parts) 
     float4 parts[PARTS_MOST], total = make_float4(0, 0, 0, 0);
 #pragma unroll
     for (int p = 0; p < PARTS_MOST; p++) /* asked for at once */
-        parts[p] = p < n_parts ? load_cluster(cluster_address(address, (uint32_t)p)) : total;
+        parts[p] = p < n_parts ? cluster_load4(cluster_address(address, (uint32_t)p)) : total;
 #pragma unroll
     for (int p = 0; p < PARTS_MOST; p++) {
         total.x += parts[p].x, total.y += parts[p].y;
@@ -214,12 +204,12 @@ __global__ void __launch_bounds__(threads_of<ROWS>::THREADS, BLOCKS_PER_MULTIPRO
     quad_of_y<Y, B> quad;
     int i = 4 * ((int)threadIdx.x + rank * T::THREADS); /* this block's share of the sums of the cluster */
     quad.begin(q, i);
-    cluster_sync();
+    cluster_sync_shared();
     while (quad.row < q.m) {
         quad.finish(q, sums, n_parts);
         quad.begin(q, i += 4 * T::THREADS * n_parts);
     }
-    cluster_sync(); /* until all have read what lies here */
+    cluster_sync_shared(); /* until all have read what lies here */
 #endif
 }
 

@@ -3,8 +3,7 @@
  *
  * A cluster of blocks has the query heads of one kv head for one token, or for neighbouring tokens of one slot. A warp takes a split: its keys
  * are under way before the kernels in front are done, whatever lies there, and what this step itself has for the cache is
- * put over them afterwards. Sums of splits meet in scratch, and when all are there the cluster joins them in order, every thread some
- * columns of a row. Keys of a split, their sums and the way splits join are those of paged_device.cuh and paged_mma.cu: the same bits.
+ * put over them afterwards. When the sums of all splits are there the cluster joins them in order, every thread some columns of a row. Keys of a split, their sums and the way splits join are those of paged_device.cuh and paged_mma.cu: the same bits.
  *
  * The warp that has a token's own position stores its key and value. */
 #include "backend/cuda/attention_mma.cuh"
@@ -30,9 +29,14 @@ template <int D> struct sizes {
 /* What the warps of a block know of their rows. */
 struct step_rows {
     int64_t token;
-    int n, slot, g, part, first_head, n_heads; /* n: tokens */
-    int last, least;                           /* positions seen */
-    int first_new, n_new; /* of the slot's positions that this step brings: the earliest; how many */
+    int n, slot, g, part, n_heads, n_rows; /* n: tokens */
+    int last, least;                       /* positions seen */
+    int first_new, n_new;                  /* of the slot's positions that this step brings: the earliest; how many */
+};
+
+/* A row of the block's tile: the token's position, -1: there is none, it sees nothing; its head of qkv and of y. */
+struct tile_row {
+    int position, q, y;
 };
 
 template <typename E> __device__ inline void widen_pack(float (&x)[8], uint4 raw) {
@@ -48,13 +52,16 @@ template <typename E> __device__ inline uint4 narrow_pack(const float (&x)[8]) {
 }
 
 /* A head as LANES neighbouring lanes hold it, pack j of both halves each: normed and rotated. The whole warp comes here. */
-template <typename E, int D>
-__device__ void turn_head(uint4 &low, uint4 &high, const launch_paged_step &a, const E *head, const void *gain,
-                          int position, int j, bool there) {
-    using S = sizes<D>;
-    const bool held = there && j < S::HALF;
+template <typename E, int D> __device__ void load_head(uint4 &low, uint4 &high, const E *head, int j, bool there) {
+    const bool held = there && j < sizes<D>::HALF;
     low = held ? *(const uint4 *)(head + j * 8) : make_uint4(0, 0, 0, 0);
     high = held ? *(const uint4 *)(head + D / 2 + j * 8) : make_uint4(0, 0, 0, 0);
+}
+template <typename E, int D>
+__device__ void turn_head(uint4 &low, uint4 &high, const launch_paged_step &a, const void *gain, int position, int j,
+                          bool there) {
+    using S = sizes<D>;
+    const bool held = there && j < S::HALF;
     if (!a.turns) return;
     if (held && position >= a.n_positions) __trap();
     const float4 *line = (const float4 *)(a.turns + (held ? (int64_t)position * D + j * 8 : 0));
@@ -92,20 +99,28 @@ __device__ void turn_head(uint4 &low, uint4 &high, const launch_paged_step &a, c
     if (held) low = narrow_pack<E>(l), high = narrow_pack<E>(h);
 }
 
-/* The block's queries, zeros where there is no row. */
-template <typename E, int D>
-__device__ void fetch_queries(uint32_t q_tile, const launch_paged_step &a, const step_rows &b, const int *position) {
+/* Zeros where the block's tile has no query: nothing to wait for. */
+template <int D> __device__ void clear_queries(uint32_t q_tile, const tile_row *rows) {
     using S = sizes<D>;
-    const launch_paged &p = a.paged;
-    const int heads = row_shape_of(p, ROWS).heads;
-#pragma unroll
-    for (int first = 0; first < ROWS * S::LANES; first += THREADS) {
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < ROWS * S::CHUNKS; i += THREADS)
+        if (rows[i / S::CHUNKS].position < 0)
+            store_shared_16(q_tile + tile_at<D>(i / S::CHUNKS, i % S::CHUNKS), make_uint4(0, 0, 0, 0));
+}
+
+/* The block's queries. */
+template <typename E, int D>
+__device__ void fetch_queries(uint32_t q_tile, const launch_paged_step &a, int n_rows, const tile_row *rows) {
+    using S = sizes<D>;
+#pragma unroll 1
+    for (int first = 0; first < n_rows * S::LANES; first += THREADS) {
         const int item = first + (int)threadIdx.x, r = item / S::LANES, j = item % S::LANES;
-        const bool there = r < ROWS && position[r % ROWS] >= 0;
-        const int64_t row = there ? (b.token + r / heads) * (p.H + 2 * p.G) + b.first_head + r % heads : 0;
+        const tile_row row = rows[r % ROWS];
+        const bool there = r < n_rows && row.position >= 0;
         uint4 low, high;
-        turn_head<E, D>(low, high, a, (const E *)p.qkv + row * D, a.gq, there ? position[r] : 0, j, there);
-        if (r >= ROWS || j >= S::HALF) continue;
+        load_head<E, D>(low, high, (const E *)a.paged.qkv + (int64_t)row.q * D, j, there);
+        turn_head<E, D>(low, high, a, a.gq, row.position, j, there);
+        if (!there || j >= S::HALF) continue;
         store_shared_16(q_tile + tile_at<D>(r, j), low);
         store_shared_16(q_tile + tile_at<D>(r, j + S::HALF), high);
     }
@@ -146,8 +161,8 @@ template <typename E, int D, bool BOXES> struct key_tiles {
             __syncwarp();
             if (at[0] < 0) return;
             for (int half = 0; half < D / 64; half++)
-                fetch_box(tile + (uint32_t)(half * KEYS + lane * box_rows) * 128, cache, half * 64, at[0] + (int)offset,
-                          0, barrier);
+                fetch_box_once(tile + (uint32_t)(half * KEYS + lane * box_rows) * 128, cache, half * 64,
+                               at[0] + (int)offset, 0, barrier);
         } else {
             constexpr int CHUNKS = sizes<D>::CHUNKS;
 #pragma unroll 8
@@ -178,11 +193,12 @@ template <typename E, int D, bool BOXES> struct key_tiles {
      * still be numbers. */
     __device__ void clear_unseen(const step_rows &b, int k0, int lane) const {
         if constexpr (BOXES) {
-            if (k0 >= b.least && k0 + KEYS - 1 <= b.last) return;
-            for (int i = lane; i < KEYS * sizes<D>::CHUNKS; i += WARP) {
-                const int r = i / sizes<D>::CHUNKS, position = k0 + r;
-                if (position < b.least || position > b.last)
-                    store_shared_16(v + key_tile_at<D, true>(r, i % sizes<D>::CHUNKS), make_uint4(0, 0, 0, 0));
+            constexpr int CHUNKS = sizes<D>::CHUNKS;
+            const int n_before = max(b.least - k0, 0), n_seen = max(min(b.last + 1 - k0, KEYS) - n_before, 0);
+#pragma unroll 1
+            for (int i = lane; i < (KEYS - n_seen) * CHUNKS; i += WARP) {
+                const int at = i / CHUNKS, r = at < n_before ? at : at + n_seen;
+                store_shared_16(v + key_tile_at<D, true>(r, i % CHUNKS), make_uint4(0, 0, 0, 0));
             }
             __syncwarp();
         }
@@ -198,18 +214,32 @@ __device__ inline void find_new(step_rows &b, const launch_paged &a, int64_t n_t
     b.n_new = __reduce_add_sync(0xffffffff, n);
 }
 
-/* Key and value of a token of this step at a position of the tile, over what was fetched there; this block's own also into the
- * cache. The warp comes here. */
+/* Key and value of a token as its product left them: the first lanes have the key, the upper half the value. */
+struct token_packs {
+    uint4 low, high, v;
+};
+template <typename E, int D>
+__device__ token_packs load_token(const launch_paged &p, const step_rows &b, int64_t token, int lane) {
+    using S = sizes<D>;
+    const E *key = (const E *)p.qkv + (token * (p.H + 2 * p.G) + p.H + b.g) * D, *value = key + p.G * D;
+    const int chunk = lane - WARP / 2;
+    token_packs t;
+    t.v = chunk >= 0 && chunk < S::CHUNKS ? *(const uint4 *)(value + chunk * 8) : make_uint4(0, 0, 0, 0);
+    load_head<E, D>(t.low, t.high, key, lane % S::LANES, lane < S::LANES);
+    return t;
+}
+
+/* A token of this step at a position of the tile, over what was fetched there; this block's own also into the cache. The warp
+ * comes here. */
 template <typename E, int D, bool BOXES>
 __device__ void put_token(const key_tiles<E, D, BOXES> &tiles, const launch_paged_step &a, const step_rows &b, int k0,
-                          int64_t token, int at, int lane) {
+                          int64_t token, const token_packs &t, int at, int lane) {
     using S = sizes<D>;
     const launch_paged &p = a.paged;
-    const E *key = (const E *)p.qkv + (token * (p.H + 2 * p.G) + p.H + b.g) * D, *value = key + p.G * D;
-    uint4 low, high, v = make_uint4(0, 0, 0, 0);
+    uint4 low = t.low, high = t.high;
+    const uint4 v = t.v;
     const int chunk = lane - WARP / 2, r = at - k0;
-    if (chunk >= 0 && chunk < S::CHUNKS) v = *(const uint4 *)(value + chunk * 8);
-    turn_head<E, D>(low, high, a, key, a.gk, at, lane % S::LANES, lane < S::LANES);
+    turn_head<E, D>(low, high, a, a.gk, at, lane % S::LANES, lane < S::LANES);
     const bool own = b.part == 0 && token >= b.token && token < b.token + b.n;
     E *to = (E *)p.cache + key_at(p, b.slot, at, b.g);
     if (lane < S::HALF) {
@@ -226,10 +256,10 @@ __device__ void put_token(const key_tiles<E, D, BOXES> &tiles, const launch_page
 /* All that this step has for the tile from k0 on. */
 template <typename E, int D, bool BOXES>
 __device__ void put_new(const key_tiles<E, D, BOXES> &tiles, const launch_paged_step &a, const step_rows &b, int k0,
-                        int64_t n_tokens, int lane) {
+                        int64_t n_tokens, const token_packs &own, int lane) {
     const launch_paged &p = a.paged;
     if (b.n_new == 1) { /* a decode step: it is this block's own */
-        put_token<E, D, BOXES>(tiles, a, b, k0, b.token, b.last, lane);
+        put_token<E, D, BOXES>(tiles, a, b, k0, b.token, own, b.last, lane);
         return;
     }
     for (int64_t some = 0; some < n_tokens; some += WARP) {
@@ -239,7 +269,8 @@ __device__ void put_new(const key_tiles<E, D, BOXES> &tiles, const launch_paged_
             __ballot_sync(0xffffffff, position >= max(k0, b.least) && position < k0 + KEYS && position <= b.last);
         for (; found; found &= found - 1) {
             const int from = __ffs((int)found) - 1;
-            put_token<E, D, BOXES>(tiles, a, b, k0, some + from, __shfl_sync(0xffffffff, position, from), lane);
+            put_token<E, D, BOXES>(tiles, a, b, k0, some + from, load_token<E, D>(p, b, some + from, lane),
+                                   __shfl_sync(0xffffffff, position, from), lane);
         }
     }
 }
@@ -249,7 +280,7 @@ __device__ void put_new(const key_tiles<E, D, BOXES> &tiles, const launch_paged_
 /* Scores of the keys of a tile from k0 on, as product_of_rows has them; -inf where a row does not see one. */
 template <typename E, int D, bool BOXES>
 __device__ void score(float (&s)[1][KEYS / 8][4], const launch_paged &a, uint32_t q_tile, uint32_t k_tile, int k0,
-                      const int *positions, int lane) {
+                      const tile_row *rows, bool all_seen, int lane) {
 #pragma unroll
     for (int i = 0; i < KEYS / 2; i++) s[0][i / 4][i % 4] = 0;
 #pragma unroll
@@ -266,10 +297,11 @@ __device__ void score(float (&s)[1][KEYS / 8][4], const launch_paged &a, uint32_
         }
     }
     if (a.softcap > 0) cap_scores<1, KEYS>(a, s);
+    if (all_seen) return; /* by every row that there is */
     int position[2], start[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        position[half] = positions[half * 8 + lane / 4];
+        position[half] = rows[half * 8 + lane / 4].position;
         start[half] = first_seen(a, position[half]);
     }
 #pragma unroll
@@ -296,30 +328,38 @@ __device__ void add_values(float (&sum)[1][D / 8][4], const float (&w)[1][KEYS /
     }
 }
 
-/* Sums and states of a split to scratch, for the rows that see it. */
+/* Where the sums of splits meet. A cluster that has all of them at once leaves them in shared memory, where the keys of each were:
+ * rows of D floats, then their states. Else they go to scratch. */
+template <int D> struct shared_sums {
+    enum { STRIDE = D + 8, STATES = ROWS * STRIDE }; /* floats; 8 more, so that rows are in different banks */
+    static_assert((STATES + 2 * ROWS) * 4 <= tile_bytes<D>(KEYS), "they have the room of the keys");
+};
+
+/* Sums and states of a split, for the rows that see it. here: in shared memory, or NULL. */
 template <int D>
-__device__ void give_split(const launch_paged &a, const step_rows &b, const int *position, int split, int n_splits,
+__device__ void give_split(const launch_paged &a, const tile_row *rows, int split, int n_splits, float *here,
                            const float (&sum)[1][D / 8][4], const row_state (&state)[2], float factor, int lane) {
-    const int heads = row_shape_of(a, ROWS).heads;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const int r = half * 8 + lane / 4;
+        const int r = half * 8 + lane / 4, position = rows[r].position;
         const softmax_state of_split = {state[half].max * factor, quad_sum(state[half].sum)};
-        if (split * KEYS > position[r] || (split + 1) * KEYS <= first_seen(a, position[r])) continue;
-        const int64_t partial = partial_of(a, b.token + r / heads, b.first_head + r % heads, split, n_splits);
-        float *values = partial_values(a, partial) + lane % 4 * 2;
+        if (split * KEYS > position || (split + 1) * KEYS <= first_seen(a, position)) continue;
+        const int64_t partial = (int64_t)rows[r].y * n_splits + split; /* as partial_of */
+        float *values = (here ? here + r * shared_sums<D>::STRIDE : partial_values(a, partial)) + lane % 4 * 2;
 #pragma unroll
         for (int c = 0; c < D / 8; c++)
             *(float2 *)(values + c * 8) = make_float2(sum[0][c][2 * half], sum[0][c][2 * half + 1]);
-        if (lane % 4 == 0) *partial_state(a, partial, n_splits) = of_split;
+        if (lane % 4 == 0)
+            *(here ? (softmax_state *)(here + shared_sums<D>::STATES) + r : partial_state(a, partial, n_splits)) =
+                of_split;
     }
 }
 
 /* One split of a warp. The keys of its next, -1: there is none, are asked for when these have been read, and so the values. */
 template <typename E, int D, bool BOXES>
 __device__ void attend_split(key_tiles<E, D, BOXES> &tiles, const launch_paged_step &a, const step_rows &b,
-                             const CUtensorMap *cache, uint32_t q_tile, const int *position, int split, int next,
-                             int round, int n_splits, int64_t n_tokens, int lane) {
+                             const CUtensorMap *cache, uint32_t q_tile, const tile_row *rows, int split, int next,
+                             int round, int n_splits, int64_t n_tokens, const token_packs &own, float *here, int lane) {
     const int k0 = split * KEYS;
     float s[1][KEYS / 8][4], sum[1][D / 8][4] = {};
     row_state state[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
@@ -327,36 +367,37 @@ __device__ void attend_split(key_tiles<E, D, BOXES> &tiles, const launch_paged_s
     tiles.template wait<1>(tiles.k_barrier, round);
     if (k0 + KEYS > b.first_new) {
         tiles.template wait<0>(tiles.v_barrier, round);
-        put_new<E, D, BOXES>(tiles, a, b, k0, n_tokens, lane);
+        put_new<E, D, BOXES>(tiles, a, b, k0, n_tokens, own, lane);
         __syncwarp();
     }
-    score<E, D, BOXES>(s, a.paged, q_tile, tiles.k, k0, position, lane);
+    score<E, D, BOXES>(s, a.paged, q_tile, tiles.k, k0, rows, b.n == 1 && k0 >= b.least && k0 + KEYS - 1 <= b.last,
+                       lane);
     if (BOXES) fence_bulk(); /* keys were read, and perhaps written, before others come there */
     __syncwarp();
     if (next >= 0) {
         tiles.fetch_keys(a.paged, cache, lane);
         tiles.template wait<1>(tiles.v_barrier, round);
     } else tiles.template wait<0>(tiles.v_barrier, round);
-    tiles.clear_unseen(b, k0, lane);
+    if (round > 0) tiles.clear_unseen(b, k0, lane);
     const float factor = score_scale(a.paged);
 #pragma unroll
-    for (int half = 0; half < 2; half++)
-        scale_row<1, D>(sum, 0, half, softmax_row<1, KEYS>(s, 0, half, state[half], factor));
+    for (int half = 0; half < 2; half++) softmax_row<1, KEYS>(s, 0, half, state[half], factor);
     add_values<E, D, BOXES>(sum, s, tiles.v, lane);
     if (BOXES) fence_bulk();
     __syncwarp();
     if (next >= 0) tiles.fetch_values(a.paged, cache, lane);
-    give_split<D>(a.paged, b, position, split, n_splits, sum, state, factor, lane);
+    give_split<D>(a.paged, rows, split, n_splits, here, sum, state, factor, lane);
 }
 
-/* Four columns of a row over all splits that it sees, in order. What other blocks of the cluster wrote is in L2. */
+/* Four columns of a row over all splits that it sees, in order. tiles: of a cluster whose sums are in shared memory, else 0; what
+ * other blocks wrote to scratch is in L2. */
 template <typename E, int D>
-__device__ void join_quad(const launch_paged &a, const step_rows &b, int row, int column, int position, int n_splits) {
-    enum { ASKED = 4 }; /* at once */
-    const int heads = row_shape_of(a, ROWS).heads, last = position / KEYS;
-    const int64_t token = b.token + row / heads;
-    const int head = b.first_head + row % heads;
-    const int64_t first = partial_of(a, token, head, 0, n_splits);
+__device__ void join_quad(const launch_paged &a, const step_rows &b, uint32_t tiles, const tile_row *rows, int r,
+                          int column, int n_splits) {
+    enum { ASKED = 6 }; /* at once */
+    using S = shared_sums<D>;
+    const int position = rows[r].position, last = position / KEYS;
+    const int64_t first = (int64_t)rows[r].y * n_splits;
     softmax_state total = {-INFINITY, 0};
     float4 sum = make_float4(0, 0, 0, 0);
     for (int some = first_seen(a, position) / KEYS; some <= last; some += ASKED) {
@@ -364,9 +405,16 @@ __device__ void join_quad(const launch_paged &a, const step_rows &b, int row, in
         float2 states[ASKED];
 #pragma unroll
         for (int i = 0; i < ASKED; i++) {
-            const int64_t partial = first + min(some + i, last);
-            values[i] = __ldcg((const float4 *)(partial_values(a, partial) + column));
-            states[i] = __ldcg((const float2 *)partial_state(a, partial, n_splits));
+            const int split = min(some + i, last), place = split - b.least / KEYS;
+            if (tiles) {
+                const uint32_t at =
+                    cluster_address(tiles + place % WARPS * (2 * tile_bytes<D>(KEYS)), (uint32_t)(place / WARPS));
+                values[i] = cluster_load4(at + (uint32_t)(r * S::STRIDE + column) * 4);
+                states[i] = cluster_load2(at + (uint32_t)(S::STATES + 2 * r) * 4);
+                continue;
+            }
+            values[i] = __ldcg((const float4 *)(partial_values(a, first + split) + column));
+            states[i] = __ldcg((const float2 *)partial_state(a, first + split, n_splits));
         }
 #pragma unroll
         for (int i = 0; i < ASKED; i++) {
@@ -378,52 +426,50 @@ __device__ void join_quad(const launch_paged &a, const step_rows &b, int row, in
             sum.w = fmaf(sum.w, f.total, values[i].w * f.part);
         }
     }
-    E *y = (E *)a.y + (token * a.H + head) * D + column;
+    E *y = (E *)a.y + (int64_t)rows[r].y * D + column;
     *(uint2 *)y =
         make_uint2(pack<E>(sum.x / total.sum, sum.y / total.sum), pack<E>(sum.z / total.sum, sum.w / total.sum));
 }
 
-/* The block of token `first` serves it and its neighbours of the same slot up to the next multiple of `most`; blocks of those
- * find here that there is nothing to do. */
-__device__ inline int tokens_of(const launch_paged &a, int64_t first, int64_t n_tokens, int most) {
-    if (first >= n_tokens || (first % most != 0 && a.slots[first - 1] == a.slots[first])) return 0;
-    int n = 1;
-    while (n < most - first % most && first + n < n_tokens && a.slots[first + n] == a.slots[first]) n++;
-    return n;
-}
-
-/* False: there is nothing to attend to, and rows without a slot are zeros. The same for all blocks of a cluster. */
+/* What this block has to do: the token `b.token` and its neighbours of the same slot up to the next multiple of shape.tokens;
+ * blocks of those find that there is nothing to do. All that is known of tokens is asked for at once, a lane has one of them, the
+ * first the one before. False: there is nothing to attend to, and rows without a slot are zeros. The same for all blocks of a cluster. */
 template <typename E, int D>
-__device__ bool rows_find(step_rows &b, int *position, const launch_paged &a, int64_t n_tokens) {
+__device__ bool rows_find(step_rows &b, tile_row *rows, const launch_paged &a, int n_tokens, int lane) {
     const row_shape shape = row_shape_of(a, ROWS);
-    const int64_t task = blockIdx.x;
-    b.part = (int)(task % shape.parts);
-    b.g = (int)(task / shape.parts % a.G);
-    b.token = task / shape.parts / a.G;
-    b.n = tokens_of(a, b.token, n_tokens, shape.tokens);
+    const int task = (int)blockIdx.x, first = task / shape.parts / a.G, nth = first % shape.tokens;
+    b.part = task % shape.parts;
+    b.g = task / shape.parts % a.G;
+    b.token = first;
+    const int token = first - 1 + lane;
+    const bool held = token >= 0 && token < n_tokens && lane <= shape.tokens;
+    const int slot = held ? a.slots[token] : -2, at = held ? -a.doc_start[token] : 0; /* -2: no token */
+    b.slot = __shfl_sync(0xffffffff, slot, 1);
+    const bool served = first >= n_tokens || (nth != 0 && __shfl_sync(0xffffffff, slot, 0) == b.slot);
+    const uint32_t others = ~(__ballot_sync(0xffffffff, slot == b.slot) >> 1); /* bit n: token + n is of another slot */
+    b.n = served ? 0 : min(__ffs((int)others) - 1, shape.tokens - nth);
     if (b.n == 0) {
         chain_wait();
         return false;
     }
-    b.slot = a.slots[b.token];
-    b.first_head = b.g * shape.group + b.part * shape.heads;
     b.n_heads = min(shape.heads, shape.group - b.part * shape.heads);
-    const int r = (int)threadIdx.x;
-    const bool there = r / shape.heads < b.n && r % shape.heads < b.n_heads;
+    const int r = (int)threadIdx.x, nth_token = r / shape.heads, nth_head = r % shape.heads;
+    const bool there = nth_token < b.n && nth_head < b.n_heads;
+    const int head = b.g * shape.group + b.part * shape.heads + nth_head;
+    const int y = (first + nth_token) * a.H + head;
+    b.n_rows = (b.n - 1) * shape.heads + b.n_heads;
     if (b.slot < 0) {
         chain_wait();
         if (cluster_rank() == 0 && r < ROWS && there)
-            for (int i = 0; i < D / 8; i++)
-                *(uint4 *)((E *)a.y + ((b.token + r / shape.heads) * a.H + b.first_head + r % shape.heads) * D +
-                           i * 8) = make_uint4(0, 0, 0, 0);
+            for (int i = 0; i < D / 8; i++) *(uint4 *)((E *)a.y + (int64_t)y * D + i * 8) = make_uint4(0, 0, 0, 0);
         return false;
     }
-    if (r < ROWS) position[r] = there ? position_of(a, b.token + r / shape.heads) : -1;
-    b.last = 0, b.least = ATTENTION_NO_WINDOW;
-    for (int i = 0; i < b.n; i++) {
-        b.last = max(b.last, position_of(a, b.token + i));
-        b.least = min(b.least, first_seen(a, position_of(a, b.token + i)));
-    }
+    const bool own = lane >= 1 && lane <= b.n;
+    if (own && (at < 0 || at >= a.pages_per_slot * a.page_size || b.slot >= a.n_slots)) __trap();
+    b.last = __reduce_max_sync(0xffffffff, own ? at : 0);
+    b.least = __reduce_min_sync(0xffffffff, own ? first_seen(a, at) : ATTENTION_NO_WINDOW);
+    const int position = __shfl_sync(0xffffffff, at, 1 + min(nth_token, b.n - 1));
+    if (r < ROWS) rows[r] = {there ? position : -1, y + (first + nth_token) * 2 * a.G, y};
     return true;
 }
 
@@ -434,21 +480,21 @@ __global__ void __launch_bounds__(THREADS, 2) attention_step(const __grid_consta
                                                              const __grid_constant__ CUtensorMap cache, int n_splits) {
 #if WGMMA_HERE
     extern __shared__ unsigned char shared[];
-    __shared__ int position[ROWS]; /* of each row; -1: there is none, it sees nothing */
+    __shared__ tile_row rows[ROWS];
     __shared__ __align__(8) uint64_t barriers[2 * WARPS];
     const launch_paged &p = a.paged;
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
     const int rank = (int)cluster_rank(), n_blocks = (int)cluster_size();
     constexpr uint32_t STRIDE = 2 * tile_bytes<D>(KEYS);
     const uint32_t first_tile = (shared_address(shared) + 1023) & ~1023u, q_tile = first_tile + WARPS * STRIDE;
-    const int64_t n_tokens = token_count(p);
+    const int n_tokens = (int)token_count(p);
     step_rows b;
     key_tiles<E, D, BOXES> tiles;
     tiles.k = first_tile + (uint32_t)warp * STRIDE, tiles.v = tiles.k + tile_bytes<D>(KEYS);
     tiles.k_barrier = shared_address(barriers + 2 * warp), tiles.v_barrier = tiles.k_barrier + 8;
     tiles.box_rows = (int)min(p.page_size, (int64_t)KEYS);
     chain_next();
-    if (!rows_find<E, D>(b, position, p, n_tokens)) return;
+    if (!rows_find<E, D>(b, rows, p, n_tokens, lane)) return;
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2 * WARPS; i++) barrier_init(shared_address(barriers + i), 1);
         barriers_publish();
@@ -462,18 +508,28 @@ __global__ void __launch_bounds__(THREADS, 2) attention_step(const __grid_consta
         tiles.fetch_keys(p, &cache, lane);
         tiles.fetch_values(p, &cache, lane);
     }
+    const bool at_once = last_split - b.least / KEYS < in_round;
+    float *here = at_once ? (float *)__cvta_shared_to_generic(tiles.k) : NULL;
     find_new(b, p, n_tokens, lane);
+    clear_queries<D>(q_tile, rows);
+    if (split <= last_split) {
+        tiles.template wait<0>(tiles.v_barrier, 0);
+        tiles.clear_unseen(b, split * KEYS, lane);
+    }
     chain_wait();
-    fetch_queries<E, D>(q_tile, a, b, position);
+    const token_packs own = load_token<E, D>(p, b, b.token, lane); /* asked for together with the queries */
+    fetch_queries<E, D>(q_tile, a, b.n_rows, rows);
     __syncthreads();
     for (int round = 0; split <= last_split; round++, split += in_round)
-        attend_split<E, D, BOXES>(tiles, a, b, &cache, q_tile, position, split,
+        attend_split<E, D, BOXES>(tiles, a, b, &cache, q_tile, rows, split,
                                   split + in_round <= last_split ? split + in_round : -1, round, n_splits, n_tokens,
-                                  lane);
-    cluster_sync();
+                                  own, here, lane);
+    if (at_once) cluster_sync_shared();
+    else cluster_sync();
     for (int i = rank * THREADS + (int)threadIdx.x; i < ROWS * D / 4; i += n_blocks * THREADS)
-        if (position[i / (D / 4)] >= 0)
-            join_quad<E, D>(p, b, i / (D / 4), i % (D / 4) * 4, position[i / (D / 4)], n_splits);
+        if (rows[i / (D / 4)].position >= 0)
+            join_quad<E, D>(p, b, at_once ? first_tile : 0, rows, i / (D / 4), i % (D / 4) * 4, n_splits);
+    if (at_once) cluster_sync_shared(); /* until all have read what lies here */
 #endif
 }
 

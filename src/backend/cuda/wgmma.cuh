@@ -27,6 +27,19 @@ __device__ inline void fetch_box(uint32_t to, const CUtensorMap *map, int column
                  : "memory");
 }
 
+/* The same of what is read once for a long time, as weights are in a decode step: the L2 cache keeps it shorter than the rest, whose
+ * code, arguments and activations it would otherwise push out in every layer. */
+__device__ inline void fetch_box_once(uint32_t to, const CUtensorMap *map, int column, int row, int sequence,
+                                      uint32_t barrier) {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+        "[%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+        "l"(map), "r"(column), "r"(row), "r"(sequence), "r"(barrier), "l"(policy)
+        : "memory");
+}
+
 /* The way back; what lies outside of the tensor is left out. In groups of a thread, as copy_bulk_commit says. */
 __device__ inline void store_box(const CUtensorMap *map, int column, int row, int sequence, uint32_t from) {
     asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map),
