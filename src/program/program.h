@@ -364,6 +364,18 @@ int64_t op_logits_rows(const program *p, const op *o);
  * dh and dw are one product each then. Rows of logits are padded to LOGITS_UNIT floats. rows: tokens of such a chunk. */
 enum { LOGITS_UNIT = 32, LOGITS_CHUNKS_MOST = 16 };
 bool op_logits_stored(const program *p, const op *o, int64_t *rows);
+/* UNEMBED8_LOSS_GRAD on a GPU, by attr.chunk_bytes: fp16 logits of `rows` tokens at once, their gradient in 8 bits and its transpose
+ * of `group` tokens, for which dh and dw are one product each. A thin chunk of logits serves; a thin group does not: each reads and
+ * writes all of an fp32 dw, and dh would have fewer tiles than a GPU has multiprocessors. A dw of 16 bits is rounded once: the
+ * transpose is kept of all tokens (stored), or made again for v_block columns of the vocabulary at a time. */
+enum { LOGITS8_UNIT = 64, GRADIENT8_UNIT = 128, LOGITS8_ROWS = 1024, LOGITS8_GROUP = 8192 };
+typedef struct logits8_cut {
+    int64_t rows, group;
+    bool stored;
+    int64_t v_block; /* 0: dw needs no second walk */
+} logits8_cut;
+logits8_cut op_logits8_cut(const program *p, const op *o);
+int64_t logits8_bytes(int64_t tokens, int64_t vocab); /* the budget for groups of LOGITS8_GROUP tokens */
 
 status program_verify(const program *p); /* ERR_BUG naming op and value */
 void program_print(const program *p, FILE *out);
