@@ -128,11 +128,11 @@ int64_t sequence_token(int64_t i, int rank, int n_ranks, int64_t seq_len);
 
 /* Tags of SEND and RECV on the pipeline axis. */
 enum {
-    TAG_FORWARD,   /* hidden states, to the stage with the next layers */
-    TAG_BACKWARD,  /* their gradient, back */
-    TAG_EMBED,     /* tied tables: the embedding's gradient, to the stage that has the unembedding */
-    TAG_TABLE,     /* ... and the table that it has updated, back */
-    TAG_ANSWER,    /* evaluation: losses and best tokens, from the last stage to all others */
+    TAG_FORWARD,  /* hidden states, to the stage with the next layers */
+    TAG_BACKWARD, /* their gradient, back */
+    TAG_EMBED,    /* tied tables: the embedding's gradient, to the stage that has the unembedding */
+    TAG_TABLE,    /* ... and the table that it has updated, back */
+    TAG_ANSWER,   /* evaluation: losses and best tokens, from the last stage to all others */
     TAG_REFERENCE, /* hidden states of a frozen reference, directly before those of the model; no gradient comes back */
 };
 
@@ -171,16 +171,16 @@ typedef struct op_attr {
     float gain_offset;                 /* rms norms: added to every gain */
     bool wide;                         /* qk_norm: one norm over all q heads and one over all k heads */
     bool gelu_gate;                    /* swiglu: gelu, its tanh form, in the place of silu */
-    int64_t window;       /* attention: a query sees so many keys, itself the last; 0: all of its document */
-    float softcap;        /* attention: scores become softcap * tanh(score / softcap); 0: they stay */
-    bool inverse;         /* rope */
-    rope_options rope;    /* rope_table */
-    int64_t chunk_bytes;  /* unembed_loss: budget for one chunk of logits and their gradient */
-    float logits_scale;   /* unembed_loss, _stats, _grad: logits are multiplied by it; 0: they are not */
-    float logits_softcap; /* unembed_*: before that logits become cap * tanh(logit / cap); 0: they stay */
-    float beta1, beta2, weight_decay; /* adamw; weight_decay 0 on norms and biases */
-    float lr_scale;                   /* adamw: multiplies the learning rate; 0: it does not */
-    uint64_t noise_key;               /* stochastic rounding, dropout: which tensor this is */
+    int64_t window;                    /* attention: a query sees so many keys, itself the last; 0: all of its document */
+    float softcap;                     /* attention: scores become softcap * tanh(score / softcap); 0: they stay */
+    bool inverse;                      /* rope */
+    rope_options rope;                 /* rope_table */
+    int64_t chunk_bytes;               /* unembed_loss: budget for one chunk of logits and their gradient */
+    float logits_scale;                /* unembed_loss, _stats, _grad: logits are multiplied by it; 0: they are not */
+    float logits_softcap;              /* unembed_*: before that logits become cap * tanh(logit / cap); 0: they stay */
+    float beta1, beta2, weight_decay;  /* adamw; weight_decay 0 on norms and biases */
+    float lr_scale;                    /* adamw: multiplies the learning rate; 0: it does not */
+    uint64_t noise_key;                /* stochastic rounding, dropout: which tensor this is */
     int64_t
         first_element; /* accumulate, grad_sumsq, adamw: place of a part in the whole parameter; dropout: in the tensor */
     /* embed, unembed_*: ranks share the vocabulary. Row 0 of the table is id first_id, and padding follows n_ids rows. vocab
@@ -216,9 +216,8 @@ typedef struct op_attr {
     int group_size; /* ... and how many ranks it has */
     int peer, tag;  /* send, recv, attention_ring: rank in the group; which of several messages */
     int index;      /* attention_ring, dropout, select_tokens: this rank's place in the group */
-    bool
-        spans; /* attention_ring: two steps on one rank; doc_start (2 N) has the first key of every token, then the end */
-    bool sigmoid; /* value, value_bwd */
+    bool spans;     /* attention_ring: two steps on one rank; doc_start (2 N) has the first key of every token, then the end */
+    bool sigmoid;   /* value, value_bwd */
     critic_options critic;
     preference_options preference;
     policy_options policy;
@@ -337,7 +336,7 @@ bool op_is_loss_gradient(op_kind k); /* the backward begins with it */
  * more. */
 bool op_brings_gradient(const op *o);
 
-double op_flops(const program *p, const op *o);       /* arithmetic of one run */
+double op_flops(const program *p, const op *o); /* arithmetic of one run */
 double op_flops_again(const program *p, const op *o); /* ... of which recompute has added these */
 double op_bytes(const program *p, const op *o); /* bytes that must move: what is read once, what is written once */
 double op_noise(const program *p, const op *o); /* numbers that are rounded stochastically */
