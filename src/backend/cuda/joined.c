@@ -121,6 +121,14 @@ SAME_PLACE(LINEAR_X, LINEAR_DW_DY);
 SAME_PLACE(LINEAR_W, LINEAR_DW_X);
 SAME_PLACE(LINEAR_Y, LINEAR_DW_DW, LINEAR8_Y);
 
+/* Is this scale a power of two? Then it rounds nothing, wherever it is multiplied with. */
+static bool is_power(const program *p, value_id scale) {
+    for (const op *o = p->ops; o < p->ops + p->n_ops; o++)
+        for (int i = 0; i < op_output_count(o->kind); i++)
+            if (o->out[i] == scale && !o->attr.power) return false;
+    return true;
+}
+
 /* The product that a weight's gradient is; false: this is none, or not in fp32. */
 static bool take_dw(const kernel_call *k, gemm_call *out) {
     bool eight = k->op->kind == OP_LINEAR8;
@@ -134,13 +142,16 @@ static bool take_dw(const kernel_call *k, gemm_call *out) {
     return out->q.c_type == DTYPE_F32 && !out->q.bias;
 }
 
-/* The product's own sum is rounded to fp32 before it is added, as ACCUMULATE finds it. Accumulators are persistent: no operand of a
- * product lies on one. */
+/* A product without a scale, or with powers of two, has the bits of a product that ACCUMULATE adds; other scales would be multiplied
+ * and added with one rounding. Accumulators are persistent: no operand of a product lies on one. */
 static size_t try_sum(backend_context *c, const kernel_call *k, size_t n) {
     gemm_call g;
     if (n < 2 || k[1].op->kind != OP_ACCUMULATE || !take_dw(k, &g) ||
         k[1].op->in[ACCUMULATE_X] != k->op->out[LINEAR_Y] || call_out(&k[1], ACCUMULATE_ACC)->type != DTYPE_F32 ||
         !is_between(k, 2, k->op->out[LINEAR_Y]))
+        return 0;
+    if (g.a_scale &&
+        (!is_power(k->program, k->op->in[LINEAR8_X_SCALE]) || !is_power(k->program, k->op->in[LINEAR8_W_SCALE])))
         return 0;
     const launch_scalars *scalars = k[1].in[ACCUMULATE_SCALARS];
     g.c = k[1].out[ACCUMULATE_ACC];
