@@ -105,9 +105,8 @@ static op join(program *p, const op *writer, const op *rounding, bool guesses) {
     value_id found = writer->out[amax];
     op o = norm ? join_norm(writer, rounding, found) : join_gated(writer, rounding, found);
     o.attr.power = rounding->attr.power;
-    if (found && guesses)
-        op_out(&o, norm ? (int)RMSNORM8_GUESS : (int)SWIGLU8_GUESS,
-               add_guess(p, program_get(p, rounding->in[QUANTIZE_X]), o.layer));
+    if (found && guesses && !norm)
+        op_out(&o, SWIGLU8_GUESS, add_guess(p, program_get(p, rounding->in[QUANTIZE_X]), o.layer));
     return o;
 }
 
@@ -133,7 +132,7 @@ static const op *rounding_of(const program *p, const op *ops, size_t n_ops, cons
     if (!fits) return NULL;
     const shape *s = &program_get(p, o->out[written])->shape;
     bool norm = o->kind == OP_RMSNORM || o->kind == OP_ADD_RMSNORM;
-    if (norm && (s->rank != 2 || s->dim[1] > RMSNORM8_COLUMNS_MOST || s->dim[0] % 16 || s->dim[1] % 16)) return NULL;
+    if (norm && (s->rank != 2 || s->dim[0] % 16 || s->dim[1] % 16)) return NULL;
     return next;
 }
 

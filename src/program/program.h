@@ -229,9 +229,6 @@ typedef struct op_attr {
 shape fp8_scales_shape(int64_t n_rows, int64_t n_columns, bool square);
 fp8_blocks fp8_blocks_of(int64_t n_rows, int64_t n_columns, bool square);
 
-/* Longest row of RMSNORM8: a GPU holds 32 of them in 8 bits beside those under way. */
-enum { RMSNORM8_COLUMNS_MOST = 4096 };
-
 #define OP_MAX_IN 9
 #define OP_MAX_OUT 7
 typedef struct op {
