@@ -7,7 +7,7 @@
  * A scale must be known before the first number is rounded, and follows from the largest. Of the op's first run nobody knows it, so
  * the op keeps the scale of its last run as a guess: a power of two is the same from one micro-batch to the next, mostly, and
  * where it is not the op does its work again. So a guess changes no bit, and is in no checkpoint. An op that recompute
- * repeats is given the largest number.
+ * repeats is given the largest number. A norm has to see its row before it rounds anyway, and guesses nothing.
  *
  * Behind recompute, which knows SWIGLU, the norms and QUANTIZE. Layers that are placed on the host get no guess: it would travel. */
 #include "pass/pass.h"
