@@ -6,24 +6,7 @@
 
 /* ---- accumulate -------------------------------------------------------------------------------------------------- */
 
-enum { TURNS_AHEAD = 2 }; /* whose elements are asked for together */
-static_assert(CHUNK_TURNS % TURNS_AHEAD == 0, "a chunk is whole");
-
-/* What a lane has of a tile. */
-template <typename A, typename X, bool VECTOR> struct accumulated {
-    quad<X> added[2];
-    quad<A> before[2];
-    __device__ __forceinline__ void load(const A *acc, const X *x, int64_t first, int64_t n, bool restart) {
-#pragma unroll
-        for (int q = 0; q < 2; q++) {
-            int64_t i = first + 16 * q;
-            added[q] = quad_load<VECTOR>(x + i, n - i);
-            before[q] = restart ? quad<A>{} : quad_load<VECTOR>(acc + i, n - i);
-        }
-    }
-};
-
-/* A bf16 accumulator takes noise, an fp32 one does not. The first elements are under way while the noise is opened. */
+/* A bf16 accumulator takes noise, an fp32 one does not. */
 template <typename A, typename X, bool VECTOR>
 static __global__ void __launch_bounds__(CHUNK_THREADS)
     accumulate_kernel(A *acc, const X *x, const launch_scalars *scalars, launch_noise noise, int64_t n) {
@@ -31,43 +14,37 @@ static __global__ void __launch_bounds__(CHUNK_THREADS)
     __shared__ noise_key shared_key;
     chunk_place chunk = chunk_open(noise);
     bool restart = scalars->micro == 0;
-    accumulated<A, X, VECTOR> held[TURNS_AHEAD];
-    auto load = [&](int turn) {
-#pragma unroll
-        for (int t = 0; t < TURNS_AHEAD; t++) {
-            tile_place at = tile_at(chunk, turn + t);
-            if (at.begin >= 0 && at.begin < n) held[t].load(acc, x, at.first, n, restart);
-        }
-    };
-    load(0);
     if (ROUNDED) {
         if (threadIdx.x == 0)
             shared_key = noise_open(noise, *scalars, NOISE_ACCUMULATE | scalars->micro << 8, chunk.noise_block);
         __syncthreads();
     }
-    for (int turn = 0; turn < CHUNK_TURNS; turn += TURNS_AHEAD) {
-        if (turn > 0) load(turn);
+    for (int turn = 0; turn < CHUNK_TURNS; turn++) {
+        tile_place at = tile_at(chunk, turn);
+        if (at.begin < 0 || at.begin >= n) continue;
+        quad<X> added[2];
+        quad<A> before[2] = {}, after[2];
 #pragma unroll
-        for (int t = 0; t < TURNS_AHEAD; t++) {
-            tile_place at = tile_at(chunk, turn + t);
-            if (at.begin < 0 || at.begin >= n) continue;
-            quad<A> after[2];
+        for (int q = 0; q < 2; q++) {
+            int64_t i = at.first + 16 * q;
+            added[q] = quad_load<VECTOR>(x + i, n - i);
+            if (!restart) before[q] = quad_load<VECTOR>(acc + i, n - i);
+        }
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                uint32_t word = ROUNDED ? noise_value_word(shared_key, at.r + e) : 0;
-#pragma unroll
-                for (int q = 0; q < 2; q++) {
-                    float sum = widen_exact(held[t].added[q].e[e]);
-                    if (!restart) sum += widen(held[t].before[q].e[e]);
-                    if constexpr (ROUNDED) after[q].e[e] = round_stochastic(sum, q ? word >> 16 : word & 0xffffu);
-                    else after[q].e[e] = sum;
-                }
-            }
+        for (int e = 0; e < 4; e++) {
+            uint32_t word = ROUNDED ? noise_value_word(shared_key, at.r + e) : 0;
 #pragma unroll
             for (int q = 0; q < 2; q++) {
-                int64_t i = at.first + 16 * q;
-                quad_store<VECTOR>(acc + i, after[q], n - i);
+                float sum = widen_exact(added[q].e[e]);
+                if (!restart) sum += widen(before[q].e[e]);
+                if constexpr (ROUNDED) after[q].e[e] = round_stochastic(sum, q ? word >> 16 : word & 0xffffu);
+                else after[q].e[e] = sum;
             }
+        }
+#pragma unroll
+        for (int q = 0; q < 2; q++) {
+            int64_t i = at.first + 16 * q;
+            quad_store<VECTOR>(acc + i, after[q], n - i);
         }
     }
 }

@@ -15,7 +15,7 @@ enum { TILE = 128, THREADS = 256, ROWS = 4, ACROSS = 8, RUN = 8, RUNS = TILE / (
 enum { SCALE_THREADS = 1024 };
 enum { LOSS_THREADS = 512, LOSS_VECTORS = 2 /* of 8 logits that a thread has in flight */ };
 
-enum { BLOCKS = 4 /* of the gradient, on a multiprocessor */ };
+enum { BLOCKS = 3 /* of the gradient, on a multiprocessor */ };
 static const float LOG2E = 1.4426950408889634f;
 
 static __device__ float2 widen2(uint32_t word) { return __half22float2(*(const __half2 *)&word); }
@@ -94,7 +94,7 @@ static __device__ row_part scan_row(const uint16_t *x, int32_t n) {
     return p;
 }
 
-static __global__ void __launch_bounds__(LOSS_THREADS, 3) loss_kernel(const __grid_constant__ launch_unembed8_args a) {
+static __global__ void __launch_bounds__(LOSS_THREADS, 4) loss_kernel(const __grid_constant__ launch_unembed8_args a) {
     const unembed_rows &r = a.r;
     int64_t row = blockIdx.x;
     int32_t target;
