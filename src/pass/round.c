@@ -7,7 +7,7 @@
  * A scale must be known before the first number is rounded, and follows from the largest. Of the op's first run nobody knows it, so
  * the op keeps the scale of its last run as a guess: a power of two is the same from one micro-batch to the next, mostly, and
  * where it is not the op does its work again. So a guess changes no bit, and is in no checkpoint. An op that recompute
- * repeats is given the largest number.
+ * repeats is given the largest number. A norm has to see its row before it rounds anyway, and guesses nothing.
  *
  * Behind recompute, which knows SWIGLU, the norms and QUANTIZE. Layers that are placed on the host get no guess: it would travel. */
 #include "pass/pass.h"
@@ -105,9 +105,8 @@ static op join(program *p, const op *writer, const op *rounding, bool guesses) {
     value_id found = writer->out[amax];
     op o = norm ? join_norm(writer, rounding, found) : join_gated(writer, rounding, found);
     o.attr.power = rounding->attr.power;
-    if (found && guesses)
-        op_out(&o, norm ? (int)RMSNORM8_GUESS : (int)SWIGLU8_GUESS,
-               add_guess(p, program_get(p, rounding->in[QUANTIZE_X]), o.layer));
+    if (found && guesses && !norm)
+        op_out(&o, SWIGLU8_GUESS, add_guess(p, program_get(p, rounding->in[QUANTIZE_X]), o.layer));
     return o;
 }
 
@@ -133,7 +132,7 @@ static const op *rounding_of(const program *p, const op *ops, size_t n_ops, cons
     if (!fits) return NULL;
     const shape *s = &program_get(p, o->out[written])->shape;
     bool norm = o->kind == OP_RMSNORM || o->kind == OP_ADD_RMSNORM;
-    if (norm && (s->rank != 2 || s->dim[1] > RMSNORM8_COLUMNS_MOST || s->dim[0] % 16 || s->dim[1] % 16)) return NULL;
+    if (norm && (s->rank != 2 || s->dim[0] % 16 || s->dim[1] % 16)) return NULL;
     return next;
 }
 

@@ -38,14 +38,11 @@ static double product_seconds(const hardware *h, dtype t, double m, double n, do
 #define SOFTMAX_FLOPS 12.0
 
 /* Passes over the fp32 logits of a chunk: the first reads them; the gradient pass reads them and writes the gradient in the
- * dtype of the products. A GPU kernel that does both keeps the row and reads it once; one of 8 bits, which also writes the
- * gradient's transpose, reads it twice. */
+ * dtype of the products. A GPU kernel that does both keeps the row and reads it once. */
 static double softmax_seconds(const op *o, const hardware *h, double logits, size_t e) {
     double read = logits * sizeof(float), written = logits * (double)e, flops = SOFTMAX_FLOPS * logits;
     bool first = o->kind != OP_UNEMBED_GRAD, gradient = op_is_loss_gradient(o->kind);
-    bool turned = o->kind == OP_UNEMBED8_LOSS_GRAD;
-    double passes = first && gradient && (turned || !h->overlap) ? 2 : 1;
-    if (turned) written *= 2;
+    double passes = first && gradient && !h->overlap ? 2 : 1;
     return fmax((first + gradient) * flops / h->vector[DTYPE_F32],
                 (passes * read + (gradient ? written : 0)) / h->device_bandwidth);
 }
@@ -78,6 +75,27 @@ static double unembed_seconds(const program *p, const op *o, const hardware *h, 
         return n_chunks * chunk + product_seconds(h, t, N, V, C, w_bytes + N * C * e) +
                product_seconds(h, t, V, C, N, dw_bytes + N * C * e) + SOFTMAX_FLOPS * N * V / h->vector[DTYPE_F32];
     return n_chunks * (chunk + product_seconds(h, t, V, C, rows, h_bytes + logits + dw_bytes * (n_chunks > 1 ? 2 : 1)));
+}
+
+/* UNEMBED8_LOSS_GRAD on a GPU: 2-byte logits of `rows` tokens at once, read twice, gradients and their transposes of a group. */
+static double unembed8_seconds(const program *p, const op *o, const hardware *h) {
+    const dtype t = DTYPE_F8E4M3;
+    const shape *hidden = shape_of(p, o->in[LOGITS_H]);
+    double N = (double)hidden->dim[0], C = (double)hidden->dim[1], V = (double)shape_of(p, o->in[LOGITS_W])->dim[0];
+    logits8_cut cut = op_logits8_cut(p, o);
+    double rows = (double)cut.rows, group = (double)cut.group, logits = N * V, n_groups = ceil(N / group);
+    double flops = 2 * SOFTMAX_FLOPS * logits / h->vector[DTYPE_F32];
+    double s = ceil(N / rows) * product_seconds(h, t, rows, V, C, V * C + rows * (C + 2 * V)) +
+               fmax(flops, (2 * 2 + 1 + 1) * logits / h->device_bandwidth) +
+               n_groups * product_seconds(h, t, group, C, V, V * C + group * (2 * C + V));
+    value_id to = o->out[UNEMBED8_LOSS_GRAD_DW];
+    if (!to) return s;
+    double dw_bytes = V * C * (double)dtype_bytes(program_get(p, to)->type);
+    if (cut.v_block)
+        s += product_seconds(h, t, N, V, C, V * C + N * (C + 2 * V)) +
+             fmax(flops / 2, (2 + 1) * logits / h->device_bandwidth);
+    if (cut.stored || cut.v_block) return s + product_seconds(h, t, V, C, N, dw_bytes + N * (C + V));
+    return s + n_groups * product_seconds(h, t, V, C, group, dw_bytes * (n_groups > 1 ? 2 : 1) + group * (C + V));
 }
 
 static double transfer_seconds(double bytes, double bandwidth, const char *key, const char **missing) {
@@ -256,7 +274,8 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const m
     case OP_UNEMBED_STATS:
     case OP_UNEMBED_GRAD:
     case OP_UNEMBED_LOSS_GRAD: return unembed_seconds(p, o, h, t) + h->launch_s;
-    case OP_UNEMBED8_LOSS_GRAD: return unembed_seconds(p, o, h, DTYPE_F8E4M3) + h->launch_s;
+    case OP_UNEMBED8_LOSS_GRAD:
+        return (h->overlap ? unembed8_seconds(p, o, h) : unembed_seconds(p, o, h, DTYPE_F8E4M3)) + h->launch_s;
     case OP_ATTENTION:
     case OP_ATTENTION_BWD:
     case OP_ATTENTION_RING:

@@ -104,6 +104,10 @@ uint64_t plan_checkpoint_bytes(const plan *p) {
     return n * per_param + 2 * scales * dtype_bytes(DTYPE_F32);
 }
 
+static int64_t tokens_of(const plan_request *r) {
+    return r->choice.micro_batch * r->seq_len / mesh_size(&r->mesh, AXIS_SEQUENCE);
+}
+
 /* Every chunk of logits reads and writes the whole fp32 gradient of the unembedding: 8 V C bytes against 6 rows V C FLOP. 384
  * rows keep that under an eighth of the time on the fastest CPU measured; a device has its own number. Chunks below 4 MiB
  * save nothing. The size never depends on free memory: the chunks decide the order of a sum. */
@@ -115,7 +119,7 @@ uint64_t plan_checkpoint_bytes(const plan *p) {
  * 7,280 tokens, it is kept instead. Also this follows from the tokens, not from what is free. */
 #define STORED_MOST 2
 static int64_t stored_bytes(const plan_request *r, int64_t ids) {
-    int64_t tokens = r->choice.micro_batch * r->seq_len / mesh_size(&r->mesh, AXIS_SEQUENCE);
+    int64_t tokens = tokens_of(r);
     int64_t row = round_up(ids, LOGITS_UNIT) * (int64_t)sizeof(float), chunk = divide_up(tokens, LOGITS_CHUNKS_MOST);
     return row / 2 * tokens + row * chunk;
 }
@@ -124,6 +128,7 @@ static int64_t logits_chunk(const plan_request *r) {
     int64_t rows = r->target.logits_rows ? r->target.logits_rows : CHUNK_ROWS;
     int64_t n = mesh_size(&r->mesh, AXIS_TENSOR), ids = (r->model.vocab + n - 1) / n;
     if (r->logits_chunk_bytes) return r->logits_chunk_bytes;
+    if (r->target.discrete && r->choice.fp8_logits) return MAX(logits8_bytes(tokens_of(r), ids), CHUNK_MIN);
     int64_t plain = MAX(rows * ids * (int64_t)sizeof(float), CHUNK_MIN);
     precision p = r->choice.precision;
     bool rounds_once = precision_compute(p) != DTYPE_F32 && !precision_master(p) && !r->lora.rank;

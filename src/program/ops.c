@@ -197,6 +197,45 @@ bool op_logits_stored(const program *p, const op *o, int64_t *rows) {
     return true;
 }
 
+/* Of n, parts of one size that are multiples of unit and at most `fit`. */
+static int64_t even_part(int64_t n, int64_t fit, int64_t unit) {
+    fit = MIN(MAX(fit / unit * unit, unit), n);
+    return MIN(round_up(divide_up(n, divide_up(n, fit)), unit), n);
+}
+
+/* Chunks start at multiples of ROWS_UNIT tokens where they are that large, so that a part of the transposed hidden states is aligned. */
+static void cut_group(logits8_cut *c, int64_t N, int64_t budget, int64_t logits_row, int64_t gradient_row) {
+    enum { ROWS_UNIT = 128, ROWS_LEAST = 16 /* of a product of 8 bits */ };
+    int64_t fit = budget / (logits_row + gradient_row);
+    if (fit > LOGITS8_ROWS) fit = (budget - LOGITS8_ROWS * logits_row) / gradient_row;
+    int64_t unit = fit >= ROWS_UNIT ? ROWS_UNIT : ROWS_LEAST;
+    c->group = even_part(N, fit, unit);
+    c->rows = even_part(c->group, LOGITS8_ROWS, unit);
+}
+
+static int64_t logits8_row(int64_t V) { return round_up(V, LOGITS8_UNIT) * (int64_t)dtype_bytes(DTYPE_F16); }
+
+logits8_cut op_logits8_cut(const program *p, const op *o) {
+    enum { V_BLOCK_MIN = 128 /* columns: one tile of a product */ };
+    int64_t N = program_get(p, o->in[LOGITS_H])->shape.dim[0], V = program_get(p, o->in[LOGITS_W])->shape.dim[0];
+    int64_t budget = o->attr.chunk_bytes, logits = logits8_row(V), gradient = round_up(V, GRADIENT8_UNIT);
+    value_id dw = o->out[UNEMBED8_LOSS_GRAD_DW];
+    logits8_cut c = {0};
+    cut_group(&c, N, budget, logits, gradient + (dw ? V : 0));
+    if (!dw || c.group == N || program_get(p, dw)->type == DTYPE_F32) return c;
+    int64_t all = round_up(N, GRADIENT8_UNIT), left = budget - V * all;
+    c.stored = left > 0 && left / (logits + gradient) >= divide_up(N, LOGITS_CHUNKS_MOST);
+    int64_t fit = budget / (all * (int64_t)(dtype_bytes(DTYPE_F16) + 1)) / V_BLOCK_MIN * V_BLOCK_MIN;
+    if (!c.stored) c.v_block = MIN(MAX(fit, V_BLOCK_MIN), V);
+    cut_group(&c, N, c.stored ? left : budget, logits, gradient);
+    return c;
+}
+
+int64_t logits8_bytes(int64_t tokens, int64_t vocab) {
+    int64_t group = round_up(MIN(tokens, LOGITS8_GROUP), GRADIENT8_UNIT), rows = MIN(group, LOGITS8_ROWS);
+    return rows * logits8_row(vocab) + group * (round_up(vocab, GRADIENT8_UNIT) + vocab);
+}
+
 uint32_t op_dropout_limit(const op *o) { return (uint32_t)((double)o->attr.rate * 0x1p32); }
 bool op_dropout_in_rows(const op *o) { return o->attr.all_columns > 0 || o->attr.group_size > 1; }
 int64_t op_dropout_place(const op *o, int64_t row, int64_t columns) {

@@ -229,9 +229,6 @@ typedef struct op_attr {
 shape fp8_scales_shape(int64_t n_rows, int64_t n_columns, bool square);
 fp8_blocks fp8_blocks_of(int64_t n_rows, int64_t n_columns, bool square);
 
-/* Longest row of RMSNORM8: a GPU holds 32 of them in 8 bits beside those under way. */
-enum { RMSNORM8_COLUMNS_MOST = 4096 };
-
 #define OP_MAX_IN 9
 #define OP_MAX_OUT 7
 typedef struct op {
@@ -274,7 +271,8 @@ typedef struct step_scalars {
     uint32_t micro;              /* 0-based micro-batch inside the step */
     uint32_t noise_lo, noise_hi; /* run seed for stochastic rounding and dropout */
     uint32_t micro_of_all;       /* this micro-batch among those of all data ranks in the step; keys dropout */
-    uint32_t reserved[6];
+    float one, keep;             /* 1, and how much of what accumulators hold stays: 0 where micro is 0, else 1 */
+    uint32_t reserved[4];
 } step_scalars;
 _Static_assert(sizeof(step_scalars) == 64, "one cache line");
 
@@ -364,6 +362,18 @@ int64_t op_logits_rows(const program *p, const op *o);
  * dh and dw are one product each then. Rows of logits are padded to LOGITS_UNIT floats. rows: tokens of such a chunk. */
 enum { LOGITS_UNIT = 32, LOGITS_CHUNKS_MOST = 16 };
 bool op_logits_stored(const program *p, const op *o, int64_t *rows);
+/* UNEMBED8_LOSS_GRAD on a GPU, by attr.chunk_bytes: fp16 logits of `rows` tokens at once, their gradient in 8 bits and its transpose
+ * of `group` tokens, for which dh and dw are one product each. A thin chunk of logits serves; a thin group does not: each reads and
+ * writes all of an fp32 dw, and dh would have fewer tiles than a GPU has multiprocessors. A dw of 16 bits is rounded once: the
+ * transpose is kept of all tokens (stored), or made again for v_block columns of the vocabulary at a time. */
+enum { LOGITS8_UNIT = 64, GRADIENT8_UNIT = 128, LOGITS8_ROWS = 1024, LOGITS8_GROUP = 8192 };
+typedef struct logits8_cut {
+    int64_t rows, group;
+    bool stored;
+    int64_t v_block; /* 0: dw needs no second walk */
+} logits8_cut;
+logits8_cut op_logits8_cut(const program *p, const op *o);
+int64_t logits8_bytes(int64_t tokens, int64_t vocab); /* the budget for groups of LOGITS8_GROUP tokens */
 
 status program_verify(const program *p); /* ERR_BUG naming op and value */
 void program_print(const program *p, FILE *out);

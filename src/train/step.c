@@ -38,6 +38,8 @@ static void write_scalars(const stepper *s, value_id to, int64_t step, int64_t m
                       .seed = loss_seed(s),
                       .step = (uint32_t)step,
                       .micro = (uint32_t)micro,
+                      .one = 1,
+                      .keep = micro > 0,
                       .micro_of_all = (uint32_t)(micro * mesh_size(m, AXIS_DATA) + m->index[AXIS_DATA]),
                       .bias1 = (float)(1 - pow(o->beta1, update)),
                       .bias2 = (float)(1 - pow(o->beta2, update)),

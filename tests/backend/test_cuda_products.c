@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "backend/cuda/products.h"
+#include "backend/cuda/unembed8.h"
 #include "backend/cuda/work.h"
 
 #define MIB ((int64_t)1 << 20)
@@ -201,6 +202,67 @@ static void the_gradient_is_kept_where_the_budget_holds_it(void **state) {
     assert_false(plan_of(&k).stored);
 }
 
+/* ---- unembedding in 8 bits ----------------------------------------------------------------------------------------- */
+
+static unembed8_plan plan8_of(const unembed_case *k) {
+    program p;
+    program_init(&p);
+    op *o = program_emit(&p, OP_UNEMBED8_LOSS_GRAD, SECTION_MICRO);
+    o->attr.chunk_bytes = k->budget;
+    op_in(o, UNEMBED8_LOSS_GRAD_H, program_persistent(&p, "h", DTYPE_F8E4M3, SHAPE(k->N, k->C), ROLE_INPUT));
+    op_in(o, UNEMBED8_LOSS_GRAD_W, program_persistent(&p, "w", DTYPE_F8E4M3, SHAPE(k->V, k->C), ROLE_PARAM));
+    op_out(o, UNEMBED8_LOSS_GRAD_DH, program_persistent(&p, "dh", DTYPE_BF16, SHAPE(k->N, k->C), ROLE_GRAD));
+    if (k->gradient)
+        op_out(o, UNEMBED8_LOSS_GRAD_DW, program_persistent(&p, "dw", k->dw_type, SHAPE(k->V, k->C), ROLE_GRAD));
+    unembed8_plan u = unembed8_plan_make(&p, o);
+    assert_int_equal(cuda_work_bytes(&p, o, 1), u.n_bytes);
+    program_fini(&p);
+    return u;
+}
+
+/* gradient: of w, too. */
+static void check_plan8(const unembed_case *k) {
+    unembed8_plan u = plan8_of(k);
+    const logits8_cut *c = &u.cut;
+    assert_true(c->rows >= 16 && c->rows <= c->group && c->group <= k->N && c->rows <= MAX(LOGITS8_ROWS, 16));
+    assert_true(c->rows % 16 == 0 && (c->group % 16 == 0 || c->group == k->N));
+    if (c->rows < c->group && c->rows >= 128) assert_true(c->rows % 128 == 0); /* where the next chunk is aligned */
+    if (c->group < k->N && c->group >= 128) assert_true(c->group % 128 == 0);
+    bool in_groups = k->gradient && k->dw_type == DTYPE_F32;
+    if (in_groups || !k->gradient || c->group == k->N) assert_true(!c->stored && !c->v_block);
+    else assert_true(c->stored == !c->v_block && c->v_block <= k->V);
+    int64_t tokens = c->stored || c->v_block ? k->N : c->group, columns = c->v_block ? c->v_block : k->V;
+    assert_true(u.ld % 64 == 0 && u.q_ld % 128 == 0 && u.t_ld % 128 == 0 && u.t_ld >= tokens);
+    assert_true((int64_t)u.at_q >= MAX(c->rows * u.ld, k->N * u.v_ld) * 2);
+    assert_true((int64_t)(u.at_t - u.at_q) >= c->group * u.q_ld);
+    assert_true((int64_t)(u.at_states - u.at_t) >= (k->gradient ? columns * u.t_ld : 0));
+    assert_true((int64_t)(u.at_scales - u.at_states) >= k->N * 8 && u.at_products % 256 == 0);
+    /* Logits and gradients keep to the budget, but for padding, the fewest rows and one narrow block. */
+    int64_t least = 16 * (u.ld * 2 + u.q_ld + k->V) + (c->v_block == 128 || c->v_block == k->V ? k->N * 128 * 3 : 0);
+    int64_t padding = 128 * (k->V + c->group + k->N) + k->N * 128 + 1024;
+    if (!c->v_block) assert_true((int64_t)u.at_states <= MAX(k->budget, least) + padding);
+}
+
+static void every_cut_of_8_bit_logits_covers_all_tokens(void **state) {
+    static const int64_t dims[][3] = {{16, 16, 16},    {48, 32, 1008},        {272, 64, 400},
+                                      {2064, 16, 144}, {32768, 1536, 151936}, {8192, 3584, 152064}};
+    for (size_t d = 0; d < ARRAY_LENGTH(dims); d++)
+        for (int64_t budget = 1; budget <= (int64_t)16 << 30; budget *= 3)
+            for (int way = 0; way < 3; way++)
+                check_plan8(&(unembed_case){dims[d][0], dims[d][1], dims[d][2], DTYPE_F8E4M3,
+                                            way == 1 ? DTYPE_BF16 : DTYPE_F32, budget, way < 2});
+}
+
+/* What the plan gives where nobody asks: groups of 8,192 tokens from chunks of 1,024, and a 7B's dw in one product. */
+static void the_budget_of_8_bit_logits_holds_a_group(void **state) {
+    unembed_case k = {32768, 1536, 151936, DTYPE_F8E4M3, DTYPE_F32, logits8_bytes(32768, 151936), true};
+    unembed8_plan u = plan8_of(&k);
+    assert_true(u.cut.group == 8192 && u.cut.rows == 1024);
+    k = (unembed_case){8192, 3584, 152064, DTYPE_F8E4M3, DTYPE_BF16, logits8_bytes(8192, 152064), true};
+    u = plan8_of(&k);
+    assert_true(u.cut.group == 8192 && u.cut.rows == 1024 && !u.cut.v_block && !u.cut.stored);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_ops_are_the_products_they_say),
@@ -210,6 +272,8 @@ int main(void) {
         cmocka_unit_test(scratch_of_a_product_is_bounded),
         cmocka_unit_test(every_cut_covers_all_tokens_and_keeps_to_its_budget),
         cmocka_unit_test(the_gradient_is_kept_where_the_budget_holds_it),
+        cmocka_unit_test(every_cut_of_8_bit_logits_covers_all_tokens),
+        cmocka_unit_test(the_budget_of_8_bit_logits_holds_a_group),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -296,6 +296,16 @@ static double *turned(const double *x, int64_t rows, int64_t columns) {
     return t;
 }
 
+static double largest_logit(const dims *d, const double *h, const double *w) {
+    double most = 0;
+    for (int64_t i = 0; i < d->N * d->V; i++) {
+        double logit = 0;
+        for (int64_t k = 0; k < d->C; k++) logit += h[i / d->V * d->C + k] * w[i % d->V * d->C + k];
+        most = fmax(most, fabs(logit));
+    }
+    return most;
+}
+
 /* h and w in e4m3 with scales, and their transposes; no dw where dw_type is that of the codes. */
 static op_case *gradient8_case(const gradient_setup *g, const int32_t *targets, double h_scale, double w_scale) {
     const dims *d = &g->d;
@@ -324,7 +334,8 @@ static op_case *gradient8_case(const gradient_setup *g, const int32_t *targets, 
 }
 
 /* The gradient of the logits is rounded where the reference rounds it. What is left: fp32 sums, or on a GPU the 14 bits or so that
- * tensor cores keep of a logit, of the sum of sizes, which is below 32 in these cases; a gradient so near the middle of two
+ * tensor cores keep of a logit, of the sum of sizes, which is below 32 in these cases, and its rounding to fp16, which moves
+ * the target's and the sum of all by 2^-11 of the largest each, and the cap by as much again; a gradient so near the middle of two
  * e5m2 numbers that it goes to the other, an eighth of it, one in some hundred; the rounding of results. */
 static void check_gradient8(const gradient_setup *g) {
     const dims *d = &g->d;
@@ -346,7 +357,8 @@ static void check_gradient8(const gradient_setup *g) {
     bool has_dw = g->dw_type != DTYPE_F8E4M3;
     double limit = gpu ? 0x1p-6 : 0x1p-7, dh_error = op_case_error(c, UNEMBED8_LOSS_GRAD_DH, dh, NULL),
            dw_error = has_dw ? op_case_error(c, UNEMBED8_LOSS_GRAD_DW, dw, NULL) : 0;
-    if (!(largest <= (gpu ? 32 * 0x1p-13 : FP32_BOUND) && dh_error <= limit && dw_error <= limit))
+    double losses_bound = gpu ? 32 * 0x1p-13 + 4 * 0x1p-11 * largest_logit(d, h, w) : FP32_BOUND;
+    if (!(largest <= losses_bound && dh_error <= limit && dw_error <= limit))
         fail_msg("N=%d C=%d V=%d dw %s chunk %lld: losses %g dh %g dw %g", (int)d->N, (int)d->C, (int)d->V,
                  dtype_name(g->dw_type), (long long)g->chunk_bytes, largest, dh_error, dw_error);
     const double *found = op_case_values(c, UNEMBED8_LOSS_GRAD_DH);
@@ -359,11 +371,11 @@ static void check_gradient8(const gradient_setup *g) {
     free(dw);
 }
 
-/* One chunk and several, dw summed over chunks, in blocks of the vocabulary, from a transpose that is kept, and not asked for; sides
+/* One chunk and several, several of a group, dw summed over groups, in blocks of the vocabulary, from a transpose that is kept, and not asked for; sides
  * that are tiles of a GPU's kernels and such as are not. */
 static void gradients_in_8_bits_match_for_every_chunking(void **state) {
     (void)state;
-    static const dims shapes[] = {{16, 16, 16}, {48, 64, 1008}, {256, 64, 640}, {272, 32, 400}};
+    static const dims shapes[] = {{16, 16, 16}, {48, 64, 1008}, {256, 64, 640}, {272, 32, 400}, {2064, 16, 144}};
     static const dtype results[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F8E4M3};
     for (size_t i = 0; i < ARRAY_LENGTH(shapes); i++)
         for (size_t k = 0; k < ARRAY_LENGTH(results); k++) {

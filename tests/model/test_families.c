@@ -88,6 +88,7 @@ static void write_scalars(const family *f, int step) {
                       .seed = 1,
                       .grad_unscale = 1,
                       .step = (uint32_t)step,
+                      .one = 1,
                       .bias1 = (float)(1 - pow(BETA1, step)),
                       .bias2 = (float)(1 - pow(BETA2, step))};
     exec_write(f->e, f->plan.model.scalars, 0, &s, sizeof s);

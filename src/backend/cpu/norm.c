@@ -124,7 +124,7 @@ static size_t rmsnorm8_work_bytes(const program *p, const op *o, int n_threads) 
 const cpu_work_fn cpu_work_RMSNORM8 = rmsnorm8_work_bytes;
 
 SAME_PLACE(RMSNORM8_A, RMSNORM_X);
-void cpu_kernel_RMSNORM8(backend_context *c, const kernel_call *k) { /* s, rstd, q, t, scale, largest, guess = */
+void cpu_kernel_RMSNORM8(backend_context *c, const kernel_call *k) { /* s, rstd, q, t, scale, largest = */
     const shape *a = &call_in(k, RMSNORM8_A)->shape;
     norm_job j = {.a = k->in[RMSNORM8_A],
                   .b = k->in[RMSNORM8_B],
@@ -140,7 +140,6 @@ void cpu_kernel_RMSNORM8(backend_context *c, const kernel_call *k) { /* s, rstd,
                                    .t = k->out[RMSNORM8_T],
                                    .scale = k->out[RMSNORM8_SCALE],
                                    .largest = k->out[RMSNORM8_LARGEST],
-                                   .guess = k->out[RMSNORM8_GUESS],
                                    .n_rows = a->dim[0],
                                    .n_columns = a->dim[1]});
 }

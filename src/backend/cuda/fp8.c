@@ -1,7 +1,8 @@
-/* fp8.c - the C side of fp8.cu, fp8_blocks.cu, swiglu8.cu and rmsnorm8.cu, and LINEAR8: tensor cores multiply e4m3 as they multiply bf16, with scales that lie in
+/* fp8.c - the C side of fp8.cu, fp8_blocks.cu and swiglu8.cu, RMSNORM8 of those and norm.cu, and LINEAR8: tensor cores multiply e4m3 as they multiply bf16, with scales that lie in
  * device memory, so that a recorded step reads those of its run. */
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/launch_fp8.h"
+#include "backend/cuda/launch_norm.h"
 
 void cuda_kernel_ABSMAX(backend_context *c, const kernel_call *k) { /* amax = */
     ASSERT(call_in(k, ABSMAX_X)->type == DTYPE_BF16);
@@ -54,25 +55,34 @@ void cuda_kernel_SWIGLU8(backend_context *c, const kernel_call *k) { /* q, t, sc
     launch_swiglu8(c->stream, &a);
 }
 
-void cuda_kernel_RMSNORM8(backend_context *c, const kernel_call *k) { /* s, rstd, q, t, scale, largest, guess = */
+/* The norm finds rstd and the largest number, and writes no more than the sum; rounding norms the rows again. */
+void cuda_kernel_RMSNORM8(backend_context *c, const kernel_call *k) { /* s, rstd, q, t, scale, largest = */
     const shape *x = &call_in(k, RMSNORM8_A)->shape;
-    launch_rmsnorm8_args a = {.a = k->in[RMSNORM8_A],
-                              .b = k->in[RMSNORM8_B],
-                              .gamma = k->in[RMSNORM8_GAMMA],
-                              .s = k->out[RMSNORM8_S],
-                              .rstd = k->out[RMSNORM8_RSTD],
+    launch_norm_args n = {.a = k->in[RMSNORM8_A],
+                          .b = k->in[RMSNORM8_B],
+                          .gamma = k->in[RMSNORM8_GAMMA],
+                          .s = k->out[RMSNORM8_S],
+                          .rstd = k->out[RMSNORM8_RSTD],
+                          .amax = k->out[RMSNORM8_LARGEST],
+                          .n_rows = x->dim[0],
+                          .C = x->dim[1],
+                          .stride = x->dim[1],
+                          .rstd_step = 1,
+                          .eps = k->op->attr.eps,
+                          .offset = k->op->attr.gain_offset};
+    launch_quantize_args q = {.x = n.b ? n.s : n.a,
                               .q = k->out[RMSNORM8_Q],
                               .t = k->out[RMSNORM8_T],
-                              .scale = {.amax = k->in[RMSNORM8_AMAX],
+                              .scale = {.amax = n.amax ? n.amax : k->in[RMSNORM8_AMAX],
                                         .scale = k->out[RMSNORM8_SCALE],
-                                        .largest = k->out[RMSNORM8_LARGEST],
-                                        .guess = k->out[RMSNORM8_GUESS],
                                         .power = k->op->attr.power},
-                              .n_rows = x->dim[0],
-                              .C = x->dim[1],
-                              .eps = k->op->attr.eps,
-                              .offset = k->op->attr.gain_offset};
-    launch_rmsnorm8(c->stream, &a);
+                              .n_rows = n.n_rows,
+                              .n_columns = n.C,
+                              .rstd = n.rstd,
+                              .gamma = n.gamma,
+                              .offset = n.offset};
+    launch_norm(c->stream, LAUNCH_BF16, &n);
+    launch_quantize(c->stream, &q);
 }
 
 void cuda_kernel_LINEAR8(backend_context *c, const kernel_call *k) { /* y = */

@@ -3,7 +3,8 @@
  * A block takes a tile of 128 x 128 numbers. A thread loads four rows of 16 numbers: eight loads of 16 bytes are under way
  * before the first is used. Rounded, its four words of 4 x 4 bytes are turned in registers, and the words of a column go to
  * shared memory side by side, so that q and t are both written 16 bytes at a time, in lines of 128.
- * Where the largest number is not given, the scale is guessed and checked (guess.cuh).
+ * Where the largest number is not given, the scale is guessed and checked (guess.cuh). Tiles go from the last rows to the first: what was
+ * written last may still be in L2. Rows that are to be normed before are, as norm.cu does it, rounded to bf16 as it writes them.
  * Tensors whose sides are no multiples of 16 take a kernel that goes byte by byte: small tests. */
 #include "backend/cuda/launch_fp8.h"
 
@@ -44,21 +45,21 @@ void launch_absmax(cudaStream_t s, float *amax, const void *x, int64_t n) {
 
 /* ---- rounding ------------------------------------------------------------------------------------------------------ */
 
-enum {
-    AGAIN_BLOCKS = 2048,
-    TILE = 128,
-    TILE_THREADS = 256,
-    COLUMNS = 16,
-    ROWS = 4,
-    ACROSS = TILE / COLUMNS
-};
+enum { AGAIN_BLOCKS = 2048, TILE = 128, TILE_THREADS = 256, COLUMNS = 16, ROWS = 4, ACROSS = TILE / COLUMNS };
 
 using tile_of_bytes = turned_tile<COLUMNS>;
 
 enum quantize_mode { GIVEN, TRY, AGAIN };
 
-template <bool Q, bool TURNED, quantize_mode MODE>
-static __global__ void __launch_bounds__(TILE_THREADS) quantize_kernel(launch_quantize_args g) {
+DEVICE uint4 normed(uint4 raw, uint4 gain, float rstd, float offset) {
+    pack<bf16> x = pack_widen<bf16>(raw), gamma = pack_widen<bf16>(gain), y;
+#pragma unroll
+    for (int e = 0; e < pack<bf16>::N; e++) y.v[e] = x.v[e] * rstd * (gamma.v[e] + offset);
+    return pack_narrow<bf16>(y);
+}
+
+template <bool Q, bool TURNED, quantize_mode MODE, bool NORMED>
+static __global__ void __launch_bounds__(TILE_THREADS, NORMED ? 3 : 4) quantize_kernel(launch_quantize_args g) {
     __shared__ __align__(16) uint32_t columns[TURNED ? tile_of_bytes::WORDS : 4];
     __shared__ uint32_t mosts[WARP];
     uint32_t most = 0;
@@ -74,8 +75,13 @@ static __global__ void __launch_bounds__(TILE_THREADS) quantize_kernel(launch_qu
     }
     int across = threadIdx.x % ACROSS, down = threadIdx.x / ACROSS; /* which 16 columns, which 4 rows */
     int64_t column0 = (int64_t)blockIdx.x * TILE, column = column0 + across * COLUMNS;
-    for (int64_t row0 = (int64_t)blockIdx.y * TILE; row0 < g.n_rows; row0 += (int64_t)gridDim.y * TILE) {
-        int64_t row = row0 + down * ROWS; /* sides are multiples of 16: a thread has all of its numbers or none */
+    uint4 gains[2];
+#pragma unroll
+    for (int h = 0; NORMED && h < 2; h++)
+        gains[h] = raw_load<true>((const bf16 *)g.gamma + column + h * pack<bf16>::N, g.n_columns - column);
+    for (int64_t tile = (g.n_rows - 1) / TILE - blockIdx.y; tile >= 0; tile -= gridDim.y) {
+        int64_t row0 = tile * TILE,
+                row = row0 + down * ROWS; /* sides are multiples of 16: a thread has all of its numbers or none */
         bool inside = column < g.n_columns && row < g.n_rows;
         uint4 raw[ROWS][2];
 #pragma unroll
@@ -88,6 +94,9 @@ static __global__ void __launch_bounds__(TILE_THREADS) quantize_kernel(launch_qu
         uint32_t word[ROWS][4];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
+            const float rstd = NORMED && inside ? g.rstd[row + r] : 0;
+#pragma unroll
+            for (int h = 0; NORMED && h < 2; h++) raw[r][h] = normed(raw[r][h], gains[h], rstd, g.offset);
             if (MODE == TRY) most = absmax_words(absmax_words(most, raw[r][0]), raw[r][1]);
             uint2 low = e4m3_pack(raw[r][0], factor), high = e4m3_pack(raw[r][1], factor);
             word[r][0] = low.x, word[r][1] = low.y, word[r][2] = high.x, word[r][3] = high.y;
@@ -99,7 +108,8 @@ static __global__ void __launch_bounds__(TILE_THREADS) quantize_kernel(launch_qu
             __syncthreads();
             tile_of_bytes::each(columns, [&](int c, int r, const uint4 *bytes) {
                 int64_t to = row0 + r;
-                if (column0 + c < g.n_columns && to < g.n_rows) *(uint4 *)(g.t + (column0 + c) * g.n_rows + to) = *bytes;
+                if (column0 + c < g.n_columns && to < g.n_rows)
+                    *(uint4 *)(g.t + (column0 + c) * g.n_rows + to) = *bytes;
             });
             __syncthreads(); /* the next tile takes their place */
         }
@@ -117,10 +127,11 @@ static __global__ void __launch_bounds__(TILE_THREADS) quantize_any_kernel(launc
     if (g.t) g.t[i % g.n_columns * g.n_rows + i / g.n_columns] = e;
 }
 
-template <quantize_mode MODE> static void launch_mode(cudaStream_t s, const launch_quantize_args *a, dim3 grid) {
-    if (!a->t) launch(quantize_kernel<true, false, MODE>, grid, dim3(TILE_THREADS), s, *a);
-    else if (!a->q) launch(quantize_kernel<false, true, MODE>, grid, dim3(TILE_THREADS), s, *a);
-    else launch(quantize_kernel<true, true, MODE>, grid, dim3(TILE_THREADS), s, *a);
+template <quantize_mode MODE, bool NORMED = false>
+static void launch_mode(cudaStream_t s, const launch_quantize_args *a, dim3 grid) {
+    if (!a->t) launch(quantize_kernel<true, false, MODE, NORMED>, grid, dim3(TILE_THREADS), s, *a);
+    else if (!a->q) launch(quantize_kernel<false, true, MODE, NORMED>, grid, dim3(TILE_THREADS), s, *a);
+    else launch(quantize_kernel<true, true, MODE, NORMED>, grid, dim3(TILE_THREADS), s, *a);
 }
 
 void launch_quantize(cudaStream_t s, const launch_quantize_args *a) {
@@ -131,7 +142,8 @@ void launch_quantize(cudaStream_t s, const launch_quantize_args *a) {
     }
     dim3 grid((unsigned)divide_up(a->n_columns, TILE), grid_rows(divide_up(a->n_rows, TILE)));
     if (a->scale.amax) {
-        launch_mode<GIVEN>(s, a, grid);
+        if (a->rstd) launch_mode<GIVEN, true>(s, a, grid);
+        else launch_mode<GIVEN>(s, a, grid);
         return;
     }
     absmax_clear(s, a->scale.largest);

@@ -38,6 +38,7 @@ typedef struct gemm_plan {
     cublasLtMatmulAlgo_t algorithm;
     bool few_rows; /* few_rows.cu does it */
     bool plain;    /* cuBLASLt has no answer */
+    bool alone;    /* ... none for gemm_launch_onto */
     struct gemm_plan *next;
 } gemm_plan;
 
@@ -428,6 +429,18 @@ static gemm_plan *plan_get(backend_context *c, const gemm_call *g) {
 }
 
 void gemm_launch(backend_context *c, const gemm_call *g) { plan_run(c, plan_get(c, g), g); }
+
+bool gemm_launch_onto(backend_context *c, const gemm_call *g, const float *one, const float *keep) {
+    gemm_plan *p = plan_get(c, g);
+    ASSERT(g->q.c_type == DTYPE_F32 && !g->q.accumulate && !g->q.add && !g->q.bias && !g->alpha);
+    if (p->plain || p->few_rows || p->alone || !point(p, NULL, g->a_scale, g->b_scale)) return false;
+    gemm_plan onto = *p;
+    cublasLtPointerMode_t device = CUBLASLT_POINTER_MODE_DEVICE;
+    p->alone = !set_op(&onto, CUBLASLT_MATMUL_DESC_POINTER_MODE, &device, sizeof device) ||
+               cublasLtMatmul(c->blas, &onto.op, one, g->b, &onto.b, g->a, &onto.a, keep, g->c, &onto.c, g->c, &onto.c,
+                              &p->algorithm, g->work, product_work_bytes(&p->q), c->stream) != CUBLAS_STATUS_SUCCESS;
+    return !p->alone;
+}
 
 status gemm_prepare(backend_context *c, const kernel_call *k) {
     struct gemm_plans *all = c->gemms;

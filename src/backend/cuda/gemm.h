@@ -38,6 +38,10 @@ status gemm_prepare(backend_context *c, const kernel_call *k);
 /* A product that was not prepared gets what the cache says or cuBLASLt's own first choice, unmeasured. */
 void gemm_launch(backend_context *c, const gemm_call *g);
 
+/* C = product + keep * C, for an fp32 product and factors in device memory (one is 1): the product has the algorithm of
+ * gemm_launch, and C the bits of a sum behind it. false: cuBLASLt does not take it so, and nothing is done. */
+bool gemm_launch_onto(backend_context *c, const gemm_call *g, const float *one, const float *keep);
+
 /* Is this a product of few_rows.cu, and what that is told of one. */
 bool gemm_is_few_rows(const backend_context *c, const product *q);
 few_rows_product gemm_few_rows(const gemm_call *g);

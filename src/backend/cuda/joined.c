@@ -6,12 +6,17 @@
  *   ROPE or QK_NORM_ROPE, KV_STORE, ATTENTION_PAGED       paged_step.cu
  *   LINEAR, SWIGLU                                        few_rows.cu
  *
+ * Training has many tensors in one launch of GRAD_SUMSQ or ADAMW, and products that add to a weight's accumulator:
+ *
+ *   LINEAR_DW or LINEAR8, ACCUMULATE                      gemm.c
+ *
  * The program and its plan know nothing of this. A value between two of the ops is left out, so nothing else may read it; and
  * since a plan may give the bytes of an input to the output of a later op, none is joined where a kernel would write what it
  * reads. The bits are those of the ops one by one, as a traced run has them. */
 #include "backend/cuda/joined.h"
 #include "backend/apart.h"
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/launch_optimizer.h"
 #include "backend/cuda/paged.h"
 
 enum { STEP_CAPABILITY = 90 };
@@ -110,6 +115,49 @@ static size_t try_gated(backend_context *c, const kernel_call *k, size_t n) {
     return 2;
 }
 
+/* ---- sums of gradients ------------------------------------------------------------------------------------------------ */
+
+SAME_PLACE(LINEAR_X, LINEAR_DW_DY);
+SAME_PLACE(LINEAR_W, LINEAR_DW_X);
+SAME_PLACE(LINEAR_Y, LINEAR_DW_DW, LINEAR8_Y);
+
+/* Is this scale a power of two? Then it rounds nothing, wherever it is multiplied with. */
+static bool is_power(const program *p, value_id scale) {
+    for (const op *o = p->ops; o < p->ops + p->n_ops; o++)
+        for (int i = 0; i < op_output_count(o->kind); i++)
+            if (o->out[i] == scale && !o->attr.power) return false;
+    return true;
+}
+
+/* The product that a weight's gradient is; false: this is none, or not in fp32. */
+static bool take_dw(const kernel_call *k, gemm_call *out) {
+    bool eight = k->op->kind == OP_LINEAR8;
+    if (!eight && k->op->kind != OP_LINEAR_DW) return false;
+    *out = (gemm_call){.q = eight ? linear8_product(k->program, k->op) : linear_product(k->program, k->op),
+                       .a = k->in[eight ? (int)LINEAR8_X : (int)LINEAR_X],
+                       .b = k->in[eight ? (int)LINEAR8_W : (int)LINEAR_W],
+                       .a_scale = eight ? k->in[LINEAR8_X_SCALE] : NULL,
+                       .b_scale = eight ? k->in[LINEAR8_W_SCALE] : NULL,
+                       .work = k->work};
+    return out->q.c_type == DTYPE_F32 && !out->q.bias;
+}
+
+/* A product without a scale, or with powers of two, has the bits of a product that ACCUMULATE adds; other scales would be multiplied
+ * and added with one rounding. Accumulators are persistent: no operand of a product lies on one. */
+static size_t try_sum(backend_context *c, const kernel_call *k, size_t n) {
+    gemm_call g;
+    if (n < 2 || k[1].op->kind != OP_ACCUMULATE || !take_dw(k, &g) ||
+        k[1].op->in[ACCUMULATE_X] != k->op->out[LINEAR_Y] || call_out(&k[1], ACCUMULATE_ACC)->type != DTYPE_F32 ||
+        !is_between(k, 2, k->op->out[LINEAR_Y]))
+        return 0;
+    if (g.a_scale &&
+        (!is_power(k->program, k->op->in[LINEAR8_X_SCALE]) || !is_power(k->program, k->op->in[LINEAR8_W_SCALE])))
+        return 0;
+    const launch_scalars *scalars = k[1].in[ACCUMULATE_SCALARS];
+    g.c = k[1].out[ACCUMULATE_ACC];
+    return gemm_launch_onto(c, &g, &scalars->one, &scalars->keep) ? 2 : 0;
+}
+
 /* ---- many small tensors ---------------------------------------------------------------------------------------------- */
 
 static size_t try_many(backend_context *c, const kernel_call *k, size_t n) {
@@ -124,5 +172,6 @@ size_t joined_run(backend_context *c, const kernel_call *k, size_t n) {
     size_t n_done = try_many(c, k, n);
     if (!n_done) n_done = try_step(c, k, n);
     if (!n_done) n_done = try_gated(c, k, n);
+    if (!n_done) n_done = try_sum(c, k, n);
     return n_done;
 }

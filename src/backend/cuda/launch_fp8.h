@@ -18,12 +18,16 @@ typedef struct launch_guess {
 } launch_guess;
 
 /* q (n_rows, n_columns) and t (n_columns, n_rows) e4m3 of x (n_rows, n_columns) bf16, either may be NULL. Where the largest number
- * is not given, sides are multiples of 16. */
+ * is not given, sides are multiples of 16. With rstd: of the RMSNorm of x's rows, whose largest number is given and whose sides are
+ * multiples of 16. */
 typedef struct launch_quantize_args {
     const void *x;
     uint8_t *q, *t;
     launch_guess scale;
     int64_t n_rows, n_columns;
+    const float *rstd;
+    const void *gamma; /* (n_columns) bf16 */
+    float offset;      /* added to every gain */
 } launch_quantize_args;
 void launch_quantize(cudaStream_t s, const launch_quantize_args *a);
 
@@ -46,18 +50,6 @@ typedef struct launch_swiglu8_args {
     bool is_gelu;
 } launch_swiglu8_args;
 void launch_swiglu8(cudaStream_t s, const launch_swiglu8_args *a);
-
-/* rmsnorm8.cu: q and t of the RMSNorm of a, or with b of s = a + b; n_rows and C are multiples of 16, C at most 4096. */
-typedef struct launch_rmsnorm8_args {
-    const void *a, *b, *gamma;
-    void *s;
-    float *rstd;
-    uint8_t *q, *t;
-    launch_guess scale;
-    int64_t n_rows, C;
-    float eps, offset; /* offset: added to every gain */
-} launch_rmsnorm8_args;
-void launch_rmsnorm8(cudaStream_t s, const launch_rmsnorm8_args *a);
 
 #ifdef __cplusplus
 }

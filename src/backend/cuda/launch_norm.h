@@ -23,7 +23,7 @@ static inline norm_shape norm_shape_of(int64_t n_packs) {
     return s;
 }
 
-/* s = a + b where b is given, else the row is a; y = norm of that row. beta and mean NULL: RMSNorm. */
+/* s = a + b where b is given, else the row is a; y = norm of that row, or NULL where only the others are wanted. beta and mean NULL: RMSNorm. */
 typedef struct launch_norm_args {
     const void *a, *b, *gamma, *beta;
     void *s, *y;

@@ -13,7 +13,9 @@ extern "C" {
 /* step_scalars of program.h, field by field (optimizer.c compares the two). */
 typedef struct launch_scalars {
     float lr, seed, grad_unscale, bias1, bias2;
-    uint32_t step, micro, noise_lo, noise_hi, micro_of_all, reserved[6];
+    uint32_t step, micro, noise_lo, noise_hi, micro_of_all;
+    float one, keep;
+    uint32_t reserved[4];
 } launch_scalars;
 
 /* Which noise rounds an element: see noise.h of the host. A part starts at first_element of the parameter, a multiple of

@@ -21,14 +21,14 @@ typedef struct unembed_rows {
     const int32_t *targets; /* (n_rows); outside [0, n_vocabulary): not trained on */
     int32_t n_vocabulary;   /* of all ranks that share it */
     int32_t first_id;       /* the id of column 0 */
-    const float *weights;  /* (n_rows) or NULL */
-    const float *seed;     /* one number */
-    float *losses;         /* (n_rows) */
-    int32_t *argmax;       /* (n_rows) or NULL */
-    unembed_state *states; /* (n_rows) or NULL */
-    float softcap;         /* that the logits have had, as launch_cap_logits does it; 0: none */
-    launch_type type;      /* of the gradient */
-    void *gradient;        /* (n_rows, gradient_ld); rows start at a multiple of 16 bytes */
+    const float *weights;   /* (n_rows) or NULL */
+    const float *seed;      /* one number */
+    float *losses;          /* (n_rows) */
+    int32_t *argmax;        /* (n_rows) or NULL */
+    unembed_state *states;  /* (n_rows) or NULL */
+    float softcap;          /* that the logits have had, as launch_cap_logits does it; 0: none */
+    launch_type type;       /* of the gradient */
+    void *gradient;         /* (n_rows, gradient_ld); rows start at a multiple of 16 bytes */
     int64_t gradient_ld;
 } unembed_rows;
 
@@ -38,8 +38,9 @@ static inline void *unembed_gradient_place(float *logits, int64_t ld, launch_typ
     return type == LAUNCH_F32 ? (void *)logits : (void *)(logits + ld / 2);
 }
 
-/* Logits become softcap * tanh(logit / softcap): n_rows of n_columns, `ld` from one to the next. */
-void launch_cap_logits(cudaStream_t stream, float *logits, int64_t n_rows, int64_t n_columns, int64_t ld, float softcap);
+/* Logits, fp32 or fp16, become softcap * tanh(logit / softcap): n_rows of n_columns, `ld` from one to the next. */
+void launch_cap_logits(cudaStream_t stream, launch_type type, void *logits, int64_t n_rows, int64_t n_columns,
+                       int64_t ld, float softcap);
 /* All columns at once: losses, argmax and states where asked. */
 void launch_unembed_loss(cudaStream_t stream, const unembed_rows *r);
 /* All columns at once: losses, states where asked, gradient. */

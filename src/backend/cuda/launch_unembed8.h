@@ -1,5 +1,5 @@
 #pragma once
-/* launch_unembed8.h - launchers of unembed8.cu: the gradient of logits in 8 bits (e5m2). */
+/* launch_unembed8.h - launchers of unembed8.cu: losses of fp16 logits, and their gradient in 8 bits (e5m2). */
 #include "backend/cuda/launch_unembed.h"
 
 #ifdef __cplusplus
@@ -15,15 +15,18 @@ typedef struct unembed8_scales {
 void launch_unembed8_scales(cudaStream_t s, unembed8_scales *scales, const float *weights, int64_t n,
                             const float *seed);
 
-/* The gradient of r's logits from r's states: q (n_rows, q_ld) and t (n_columns, t_ld), its transpose; either may be NULL. Rows
- * and columns come in multiples of 16, ld in multiples of 16 bytes. */
-typedef struct launch_dlogits_args {
-    unembed_rows r;
+/* Rows and columns come in multiples of 16, ld in multiples of 16 bytes. */
+typedef struct launch_unembed8_args {
+    unembed_rows r;         /* without logits ... */
+    const uint16_t *logits; /* ... which are fp16, (n_rows, r.ld) */
     const unembed8_scales *scales;
-    uint8_t *q, *t;
+    uint8_t *q, *t; /* the gradient (n_rows, q_ld) and its transpose (n_columns, t_ld); either may be NULL */
     int64_t q_ld, t_ld;
-} launch_dlogits_args;
-void launch_dlogits(cudaStream_t s, const launch_dlogits_args *a);
+} launch_unembed8_args;
+/* All columns at once: losses and states. */
+void launch_unembed8_loss(cudaStream_t s, const launch_unembed8_args *a);
+/* Some columns: q and t from the states. */
+void launch_unembed8_grad(cudaStream_t s, const launch_unembed8_args *a);
 
 #ifdef __cplusplus
 }

@@ -99,7 +99,7 @@ static __global__ void __launch_bounds__(NORM_THREADS_MOST) norm_kernel(launch_n
             for (int e = 0; e < N; e++) y.v[e] = x[k].v[e] * rstd * (gamma.v[e] + n.offset);
         }
         uint4 rounded = pack_narrow<T>(y);
-        raw_store<VECTOR>((T *)n.y + start + i, rounded, n.C - i);
+        if (n.y) raw_store<VECTOR>((T *)n.y + start + i, rounded, n.C - i);
         if (AMAX) most = absmax_pack<T>(most, rounded, n.C - i);
     }
     if (threadIdx.x == 0) {

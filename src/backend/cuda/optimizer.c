@@ -17,6 +17,8 @@ SAME_FIELD(micro);
 SAME_FIELD(noise_lo);
 SAME_FIELD(noise_hi);
 SAME_FIELD(micro_of_all);
+SAME_FIELD(one);
+SAME_FIELD(keep);
 _Static_assert(sizeof(launch_scalars) == sizeof(step_scalars), "launch_scalars is step_scalars");
 
 _Static_assert((int)LAUNCH_SUM_WEIGHTED_LOSS == SUM_WEIGHTED_LOSS && (int)LAUNCH_SUM_VALID == SUM_VALID &&

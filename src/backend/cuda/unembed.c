@@ -88,7 +88,8 @@ static void run_logits(const unembed_run *u, const unembed_rows *r, int64_t firs
                    .alpha = u->scale,
                    .work = u->work + p->at_products};
     gemm_launch(u->c, &g);
-    if (r->softcap > 0) launch_cap_logits(u->c->stream, r->logits, r->n_rows, r->n_columns, r->ld, r->softcap);
+    if (r->softcap > 0)
+        launch_cap_logits(u->c->stream, LAUNCH_F32, r->logits, r->n_rows, r->n_columns, r->ld, r->softcap);
 }
 
 static void run_dh(const unembed_run *u, const unembed_rows *r, int64_t first_row, void *dh) {
@@ -251,5 +252,6 @@ void cuda_kernel_UNEMBED_LOGITS(backend_context *c, const kernel_call *k) {
     float softcap = k->op->attr.logits_softcap;
     const shape *s = &call_out(k, UNEMBED_LOGITS_LOGITS)->shape;
     if (softcap > 0)
-        launch_cap_logits(c->stream, k->out[UNEMBED_LOGITS_LOGITS], s->dim[0], s->dim[1], s->dim[1], softcap);
+        launch_cap_logits(c->stream, LAUNCH_F32, k->out[UNEMBED_LOGITS_LOGITS], s->dim[0], s->dim[1], s->dim[1],
+                          softcap);
 }

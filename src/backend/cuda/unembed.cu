@@ -18,17 +18,6 @@
 
 enum { THREADS_MOST = 512, VECTORS = 4 /* of 4 logits that a thread has in flight */ };
 
-/* Of the whole block, known to every thread. */
-template <bool ARGMAX> static __device__ row_part block_merge(row_part p) {
-    __shared__ row_part parts[THREADS_MOST / WARP];
-    int lane = threadIdx.x % WARP, n_warps = blockDim.x / WARP;
-    p = warp_merge<ARGMAX>(p);
-    if (lane == 0) parts[threadIdx.x / WARP] = p;
-    __syncthreads();
-    row_part none = {-CUDART_INF_F, 0, 0x7fffffff};
-    return warp_merge<ARGMAX>(lane < n_warps ? parts[lane] : none);
-}
-
 /* This thread's part of a row of n logits. It meets them in rising order, so the first of equals stays. */
 template <bool ARGMAX> static __device__ row_part scan_row(const float *x, int32_t n) {
     row_part p = {-CUDART_INF_F, 0, 0};
@@ -51,15 +40,16 @@ template <bool ARGMAX> static __device__ row_part scan_row(const float *x, int32
 
 /* ---- soft cap ----------------------------------------------------------------------------------------------------- */
 
-static __global__ void __launch_bounds__(256) cap_kernel(float *logits, int64_t n_columns, int64_t ld, float softcap) {
-    float *x = logits + blockIdx.y * ld;
+template <typename T>
+static __global__ void __launch_bounds__(256) cap_kernel(T *logits, int64_t n_columns, int64_t ld, float softcap) {
+    T *x = logits + blockIdx.y * ld;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n_columns;
          i += (int64_t)gridDim.x * blockDim.x)
-        x[i] = softcap * tanhf(x[i] / softcap);
+        x[i] = softcap * tanhf((float)x[i] / softcap);
 }
 
-void launch_cap_logits(cudaStream_t stream, float *logits, int64_t n_rows, int64_t n_columns, int64_t ld,
-                       float softcap) {
+template <typename T>
+static void cap_rows(cudaStream_t stream, T *logits, int64_t n_rows, int64_t n_columns, int64_t ld, float softcap) {
     enum { ROWS_MOST = 65535, BLOCK = 256, EACH = 4 };
     int64_t across = (n_columns + BLOCK * EACH - 1) / (BLOCK * EACH);
     for (int64_t first = 0; first < n_rows; first += ROWS_MOST) {
@@ -67,6 +57,12 @@ void launch_cap_logits(cudaStream_t stream, float *logits, int64_t n_rows, int64
         cap_kernel<<<dim3((unsigned)across, (unsigned)rows), BLOCK, 0, stream>>>(logits + first * ld, n_columns, ld,
                                                                                  softcap);
     }
+}
+
+void launch_cap_logits(cudaStream_t stream, launch_type type, void *logits, int64_t n_rows, int64_t n_columns,
+                       int64_t ld, float softcap) {
+    if (type == LAUNCH_F16) cap_rows(stream, (__half *)logits, n_rows, n_columns, ld, softcap);
+    else cap_rows(stream, (float *)logits, n_rows, n_columns, ld, softcap);
 }
 
 /* ---- gradient --------------------------------------------------------------------------------------------------- */

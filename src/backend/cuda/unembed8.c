@@ -1,14 +1,15 @@
 /* unembed8.c - UNEMBED8_LOSS_GRAD: cross entropy and its gradient with products of 8 bits.
  *
- * Tokens go in chunks whose logits and gradients fit attr.chunk_bytes: fp32 logits by a product of e4m3, losses and the states of
- * rows by one kernel, the gradient in e5m2 with its transpose by another (tensor cores want both operands contiguous along the
- * sum), dh by a product. dw, a sum over all tokens, has the three ways of unembed.c:
+ * Tokens go in chunks: fp16 logits by a product of e4m3, losses and the states of rows by one kernel, the gradient in e5m2 with its
+ * transpose by another (tensor cores want both operands contiguous along the sum). The gradients of several chunks are a
+ * group, whose dh is one product. fp16 keeps 11 bits of a logit where e5m2 keeps 3 of its gradient; a logit beyond 65504 becomes
+ * infinite, and so the loss no number. dw, a sum over all tokens, has three ways:
  *
- *   stored     the transpose is kept of all tokens: dw is one product.
- *   in chunks  dw is fp32, or there is but one chunk: each chunk's product is added to dw, in order.
+ *   in groups  dw is fp32, or there is but one group: each group's product is added to dw, in order.
+ *   stored     dw has 16 bits and the transpose is kept of all tokens: dw is one product.
  *   in blocks  dw has 16 bits: a second walk over blocks of the vocabulary, all tokens at once, from the states of the first.
  *
- * Which one follows from shapes and attr alone (work_unembed8.c). */
+ * Which one follows from shapes and attr alone (op_logits8_cut). */
 #include "backend/cuda/unembed8.h"
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/launch_unembed8.h"
@@ -19,12 +20,10 @@ typedef struct unembed8_run {
     unembed8_plan plan;
     const uint8_t *h, *h_turned, *w, *w_turned;
     const float *h_scale, *w_scale;
-    unembed8_scales *scales; /* of the gradient of the logits */
     char *work;
-    uint8_t *q, *t;
-    float alpha; /* of the logits; 0: 1 */
-    bool adds;   /* dw += */
-    unembed_rows all;
+    float alpha;              /* of the logits; 0: 1 */
+    bool adds;                /* dw += */
+    launch_unembed8_args all; /* of all tokens */
     uint16_t *dh;
     char *dw;
 } unembed8_run;
@@ -44,13 +43,9 @@ static unembed8_run run_make(backend_context *c, const kernel_call *k) {
                       .dh = k->out[UNEMBED8_LOSS_GRAD_DH],
                       .dw = k->out[UNEMBED8_LOSS_GRAD_DW]};
     ASSERT(u.plan.V <= INT32_MAX - 65536); /* columns are counted in 32 bits, with room for a step past the end */
-    u.q = (uint8_t *)u.work + u.plan.at_q;
-    u.t = (uint8_t *)u.work + u.plan.at_t;
-    u.scales = (unembed8_scales *)(void *)(u.work + u.plan.at_scales);
-    u.all = (unembed_rows){
+    unembed_rows r = {
         .n_rows = u.plan.N,
         .n_columns = (int32_t)u.plan.V,
-        .logits = k->work,
         .ld = u.plan.ld,
         .targets = k->in[UNEMBED8_LOSS_GRAD_TARGETS],
         .n_vocabulary = (int32_t)u.plan.V,
@@ -59,43 +54,51 @@ static unembed8_run run_make(backend_context *c, const kernel_call *k) {
         .losses = k->out[UNEMBED8_LOSS_GRAD_LOSSES],
         .states = (unembed_state *)(void *)(u.work + u.plan.at_states),
         .softcap = k->op->attr.logits_softcap * (u.alpha > 0 ? u.alpha : 1)};
+    u.all = (launch_unembed8_args){.r = r,
+                                   .logits = k->work,
+                                   .scales = (const unembed8_scales *)(const void *)(u.work + u.plan.at_scales),
+                                   .q = (uint8_t *)u.work + u.plan.at_q,
+                                   .q_ld = u.plan.q_ld,
+                                   .t = (uint8_t *)u.work + u.plan.at_t,
+                                   .t_ld = u.plan.t_ld};
     return u;
 }
 
-static unembed_rows rows_from(const unembed8_run *u, int64_t first, int64_t n_rows) {
-    unembed_rows r = u->all;
-    r.n_rows = n_rows;
-    r.targets += first;
-    r.losses += first;
-    r.states += first;
-    if (r.weights) r.weights += first;
-    return r;
+/* A chunk of the group that begins at token `group`. */
+static launch_unembed8_args chunk_from(const unembed8_run *u, int64_t group, int64_t first, int64_t n_rows) {
+    const unembed8_plan *p = &u->plan;
+    launch_unembed8_args a = u->all;
+    a.r.n_rows = n_rows;
+    a.r.targets += first;
+    a.r.losses += first;
+    a.r.states += first;
+    if (a.r.weights) a.r.weights += first;
+    a.q += (first - group) * p->q_ld;
+    a.t = !p->has_dw || p->cut.v_block ? NULL : a.t + (p->cut.stored ? first : first - group);
+    return a;
 }
 
-static void run_logits(const unembed8_run *u, const unembed_rows *r, int64_t first_row) {
+static void run_logits(const unembed8_run *u, const launch_unembed8_args *a, int64_t first_row) {
     const unembed8_plan *p = &u->plan;
+    const unembed_rows *r = &a->r;
     gemm_call g = {.q = unembed8_logits_product(p, r->n_rows, r->n_columns, r->ld),
                    .a = u->h + first_row * p->C,
                    .a_scale = u->h_scale,
                    .b = u->w + r->first_column * p->C,
                    .b_scale = u->w_scale,
-                   .c = r->logits,
+                   .c = u->work,
                    .alpha = u->alpha,
                    .work = u->work + p->at_products};
     gemm_launch(u->c, &g);
-    if (r->softcap > 0) launch_cap_logits(u->c->stream, r->logits, r->n_rows, r->n_columns, r->ld, r->softcap);
-}
-
-static void run_dlogits(const unembed8_run *u, const unembed_rows *r, uint8_t *q, uint8_t *t) {
-    launch_dlogits_args a = {.r = *r, .scales = u->scales, .q = q, .q_ld = u->plan.q_ld, .t = t, .t_ld = u->plan.t_ld};
-    launch_dlogits(u->c->stream, &a);
+    if (r->softcap > 0)
+        launch_cap_logits(u->c->stream, LAUNCH_F16, u->work, r->n_rows, r->n_columns, r->ld, r->softcap);
 }
 
 static void run_dh(const unembed8_run *u, int64_t first_row, int64_t n_rows) {
     const unembed8_plan *p = &u->plan;
     gemm_call g = {.q = unembed8_dh_product(p, n_rows),
-                   .a = u->q,
-                   .a_scale = &u->scales->scale,
+                   .a = u->all.q,
+                   .a_scale = &u->all.scales->scale,
                    .b = u->w_turned,
                    .b_scale = u->w_scale,
                    .c = u->dh + first_row * p->C,
@@ -108,8 +111,8 @@ static void run_dw(const unembed8_run *u, int64_t first_row, int64_t n_rows, int
                    bool accumulate) {
     const unembed8_plan *p = &u->plan;
     gemm_call g = {.q = unembed8_dw_product(p, n_rows, n_columns),
-                   .a = u->t,
-                   .a_scale = &u->scales->scale,
+                   .a = u->all.t,
+                   .a_scale = &u->all.scales->scale,
                    .b = u->h_turned + first_row,
                    .b_scale = u->h_scale,
                    .c = u->dw + (size_t)(first_column * p->C) * dtype_bytes(p->dw_type),
@@ -122,24 +125,28 @@ static void run_dw(const unembed8_run *u, int64_t first_row, int64_t n_rows, int
 void cuda_kernel_UNEMBED8_LOSS_GRAD(backend_context *c, const kernel_call *k) {
     unembed8_run u = run_make(c, k);
     const unembed8_plan *p = &u.plan;
-    launch_unembed8_scales(c->stream, u.scales, u.all.weights, p->N, u.all.seed);
-    for (int64_t first = 0; first < p->N; first += p->rows) {
-        unembed_rows r = rows_from(&u, first, MIN(p->rows, p->N - first));
-        uint8_t *t = !p->has_dw || p->v_block ? NULL : u.t + (p->stored ? first : 0);
-        run_logits(&u, &r, first);
-        launch_unembed_loss(c->stream, &r);
-        run_dlogits(&u, &r, u.q, t);
-        run_dh(&u, first, r.n_rows);
-        if (t && !p->stored) run_dw(&u, first, r.n_rows, 0, p->V, u.adds || first > 0);
+    const logits8_cut *cut = &p->cut;
+    launch_unembed8_scales(c->stream, (unembed8_scales *)(void *)(u.work + p->at_scales), u.all.r.weights, p->N,
+                           u.all.r.seed);
+    for (int64_t group = 0; group < p->N; group += cut->group) {
+        int64_t end = MIN(group + cut->group, p->N);
+        for (int64_t first = group; first < end; first += cut->rows) {
+            launch_unembed8_args a = chunk_from(&u, group, first, MIN(cut->rows, end - first));
+            run_logits(&u, &a, first);
+            launch_unembed8_loss(c->stream, &a);
+            launch_unembed8_grad(c->stream, &a);
+        }
+        run_dh(&u, group, end - group);
+        if (p->has_dw && !cut->stored && !cut->v_block) run_dw(&u, group, end - group, 0, p->V, u.adds || group > 0);
     }
-    if (p->stored) run_dw(&u, 0, p->N, 0, p->V, u.adds);
-    unembed_rows r = u.all;
-    r.ld = p->v_ld;
-    for (int64_t column = 0; p->v_block && column < p->V; column += p->v_block) {
-        r.first_column = (int32_t)column;
-        r.n_columns = (int32_t)MIN(p->v_block, p->V - column);
-        run_logits(&u, &r, 0);
-        run_dlogits(&u, &r, NULL, u.t);
-        run_dw(&u, 0, p->N, column, r.n_columns, u.adds);
+    if (cut->stored) run_dw(&u, 0, p->N, 0, p->V, u.adds);
+    launch_unembed8_args a = u.all;
+    a.q = NULL, a.r.ld = p->v_ld;
+    for (int64_t column = 0; cut->v_block && column < p->V; column += cut->v_block) {
+        a.r.first_column = (int32_t)column;
+        a.r.n_columns = (int32_t)MIN(cut->v_block, p->V - column);
+        run_logits(&u, &a, 0);
+        launch_unembed8_grad(c->stream, &a);
+        run_dw(&u, 0, p->N, column, a.r.n_columns, u.adds);
     }
 }

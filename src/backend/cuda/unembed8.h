@@ -7,14 +7,11 @@ typedef struct unembed8_plan {
     int64_t N, C, V;
     bool has_dw;
     dtype dw_type; /* only where has_dw */
-    int64_t rows,
-        n_chunks;    /* tokens whose fp32 logits are held at once; multiples of 16, of 128 where there are as many */
-    int64_t ld;      /* floats from one row of logits to the next */
-    int64_t q_ld;    /* bytes from one row of their gradient to the next ... */
-    int64_t t_ld;    /* ... and of its transpose */
-    bool stored;     /* the transpose is kept of all tokens, (V, t_ld) */
-    int64_t v_block; /* columns of the vocabulary per step of the second walk; 0: there is none */
-    int64_t v_ld;    /* floats from one row of such a block to the next */
+    logits8_cut cut;
+    int64_t ld;   /* halves from one row of logits to the next ... */
+    int64_t v_ld; /* ... and of a block of the vocabulary */
+    int64_t q_ld; /* bytes from one row of their gradient to the next ... */
+    int64_t t_ld; /* ... and of its transpose */
     size_t at_q, at_t, at_states, at_scales, at_products, n_bytes; /* logits, then these */
 } unembed8_plan;
 

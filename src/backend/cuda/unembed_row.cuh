@@ -40,6 +40,17 @@ template <bool ARGMAX> static __device__ row_part warp_merge(row_part p) {
     return p;
 }
 
+/* Of the whole block, known to every thread; once in a kernel. */
+template <bool ARGMAX> static __device__ row_part block_merge(row_part p) {
+    __shared__ row_part parts[WARP];
+    int lane = threadIdx.x % WARP, n_warps = blockDim.x / WARP;
+    p = warp_merge<ARGMAX>(p);
+    if (lane == 0) parts[threadIdx.x / WARP] = p;
+    __syncthreads();
+    row_part none = {-CUDART_INF_F, 0, 0x7fffffff};
+    return warp_merge<ARGMAX>(lane < n_warps ? parts[lane] : none);
+}
+
 static __device__ float max4(float4 v) { return fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w)); }
 static __device__ float exp_sum4(float4 v, float base) {
     return (__expf(v.x - base) + __expf(v.y - base)) + (__expf(v.z - base) + __expf(v.w - base));
