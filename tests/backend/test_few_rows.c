@@ -12,8 +12,10 @@ typedef struct few {
     bool bias;
 } few;
 
-/* Parts of a tile of 64 columns and of a step of 64; k long enough to be cut among blocks; k that no 16-byte load divides. */
-static const few shapes[] = {{192, 256, true}, {130, 72, false}, {64, 2048, true}, {2056, 520, false}, {48, 36, true}};
+/* Parts of a tile of 64 columns and of a step of 64; k long enough to be cut among blocks; k that no 16-byte load divides; so many columns
+ * that k is not cut, and more steps of k than a block holds at once. */
+static const few shapes[] = {{192, 256, true},   {130, 72, false}, {64, 2048, true},
+                             {2056, 520, false}, {48, 36, true},   {12744, 456, true}};
 enum { ROWS_MOST = 65 };
 
 static op_case *linear_case(const few *s, dtype t, int64_t m) {

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-enum { N = 30, NEW = 20, LONGEST = 470 };
+enum { N = 40, NEW = 20, LONGEST = 470 };
 
 static const model_config models[] = {
     {.name = "q2", .family = FAMILY_QWEN2, .hidden = 256, .n_heads = 4, .n_kv_heads = 1, .head_dim = 64, .ffn = 200},
@@ -70,7 +70,7 @@ static completion *complete(const char *dir, int64_t slots, precision q, const c
                            .backend = backend_under_test(),
                            .n_threads = 2,
                            .max_sequences = slots,
-                           .prefill = slots == N ? 24 : 0,
+                           .prefill = slots > 6 ? 24 : 0,
                            .page_size = slots == 6 ? 5 : 0,
                            .precision = q,
                            .trace_path = trace};
@@ -81,7 +81,7 @@ static completion *complete(const char *dir, int64_t slots, precision q, const c
 }
 
 static void joined_ops_give_the_bits_of_the_ops_alone(void **state) {
-    static const int64_t slots[] = {1, 6, N};
+    static const int64_t slots[] = {1, 6, 30, N};
     if (!backend_under_test()->discrete) skip();
     int32_t *tokens = mem_alloc(N * LONGEST * sizeof *tokens);
     prompt prompts[N];

@@ -151,6 +151,10 @@ __device__ inline void cluster_sync_shared() {
     cluster_sync();
 #endif
 }
+/* The same in two halves with other work between them, for barriers alone: after barriers_publish those of all blocks are there. What else
+ * was written is not seen; a release would wait for all memory of the GPU. */
+__device__ inline void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+__device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 /* Where that block of the cluster has what lies at `address` here. */
 __device__ inline uint32_t cluster_address(uint32_t address, uint32_t rank) {
     uint32_t there;
@@ -171,10 +175,15 @@ __device__ inline float4 cluster_load4(uint32_t address) {
                  : "memory");
     return v;
 }
-/* Two floats for a block of the cluster; its barrier counts their 8 bytes when they are there. */
+/* Two or four floats for a block of the cluster; its barrier counts their bytes when they are there. */
 __device__ inline void cluster_send(uint32_t to, float2 v, uint32_t barrier) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
                  "f"(v.x), "f"(v.y), "r"(barrier)
+                 : "memory");
+}
+__device__ inline void cluster_send(uint32_t to, float4 v, uint32_t barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+                 "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
                  : "memory");
 }
 

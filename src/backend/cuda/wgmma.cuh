@@ -40,6 +40,11 @@ __device__ inline void fetch_box_once(uint32_t to, const CUtensorMap *map, int c
         : "memory");
 }
 
+/* What the TMA unit is to know of a tensor comes from memory, too; asked for before the first box. */
+__device__ inline void prefetch_map(const CUtensorMap *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
 /* The way back; what lies outside of the tensor is left out. In groups of a thread, as copy_bulk_commit says. */
 __device__ inline void store_box(const CUtensorMap *map, int column, int row, int sequence, uint32_t from) {
     asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map),
@@ -82,8 +87,12 @@ template <int N> __device__ inline void registers_give() {
 #define WGMMA_LIST_4 "{%0, %1, %2, %3}"
 #define WGMMA_LIST_8 "{%0, %1, %2, %3, %4, %5, %6, %7}"
 #define WGMMA_LIST_16 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}"
+#define WGMMA_LIST_24 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
+    "%19, %20, %21, %22, %23}"
 #define WGMMA_LIST_32 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
     "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
+#define WGMMA_LIST_36 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
+    "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35}"
 #define WGMMA_LIST_48 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
     "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, "    \
     "%43, %44, %45, %46, %47}"
@@ -94,7 +103,9 @@ template <int N> __device__ inline void registers_give() {
 #define WGMMA_4 WGMMA_QUAD(0)
 #define WGMMA_8 WGMMA_4, WGMMA_QUAD(1)
 #define WGMMA_16 WGMMA_8, WGMMA_QUAD(2), WGMMA_QUAD(3)
+#define WGMMA_24 WGMMA_16, WGMMA_QUAD(4), WGMMA_QUAD(5)
 #define WGMMA_32 WGMMA_16, WGMMA_QUAD(4), WGMMA_QUAD(5), WGMMA_QUAD(6), WGMMA_QUAD(7)
+#define WGMMA_36 WGMMA_32, WGMMA_QUAD(8)
 #define WGMMA_48 WGMMA_32, WGMMA_QUAD(8), WGMMA_QUAD(9), WGMMA_QUAD(10), WGMMA_QUAD(11)
 #define WGMMA_64 WGMMA_48, WGMMA_QUAD(12), WGMMA_QUAD(13), WGMMA_QUAD(14), WGMMA_QUAD(15)
 // clang-format on
@@ -130,13 +141,17 @@ template <typename E, int N> struct wgmma;
 WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 8, 4, "4", "5", "6", "7", "8", "9");
 WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 16, 8, "8", "9", "10", "11", "12", "13");
 WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 32, 16, "16", "17", "18", "19", "20", "21");
+WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 48, 24, "24", "25", "26", "27", "28", "29");
 WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 64, 32, "32", "33", "34", "35", "36", "37");
+WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 72, 36, "36", "37", "38", "39", "40", "41");
 WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 96, 48, "48", "49", "50", "51", "52", "53");
 WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 128, 64, "64", "65", "66", "67", "68", "69");
 WGMMA_FUNCTIONS(__half, "f16", 8, 4, "4", "5", "6", "7", "8", "9");
 WGMMA_FUNCTIONS(__half, "f16", 16, 8, "8", "9", "10", "11", "12", "13");
 WGMMA_FUNCTIONS(__half, "f16", 32, 16, "16", "17", "18", "19", "20", "21");
+WGMMA_FUNCTIONS(__half, "f16", 48, 24, "24", "25", "26", "27", "28", "29");
 WGMMA_FUNCTIONS(__half, "f16", 64, 32, "32", "33", "34", "35", "36", "37");
+WGMMA_FUNCTIONS(__half, "f16", 72, 36, "36", "37", "38", "39", "40", "41");
 WGMMA_FUNCTIONS(__half, "f16", 96, 48, "48", "49", "50", "51", "52", "53");
 WGMMA_FUNCTIONS(__half, "f16", 128, 64, "64", "65", "66", "67", "68", "69");
 
