@@ -3,10 +3,10 @@
  * A block takes some rows of w, its tile, and all or a part of k, in boxes that the TMA unit fetches several steps ahead; the first of
  * them are under way before the kernels in front are done (chain.cuh), since parameters stand already. There are two forms.
  *
- * narrow: k is cut among the blocks of a cluster, where n is so small that there were too few of them. w is the left operand of the
+ * cut: k is cut among the blocks of a cluster, where n is so small that there were too few of them. w is the left operand of the
  *   products, so that a few rows of x waste little. Each block has some rows of y, is sent their sums by all and adds them in the order of
  *   k. Three blocks fit on a multiprocessor.
- * wide: k is whole. x is the left operand, 64 rows whether there are so many or not, and w the right one, whose width is any multiple of
+ * whole: k is not. x is the left operand, 64 rows whether there are so many or not, and w the right one, whose width is any multiple of
  *   8: tiles are as wide as it takes to give every multiprocessor the same share of w, because all wait for the one that has the most;
  *   and wide tiles read x less often.
  *
@@ -39,25 +39,24 @@ template <bool IS_CUT, int GROUPS, int COLUMNS_, int OPERAND_ROWS_> struct form 
 };
 
 /* Two groups share many rows of x. */
-template <int ROWS> struct narrow : form<true, ROWS >= 32 ? 2 : 1, 64, ROWS> {
+template <int ROWS> struct cut_tile : form<true, ROWS >= 32 ? 2 : 1, 64, ROWS> {
     enum { BLOCKS = 3, WIDTH = ROWS / (ROWS >= 32 ? 2 : 1) /* of the right operand of a group */ };
     static __device__ uint32_t left_at(uint32_t) { return 0; }
-    static __device__ uint32_t right_at(uint32_t group) { return narrow::W_BYTES + group * (WIDTH * ROW_BYTES); }
+    static __device__ uint32_t right_at(uint32_t group) { return cut_tile::W_BYTES + group * (WIDTH * ROW_BYTES); }
 };
 
 /* Two groups share the columns. */
-template <int GROUP_COLUMNS> struct wide : form<false, 2, 2 * GROUP_COLUMNS, 64> {
+template <int GROUP_COLUMNS> struct whole_tile : form<false, 2, 2 * GROUP_COLUMNS, 64> {
     enum { BLOCKS = 2, WIDTH = GROUP_COLUMNS };
-    static __device__ uint32_t left_at(uint32_t) { return wide::W_BYTES; }
+    static __device__ uint32_t left_at(uint32_t) { return whole_tile::W_BYTES; }
     static __device__ uint32_t right_at(uint32_t group) { return group * (WIDTH * ROW_BYTES); }
 };
 
 /* What is done beside the product. */
 template <bool IS_GATED> struct beside {
     enum { GATED = IS_GATED };
-    template <typename F> static constexpr int y_columns() {
-        return IS_GATED ? F::COLUMNS / 2 : F::COLUMNS;
-    } /* of a block */
+    /* Of a block. */
+    template <typename F> static constexpr int y_columns() { return IS_GATED ? F::COLUMNS / 2 : F::COLUMNS; }
 };
 
 /* How a block's memory is divided: a ring of n_stages steps, each a box of w and one of x_bytes; then the sums that are sent. Where
@@ -169,7 +168,7 @@ __device__ void consume(float (&sum)[F::WIDTH / 8][4], const layout &l, const pl
     wgmma_settle(sum);
 }
 
-/* Wide: a thread's sums, pairs of neighbours of a row, go where the tiles were. */
+/* Whole: a thread's sums, pairs of neighbours of a row, go where the tiles were. */
 template <typename F>
 __device__ void keep(const float (&sum)[F::WIDTH / 8][4], const few_rows_product &q, uint32_t sums) {
     const int lane = (int)threadIdx.x % WARP, row = (int)threadIdx.x % GROUP / WARP * 16 + lane / 4;
@@ -189,7 +188,7 @@ template <int DISTANCE> __device__ inline float swap_lanes(float give) {
     return __shfl_xor_sync(0xffffffffu, give, DISTANCE);
 }
 
-/* Narrow: sums go to the blocks that have their rows, four neighbours of a row at once: lanes have two rows of two columns that are 8
+/* Cut: sums go to the blocks that have their rows, four neighbours of a row at once: lanes have two rows of two columns that are 8
  * apart, and swap with those that have the columns beside. */
 template <typename F>
 __device__ void send(const float (&sum)[F::WIDTH / 8][4], const few_rows_product &q, const layout &l,
@@ -222,19 +221,19 @@ __device__ void send(const float (&sum)[F::WIDTH / 8][4], const few_rows_product
 /* Four neighbours of a row of sums, over all parts of k in order. */
 template <typename F>
 __device__ inline void total_of(float (&out)[4], uint32_t address, const layout &l, const place_of_block &at) {
-    float4 parts[F::CUT ? PARTS_MOST : 1], total = make_float4(0, 0, 0, 0);
-    const uint32_t between = (uint32_t)(l.share * F::PITCH) * 4;
     constexpr int MOST = F::CUT ? PARTS_MOST : 1;
+    const uint32_t between = (uint32_t)(l.share * F::PITCH) * 4;
+    uint4 parts[MOST];
+    out[0] = out[1] = out[2] = out[3] = 0;
 #pragma unroll
     for (int p = 0; p < MOST; p++)
-        if (!F::CUT || p < at.n_parts) parts[p] = load_shared_float4(address + p * between);
+        if (!F::CUT || p < at.n_parts) parts[p] = load_shared_16(address + p * between);
 #pragma unroll
     for (int p = 0; p < MOST; p++)
         if (!F::CUT || p < at.n_parts) {
-            total.x += parts[p].x, total.y += parts[p].y;
-            total.z += parts[p].z, total.w += parts[p].w;
+            out[0] += __uint_as_float(parts[p].x), out[1] += __uint_as_float(parts[p].y);
+            out[2] += __uint_as_float(parts[p].z), out[3] += __uint_as_float(parts[p].w);
         }
-    out[0] = total.x, out[1] = total.y, out[2] = total.z, out[3] = total.w;
 }
 
 template <typename Y> struct alignas(4 * sizeof(Y)) four { Y e[4]; };
@@ -371,17 +370,17 @@ void run(cudaStream_t s, const few_rows_product *q, uint32_t ring_bytes) {
 
 /* ---- the choice ------------------------------------------------------------------------------------------------------ */
 
-template <typename E, typename Y, typename B> void run_narrow(cudaStream_t s, const few_rows_product *q) {
+template <typename E, typename Y, typename B> void run_cut(cudaStream_t s, const few_rows_product *q) {
     enum { RING_BYTES = 73 * 1024 }; /* three blocks have room for it, and most of them for their sums */
-    if (q->m <= 8) run<E, Y, narrow<8>, B>(s, q, RING_BYTES);
-    else if (q->m <= 16) run<E, Y, narrow<16>, B>(s, q, RING_BYTES);
-    else if (q->m <= 32) run<E, Y, narrow<32>, B>(s, q, RING_BYTES);
-    else run<E, Y, narrow<FEW_ROWS_MOST>, B>(s, q, RING_BYTES);
+    if (q->m <= 8) run<E, Y, cut_tile<8>, B>(s, q, RING_BYTES);
+    else if (q->m <= 16) run<E, Y, cut_tile<16>, B>(s, q, RING_BYTES);
+    else if (q->m <= 32) run<E, Y, cut_tile<32>, B>(s, q, RING_BYTES);
+    else run<E, Y, cut_tile<FEW_ROWS_MOST>, B>(s, q, RING_BYTES);
 }
 
 /* Tiles so wide that the multiprocessor that has the most has least; of equals the widest. Where each has one tile it has as much memory
  * as there is, otherwise two blocks share it. */
-template <typename E, typename Y, typename B> void run_wide(cudaStream_t s, const few_rows_product *q) {
+template <typename E, typename Y, typename B> void run_whole(cudaStream_t s, const few_rows_product *q) {
     enum { ALONE_BYTES = 200 * 1024, SHARED_BYTES = 108 * 1024 };
     static const int widths[] = {72, 64, 48, 32}; /* of a warp group */
     int device = 0, n_multiprocessors = 132, best = 0;
@@ -395,15 +394,15 @@ template <typename E, typename Y, typename B> void run_wide(cudaStream_t s, cons
         if (turns * width < least) least = turns * width, best = width, rounds = turns;
     }
     const uint32_t ring_bytes = rounds == 1 ? ALONE_BYTES : SHARED_BYTES;
-    if (best == 72) run<E, Y, wide<72>, B>(s, q, ring_bytes);
-    else if (best == 64) run<E, Y, wide<64>, B>(s, q, ring_bytes);
-    else if (best == 48) run<E, Y, wide<48>, B>(s, q, ring_bytes);
-    else run<E, Y, wide<32>, B>(s, q, ring_bytes);
+    if (best == 72) run<E, Y, whole_tile<72>, B>(s, q, ring_bytes);
+    else if (best == 64) run<E, Y, whole_tile<64>, B>(s, q, ring_bytes);
+    else if (best == 48) run<E, Y, whole_tile<48>, B>(s, q, ring_bytes);
+    else run<E, Y, whole_tile<32>, B>(s, q, ring_bytes);
 }
 
 template <typename E, typename Y, typename B> void by_parts(cudaStream_t s, const few_rows_product *q) {
-    if (parts_of(q) > 1) run_narrow<E, Y, B>(s, q);
-    else run_wide<E, Y, B>(s, q);
+    if (parts_of(q) > 1) run_cut<E, Y, B>(s, q);
+    else run_whole<E, Y, B>(s, q);
 }
 
 template <typename E> void by_result(cudaStream_t s, const few_rows_product *q) {

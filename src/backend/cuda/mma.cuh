@@ -69,14 +69,6 @@ __device__ inline void store_shared(uint32_t to, uint32_t word) {
 __device__ inline void store_shared_8(uint32_t to, float2 v) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(v.x), "f"(v.y) : "memory");
 }
-__device__ inline float4 load_shared_float4(uint32_t from) {
-    float4 v;
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(from)
-                 : "memory");
-    return v;
-}
 __device__ inline uint4 load_shared_16(uint32_t from) {
     uint4 v;
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
