@@ -276,6 +276,9 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const m
     case OP_UNEMBED_LOSS_GRAD: return unembed_seconds(p, o, h, t) + h->launch_s;
     case OP_UNEMBED8_LOSS_GRAD:
         return (h->overlap ? unembed8_seconds(p, o, h) : unembed_seconds(p, o, h, DTYPE_F8E4M3)) + h->launch_s;
+    case OP_RMSNORM8: /* a GPU reads the rows once for their largest number and once to round them */
+        return element_seconds(p, o, h, t) +
+               (h->overlap ? (double)value_bytes(program_get(p, o->in[RMSNORM8_A])) / h->device_bandwidth : 0);
     case OP_ATTENTION:
     case OP_ATTENTION_BWD:
     case OP_ATTENTION_RING:
