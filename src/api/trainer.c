@@ -188,7 +188,7 @@ static status open_job(ralo_trainer *t, const ralo_settings *s) {
     TRY(api_config(&t->config, s));
     config *c = &t->config;
     TRY(need_one_rank(c));
-    config_resolve_fine_tune(c);
+    config_resolve_fine_tune(c, true);
     TRY(config_fit_data(c, false));
     TRY(job_init(&t->job, c, NULL));
     train_request *r = &t->job.request;

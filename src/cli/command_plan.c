@@ -144,7 +144,7 @@ status command_plan(command_line *l) {
                    "plan: --longest needs a fixed micro-batch, --profile a fixed data.seq_len; leave one out");
     if (l->longest) TRY(check_longest(&l->config));
     if (l->timeline) TRY(plan_timeline_check(l->timeline));
-    if (!l->longest && !l->profile && !l->world) config_resolve_fine_tune(&l->config); /* they try sizes themselves */
+    if (!l->world) config_resolve_fine_tune(&l->config, !l->longest && !l->profile);
     if (!l->longest) TRY(config_fit_data(&l->config, true));
     if (l->longest) TRY(longest_find(l, make_request, &row));
     status rc = OK;

@@ -334,7 +334,7 @@ static status train(command_line *l, comm **mesh) {
     status rc;
     job j;
     char run_dir[4096], trace[4096];
-    config_resolve_fine_tune(c);
+    config_resolve_fine_tune(c, true);
     TRY(config_fit_data(c, false));
     if (ranks) TRY(agree_on_settings(ranks, c));
     TRY(job_init(&j, c, l->hardware));
@@ -385,14 +385,21 @@ done:
     return rc;
 }
 
+/* With what follows from a model's directory and from data: a run from this file is the run of this line. */
+static status show_config(command_line *l) {
+    train_options *t = &l->config.train;
+    int64_t batch = t->batch, micro_batch = t->micro_batch;
+    config_resolve_fine_tune(&l->config, true);
+    if (l->ranks > 1 && !batch) t->batch = batch, t->micro_batch = micro_batch; /* each rank has that many rows */
+    config_write_yaml(&l->config, stdout, true);
+    return OK;
+}
+
 status command_train(command_line *l) {
     const config *c = &l->config;
     if (l->show_config && l->json)
         return ERR(ERR_INPUT, "train: --show-config prints YAML and --json one JSON object of a run; leave one out");
-    if (l->show_config) {
-        config_write_yaml(c, stdout, true);
-        return OK;
-    }
+    if (l->show_config) return show_config(l);
     if (l->dry_run) {
         l->world = l->ranks > 1 ? l->ranks : 0;
         TRY(command_plan(l));

@@ -3,10 +3,12 @@
 #include "data/source.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* Does the name, without .gz or .zst, end like this? In any case of letters: Excel writes TABLE.CSV. */
 static bool ends_in(const char *path, const char *ending) {
@@ -187,6 +189,8 @@ status data_check_file(const char *setting, const char *path) {
     struct stat s;
     if (stat(path, &s) == 0) return OK;
     int why = errno;
+    char cwd[PATH_MAX]; /* a run is often continued from another directory than it began in */
+    const char *here = path[0] != '/' ? getcwd(cwd, sizeof cwd) : NULL;
     if (is_hub_name(path))
         return ERR(ERR_IO,
                    "%s: found no file %s (%s), expected files; a data set of the hub becomes one by: python3 -c \"from "
@@ -196,6 +200,6 @@ status data_check_file(const char *setting, const char *path) {
     return ERR(
         ERR_IO,
         "%s: found no file %s (%s), expected builtin:... or existing files, separated by commas (one in a name is "
-        "\\,); download a data set of a hub first, as JSON Lines",
-        setting, path, strerror(why));
+        "\\,)%s%s; download a data set of a hub first, as JSON Lines",
+        setting, path, strerror(why), here ? ", looked for from " : "", here ? here : "");
 }

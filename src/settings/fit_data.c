@@ -72,9 +72,10 @@ bool config_is_chosen_later(const config *c, const char *key) {
     return false;
 }
 
-void config_resolve_fine_tune(config *c) {
+void config_resolve_fine_tune(config *c, bool sizes) {
     if (is_builtin(c) || (!*c->model.path && !has_gpu(c))) return;
     if (!config_was_given(c, "precision")) c->choice.precision = PRECISION_BF16;
+    if (!sizes) return;
     bool pretrained = *c->model.path && c->model.init != INIT_RANDOM,
          has_length = c->train.steps || c->train.epochs > 0;
     if (pretrained && !has_length && !config_was_given(c, "train.epochs") && c->task != TASK_RLOO)

@@ -5,7 +5,7 @@
  *     config_init(&c);
  *     TRY(config_read_file(&c, "run.yaml"));
  *     config_resolve(&c);
- *     config_resolve_fine_tune(&c);
+ *     config_resolve_fine_tune(&c, true);
  *     TRY(config_fit_data(&c, false));
  *     job j;
  *     TRY(job_init(&j, &c, NULL));
@@ -22,8 +22,8 @@
 /* Defaults that depend on other settings: a short run gets a short warmup, a model directory brings its tokenizer. */
 void config_resolve(config *c);
 /* A model of a directory, or a GPU, on one's own data is real work: bf16, and the micro-batch that fits train.batch, unless something else was
- * asked for. Built-in sources show and test things, and keep their bits. (fit_data.c) */
-void config_resolve_fine_tune(config *c);
+ * asked for. Built-in sources show and test things, and keep their bits. sizes: false for those who try micro-batches and rows themselves. (fit_data.c) */
+void config_resolve_fine_tune(config *c, bool sizes);
 /* A setting that config_resolve_fine_tune may still choose: its value so far is not that of the run. */
 bool config_is_chosen_later(const config *c, const char *key);
 /* Settings that follow from the data, which is read for them: data.seq_len. Before a request is made. is_plan: files may be

@@ -165,6 +165,19 @@ check 0 "warning: data.source builtin:arithmetic yields bytes" "set data.source"
 check 0 -- train "${hf[@]}" --set model.path=wide-hf --set data.source=numbers.txt --set data.tokenizer=byte \
     --set run.dir=as-bytes
 check 0 -- train "${hf[@]}" --set model.path=exported --set data.source=numbers.txt --set run.dir=of-bytes
+# A file of --show-config is the run of the line that it was made from; what a plan tries sizes for has the precision of the run.
+mine=(--model exported --data numbers.txt --set run.threads=1)
+for batch in auto 8; do
+    run 0 plan "${mine[@]}" --set train.batch=$batch && grep '^step\|epochs' out >of-line
+    run 0 train "${mine[@]}" --set train.batch=$batch --show-config && cp out shown.yaml
+    run 0 plan shown.yaml
+    grep '^step\|epochs' out | sed 's/of [0-9.]* GiB of memory/of memory/' | diff <(sed 's/of [0-9.]* GiB of memory/of memory/' of-line) - ||
+        fail "train.batch=$batch: a file of --show-config is another run"
+    grep -q '^step.*, bf16, ' out || fail "train.batch=$batch: a fine-tune is not in bf16: $(grep '^step' out)"
+done
+check 0 ", bf16, " -- plan "${mine[@]}" --profile
+check 0 ", bf16, " -- plan "${mine[@]}" --longest --device-memory 100M
+run 0 train "${mine[@]}" --ranks 2 --show-config && grep -qx '  micro_batch: 16' out || fail "--ranks 2 --show-config: $(grep batch: out)"
 check 2 "no DIR" -- export source
 check 2 "'fp8'" "fp32, bf16, fp16" -- export source new --dtype fp8
 check 2 directory -- export /nowhere new

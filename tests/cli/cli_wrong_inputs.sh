@@ -68,7 +68,7 @@ data hidden "found no file of data in the directory hidden"
 data run "found a run in the directory run" "--data FILE"
 data run/checkpoints/step-00000001 "found a checkpoint in the directory"
 data model "found a model in the directory model" "--model DIR"
-data nope.jsonl "data.source: found no file nope.jsonl (No such file or directory), expected builtin:... or existing files"
+data nope.jsonl "data.source: found no file nope.jsonl (No such file or directory), expected builtin:... or existing files" ", looked for from $work; "
 data org/name "found no file org/name" "load_dataset('org/name', split='train').to_json('name.jsonl')"
 data 'no-*.jsonl' "found no file that matches no-*.jsonl"
 
