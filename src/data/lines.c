@@ -1,4 +1,4 @@
-/* lines.c - lines of JSON Lines, and rows of a table as such lines.
+/* lines.c - lines of JSON Lines, and elements of a JSON list and rows of a table as such lines.
  *
  * A cell is a string, whatever it looks like, but for these, as their keys never hold text:
  *     messages, conversations, tools, chat_template_kwargs   JSON (chat_template_kwargs and tools: an empty cell is no key)
@@ -91,26 +91,37 @@ status record_lines_open(record_lines *l, reader *in, const record_options *o) {
     *l = (record_lines){.in = in, .options = o};
     strbuf_init(&l->object);
     data_format f = data_format_of(in->path, o->format);
-    if (f != FORMAT_CSV && f != FORMAT_TSV) return OK;
-    return csv_open(&l->table, in, f == FORMAT_CSV ? ',' : '\t', o->max_line ? o->max_line : RECORD_MAX_LINE);
+    uint64_t most = o->max_line ? o->max_line : RECORD_MAX_LINE;
+    if (f == FORMAT_CSV || f == FORMAT_TSV) return csv_open(&l->table, in, f == FORMAT_CSV ? ',' : '\t', most);
+    TRY(json_list_begins(in, &l->is_list));
+    if (l->is_list) json_list_open(&l->list, in, most);
+    return OK;
 }
 
 void record_lines_close(record_lines *l) {
     csv_close(l->table);
+    json_list_close(&l->list);
     strbuf_fini(&l->object);
     *l = (record_lines){0};
 }
 
 status record_lines_next(record_lines *l, line *out, bool *found) {
-    if (!l->table) return reader_line(l->in, l->options->max_line ? l->options->max_line : RECORD_MAX_LINE, out, found);
     const char *problem;
-    TRY(csv_row(l->table, out, &problem, found));
+    if (!record_lines_are_made(l))
+        return reader_line(l->in, l->options->max_line ? l->options->max_line : RECORD_MAX_LINE, out, found);
+    if (l->is_list) TRY(json_list_next(&l->list, out, &problem, found));
+    else TRY(csv_row(l->table, out, &problem, found));
     if (!*found || out->too_long) return OK;
     out->is_wrong = problem != NULL;
-    if (!problem) write_object(l);
-    out->text = problem ? (span){problem, strlen(problem)} : (span){l->object.text, l->object.length};
+    if (problem) out->text = (span){problem, strlen(problem)};
+    else if (!l->is_list) {
+        write_object(l);
+        out->text = (span){l->object.text, l->object.length};
+    }
     return OK;
 }
+
+bool record_lines_are_made(const record_lines *l) { return l->table || l->is_list; }
 
 status record_line_check(const char *path, const line *l, const record_options *o) {
     if (l->too_long) return record_too_long(path, l->number, l->n_bytes, o);
@@ -121,6 +132,6 @@ status record_line_check(const char *path, const line *l, const record_options *
 }
 
 const char *record_file_expected(const char *path, const record_options *o) {
-    return data_format_of(path, o->format) == FORMAT_JSONL ? "JSON objects, one on each line"
+    return data_format_of(path, o->format) == FORMAT_JSONL ? "JSON objects, one on each line, or a list of them"
                                                            : "rows under the one that names the columns";
 }

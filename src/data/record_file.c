@@ -2,7 +2,7 @@
  *
  * records_open reads the file once and stores the position of each good record, sixteen bytes each; records_get
  * reads that line again. So record i of a file of any size can be read, and a bad line 12,345 is reported at the
- * start, not after an hour. What is packed, or a row of a table, cannot be read again at a position: such records are
+ * start, not after an hour. What is packed, a row of a table or an element of a JSON list cannot be read again at a position: such records are
  * written as lines of JSON to a file without a name (in TMPDIR, or /tmp), which goes away with the process. */
 #include "data/file_kind.h"
 #include "data/lines.h"
@@ -108,7 +108,7 @@ static status index_file(records *r, reader *in) {
     record_lines lines;
     TRY(data_refuse_kind(in, &r->options));
     status rc = record_lines_open(&lines, in, &r->options);
-    if (rc == OK && (lines.table || in->packed != PACKING_NONE)) rc = spool_open(r);
+    if (rc == OK && (record_lines_are_made(&lines) || in->packed != PACKING_NONE)) rc = spool_open(r);
     if (rc == OK) rc = index_lines(r, &lines);
     if (rc == OK && r->is_spooled) rc = spool_flush(r);
     record_lines_close(&lines);

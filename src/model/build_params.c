@@ -103,21 +103,40 @@ static const char *param_name(char buf[NAME_BYTES], int layer, const char *name,
     return buf;
 }
 
+/* A linear layer whose rows come from n tensors in the files, each a module that may have an adapter. */
+typedef struct projection_spec {
+    const char *name;         /* our own: "attn.qkv" */
+    lora_module first;        /* module of the first tensor; those of the others follow it */
+    const char *const *files; /* (n) names of the tensors ... */
+    const int64_t *rows;      /* (n) ... and the rows of each */
+    int n;
+    int64_t in; /* columns */
+    bool bias;
+    /* Rows of this tensor rank; NULL: it leads back into the residual stream, and ranks share its columns. */
+    const param_slice *slices;
+    int n_slices;
+} projection_spec;
+
+static bool has_adapter(const builder *b, const projection_spec *s, int i) {
+    return (b->lora.modules >> s->first & 1u << i) != 0;
+}
+
 /* The rows of B on this rank: those of W's slices that belong to adapted modules. Also says which columns of the layer's
  * output belong to each module. Returns the number of slices. */
-static int adapted_slices(projection *r, const int64_t *rows, int n, uint32_t modules, const param_slice *slices,
-                          int n_slices, param_slice *out) {
-    int n_out = 0;
+static int adapted_slices(const builder *b, const projection_spec *s, int64_t all_rows, projection *r,
+                          param_slice *out) {
+    const param_slice whole = {0, 0, all_rows}, *slices = s->slices ? s->slices : &whole;
+    int n_out = 0, n_slices = s->slices ? s->n_slices : 1;
     int64_t at = 0, first_row = 0, skipped = 0; /* in B; of the module in W; rows of W before it without an adapter */
-    for (int i = 0; i < n; first_row += rows[i++]) {
-        if (!(modules & 1u << i)) {
-            skipped += rows[i];
+    for (int i = 0; i < s->n; first_row += s->rows[i++]) {
+        if (!has_adapter(b, s, i)) {
+            skipped += s->rows[i];
             continue;
         }
         int64_t *first = &r->part_first[r->n_adapted], *columns = &r->part_columns[r->n_adapted];
         *first = -1, *columns = 0;
         for (int k = 0; k < n_slices; k++) {
-            if (slices[k].from < first_row || slices[k].from >= first_row + rows[i]) continue;
+            if (slices[k].from < first_row || slices[k].from >= first_row + s->rows[i]) continue;
             if (*first < 0) *first = slices[k].at;
             out[n_out++] = (param_slice){at, slices[k].from - skipped, slices[k].n};
             at += slices[k].n, *columns += slices[k].n;
@@ -129,33 +148,31 @@ static int adapted_slices(projection *r, const int64_t *rows, int n, uint32_t mo
 
 /* Adapters of a projection's modules. Where ranks share its rows, each has those rows of B, and all of A; where they share its
  * columns, those columns of A, and all of B: what each makes is a part of the same sum as the part of its W. */
-static void add_adapters(builder *b, projection *r, int layer, const char *name, const char *const *files,
-                         const int64_t *rows, int n, int64_t in, uint32_t modules, const param_slice *slices,
-                         int n_slices) {
+static void add_adapters(builder *b, int layer, const projection_spec *s, projection *r) {
     char buf[NAME_BYTES];
-    int64_t rank = b->lora.rank, out = 0, all = 0, a_rows[3], b_rows[3];
+    int64_t rank = b->lora.rank, in = s->in, out = 0, all = 0, a_rows[3], b_rows[3];
     const char *a_files[3];
     int n_adapted = 0, module[3];
-    for (int i = 0; i < n; i++) {
-        all += rows[i];
-        if (!(modules & 1u << i)) continue;
+    for (int i = 0; i < s->n; i++) {
+        all += s->rows[i];
+        if (!has_adapter(b, s, i)) continue;
         module[n_adapted] = i;
-        a_files[n_adapted] = files[i], a_rows[n_adapted] = rank, b_rows[n_adapted++] = rows[i];
-        out += rows[i];
+        a_files[n_adapted] = s->files[i], a_rows[n_adapted] = rank, b_rows[n_adapted++] = s->rows[i];
+        out += s->rows[i];
     }
     if (!n_adapted) return;
-    const param_slice whole = {0, 0, all}, columns = {0, b->rank * (in / b->n_ranks), in / b->n_ranks};
+    const param_slice columns = {0, b->rank * (in / b->n_ranks), in / b->n_ranks};
     param_slice own[3];
-    int n_own = adapted_slices(r, rows, n, modules, slices ? slices : &whole, slices ? n_slices : 1, own);
+    int n_own = adapted_slices(b, s, all, r, own);
     shape a_shape = SHAPE(n_adapted * rank, in), b_shape = SHAPE(out, rank);
-    param_name(buf, layer, name, ".lora_a");
-    model_param *a = slices ? add_param(b, buf, a_shape) : add_cut_param(b, buf, a_shape, 1, &columns, 1);
+    param_name(buf, layer, s->name, ".lora_a");
+    model_param *a = s->slices ? add_param(b, buf, a_shape) : add_cut_param(b, buf, a_shape, 1, &columns, 1);
     a->frozen = false, a->beside_base = true, a->adapter = ADAPTER_A;
     a->init = INIT_UNIFORM, a->init_std = 1.0f / __builtin_sqrtf((float)in); /* kaiming_uniform(a = sqrt(5)) */
     add_file_parts(b, a, layer, a_files, a_rows, n_adapted, ".lora_A.weight");
     r->lora_a = a->value;
-    param_name(buf, layer, name, ".lora_b");
-    model_param *w = slices ? add_cut_param(b, buf, b_shape, 0, own, n_own) : add_param(b, buf, b_shape);
+    param_name(buf, layer, s->name, ".lora_b");
+    model_param *w = s->slices ? add_cut_param(b, buf, b_shape, 0, own, n_own) : add_param(b, buf, b_shape);
     w->frozen = false, w->beside_base = true, w->adapter = ADAPTER_B;
     w->init = INIT_ZERO;
     add_file_parts(b, w, layer, a_files, b_rows, n_adapted, ".lora_B.weight");
@@ -163,36 +180,31 @@ static void add_adapters(builder *b, projection *r, int layer, const char *name,
     r->lora_b = w->value;
 }
 
-/* A linear layer whose rows come from n tensors in the files. Ranks share the columns of one that leads back into the
- * residual stream, and these rows of any other. */
-static projection add_projection(builder *b, int layer, const char *name, lora_module first, const char *const *files,
-                                 const int64_t *rows, int n, int64_t in, bool bias, const param_slice *slices,
-                                 int n_slices) {
+static projection add_projection(builder *b, int layer, const projection_spec *s) {
     char buf[NAME_BYTES];
-    int64_t out = 0;
-    for (int i = 0; i < n; i++) out += rows[i];
-    bool into_residual = !slices;
+    int64_t in = s->in, out = 0;
+    for (int i = 0; i < s->n; i++) out += s->rows[i];
+    bool into_residual = !s->slices;
     projection r = {.sums = into_residual && b->n_ranks > 1};
     param_slice columns = {0, b->rank * (in / b->n_ranks), in / b->n_ranks};
-    param_name(buf, layer, name, ".w");
+    param_name(buf, layer, s->name, ".w");
     model_param *w = into_residual ? add_cut_param(b, buf, SHAPE(out, in), 1, &columns, 1)
-                                   : add_cut_param(b, buf, SHAPE(out, in), 0, slices, n_slices);
+                                   : add_cut_param(b, buf, SHAPE(out, in), 0, s->slices, s->n_slices);
     w->transposed = b->t->transposed_files;
     if (into_residual && b->t->scaled_residual_init)
         w->init_std = 0.02f / __builtin_sqrtf(2.0f * (float)b->c->n_layers);
-    add_file_parts(b, w, layer, files, rows, n, ".weight");
+    add_file_parts(b, w, layer, s->files, s->rows, s->n, ".weight");
     w->base = b->base;
     r.w = w->value;
-    if (bias) {
-        param_name(buf, layer, name, ".b");
-        model_param *bp =
-            into_residual ? add_param(b, buf, SHAPE(out)) : add_cut_param(b, buf, SHAPE(out), 0, slices, n_slices);
+    if (s->bias) {
+        param_name(buf, layer, s->name, ".b");
+        model_param *bp = into_residual ? add_param(b, buf, SHAPE(out))
+                                        : add_cut_param(b, buf, SHAPE(out), 0, s->slices, s->n_slices);
         bp->init = INIT_ZERO;
-        add_file_parts(b, bp, layer, files, rows, n, ".bias");
+        add_file_parts(b, bp, layer, s->files, s->rows, s->n, ".bias");
         r.b = bp->value;
     }
-    if (b->lora.rank && !b->of_reference)
-        add_adapters(b, &r, layer, name, files, rows, n, in, b->lora.modules >> first, slices, n_slices);
+    if (b->lora.rank && !b->of_reference) add_adapters(b, layer, s, &r);
     return r;
 }
 
@@ -217,8 +229,16 @@ static projection add_qkv(builder *b, int layer, const char *const *files, const
             v_rows = k_rows + c->n_kv_heads * D;
     const param_slice slices[3] = {{0, b->rank * q, q}, {q, k_rows + first_kv, kv}, {q + kv, v_rows + first_kv, kv}};
     size_t first_param = b->m->n_params;
-    projection r =
-        add_projection(b, layer, "attn.qkv", LORA_MODULE_QKV, files, rows, n, c->hidden, b->t->qkv_bias, slices, 3);
+    projection r = add_projection(b, layer,
+                                  &(projection_spec){.name = "attn.qkv",
+                                                     .first = LORA_MODULE_QKV,
+                                                     .files = files,
+                                                     .rows = rows,
+                                                     .n = n,
+                                                     .in = c->hidden,
+                                                     .bias = b->t->qkv_bias,
+                                                     .slices = slices,
+                                                     .n_slices = ARRAY_LENGTH(slices)});
     share_kv(b, first_param);
     return r;
 }
@@ -259,15 +279,35 @@ static block_params add_block(builder *b, int layer) {
         r.q_norm = add_gain(b, layer, "attn.q_norm", names->q_norm, ".weight", INIT_ONE, wide ? HD : c->head_dim);
         r.k_norm = add_gain(b, layer, "attn.k_norm", names->k_norm, ".weight", INIT_ONE, wide ? GD : c->head_dim);
     }
-    r.out = add_projection(b, layer, "attn.out", LORA_MODULE_OUT, &names->out, (int64_t[]){C}, 1, HD, t->other_bias,
-                           NULL, 0);
+    r.out = add_projection(b, layer,
+                           &(projection_spec){.name = "attn.out",
+                                              .first = LORA_MODULE_OUT,
+                                              .files = &names->out,
+                                              .rows = &C,
+                                              .n = 1,
+                                              .in = HD,
+                                              .bias = t->other_bias});
     r.norm1_after = add_norm(b, layer, "norm1_after", names->norm1_after);
     r.norm2 = add_norm(b, layer, "norm2", names->norm2);
-    r.up = add_projection(b, layer, t->gelu ? "mlp.up" : "mlp.gate_up", LORA_MODULE_UP, names->up,
-                          is_packed_up ? (int64_t[]){2 * c->ffn} : (int64_t[]){c->ffn, c->ffn}, is_packed_up ? 1 : n_up,
-                          C, t->other_bias, ffn, n_up);
-    r.down = add_projection(b, layer, "mlp.down", LORA_MODULE_DOWN, &names->down, (int64_t[]){C}, 1, c->ffn,
-                            t->other_bias, NULL, 0);
+    r.up =
+        add_projection(b, layer,
+                       &(projection_spec){.name = t->gelu ? "mlp.up" : "mlp.gate_up",
+                                          .first = LORA_MODULE_UP,
+                                          .files = names->up,
+                                          .rows = is_packed_up ? (int64_t[]){2 * c->ffn} : (int64_t[]){c->ffn, c->ffn},
+                                          .n = is_packed_up ? 1 : n_up,
+                                          .in = C,
+                                          .bias = t->other_bias,
+                                          .slices = ffn,
+                                          .n_slices = n_up});
+    r.down = add_projection(b, layer,
+                            &(projection_spec){.name = "mlp.down",
+                                               .first = LORA_MODULE_DOWN,
+                                               .files = &names->down,
+                                               .rows = &C,
+                                               .n = 1,
+                                               .in = c->ffn,
+                                               .bias = t->other_bias});
     r.norm2_after = add_norm(b, layer, "norm2_after", names->norm2_after);
     return r;
 }

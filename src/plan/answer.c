@@ -113,7 +113,9 @@ static double step_seconds(const plan *p, const plan_outlook *o) {
     return o->stages ? plan_stages_seconds(p, o->stages) : p->cost.step_s;
 }
 
+/* Of rollouts only the updates are predicted: generation and rewards are not. */
 static double run_seconds(const plan *p, const plan_outlook *o) {
+    if (p->request.rollout) return NAN;
     return (double)p->request.run_steps * step_seconds(p, o);
 }
 

@@ -1,6 +1,6 @@
 /* foreign_llamafactory.c - YAML of LLaMA-Factory (llamafactory-cli train FILE): its own keys beside transformers' TrainingArguments.
  *
- * Datasets are names in DIR/dataset_info.json, whose files are JSON lists: that file is read to say which file or name of the hub each is, and with
+ * Datasets are names in DIR/dataset_info.json, whose files are mostly JSON lists: that file is read to say which file or name of the hub each is, and with
  * which command it becomes JSON Lines. Templates are those of LLaMA-Factory; here the tokenizer's own chat template is rendered, which is
  * what they repeat, so the name has no effect, but for prompts without any template.
  * Refused: stages rm and ppo, finetuning_type freeze and oft, other optimizers and losses than AdamW and those of ralo. */
@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <strings.h>
 
 #define INFO_MOST ((size_t)4 << 20)
@@ -142,6 +143,7 @@ static void source_find(foreign_reader *r, trainer_source *s, const json_t *info
     }
     const char *path = foreign_format(r, "%s/%s", dir, file ? file : foreign_format(r, "%s.json", name));
     bool is_read = str_ends_with(path, ".jsonl") || str_ends_with(path, ".csv") || str_ends_with(path, ".tsv");
+    is_read |= str_ends_with(path, ".json") && !most && access(path, R_OK) == 0; /* a list, as it is */
     if (is_read && is_safe(path)) s->name = path;
     else if (is_safe(path) && is_safe(name))
         s->convert = foreign_format(r, "jq -c '.[]' %s%s >%s.jsonl", path, head, name);

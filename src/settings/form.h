@@ -5,7 +5,7 @@
  * It is stored as one line of text, `full`, `ratio:0.5`, `keep:attn.y,mlp.up`, which is accepted too. Its range lists
  * what a row accepts, such as
  *
- *     "none=false|full=true|ratio: [0, 1]|every: whole [1, 1024]|keep: names|mix: (rung, layers, lighter rung)"
+ *     "none=false|full=true|ratio: [0, 1]|every: whole [1, 1024]|keep: names|mix: (level, layers, lighter level)"
  *
  * a word, perhaps with the boolean that stands for it; or a name and the kind of its value: a number in an interval,
  * a list of names, or in parentheses a list of exactly so many, whose words the reader of the setting checks. */

@@ -609,6 +609,26 @@ static void track_free(track *t) {
     free(t);
 }
 
+/* Past stdio, so that a write can be tried without waiting; what the caller left in its buffer goes first. */
+static void use_terminal(track *t, FILE *out) {
+    const char *term = getenv("TERM");
+    t->out_fd = -1;
+    if (!out) return;
+    fflush(out);
+    t->out_fd = out == stderr ? STDERR_FILENO : fileno(out); /* cli's stderr is a filter before it */
+    ASSERT(t->out_fd >= 0);
+    t->terminal = isatty(t->out_fd) && !(term && strcmp(term, "dumb") == 0);
+}
+
+static status open_files(track *t, const track_options *o) {
+    TRY(jsonl_open(&t->metrics, o->run_dir));
+    if (o->samples) TRY(jsonl_open(&t->samples, o->run_dir));
+    if (o->completions) TRY(jsonl_open(&t->completions, o->run_dir));
+    /* An earlier run's: steps that are made again lose their events. */
+    if (dir_holds(o->run_dir, "events.jsonl")) TRY(jsonl_open(&t->events, o->run_dir));
+    return o->sinks ? sinks_open(&t->sinks, o->sinks, o->run_dir, say_of_sinks, t) : OK;
+}
+
 status track_open(track **out, const track_options *o) {
     track *t = mem_alloc(sizeof *t);
     status rc = OK;
@@ -633,20 +653,8 @@ status track_open(track **out, const track_options *o) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     t->clock_offset = (double)now.tv_sec + (double)now.tv_nsec * 1e-9 - (double)clock_ns() * 1e-9;
-    /* Past stdio, so that a write can be tried without waiting; what the caller left in its buffer goes first. */
-    if (o->out) fflush(o->out);
-    t->out_fd = !o->out            ? -1
-                : o->out == stderr ? STDERR_FILENO
-                                   : fileno(o->out); /* cli's stderr is a filter before it */
-    ASSERT(!o->out || t->out_fd >= 0);
-    const char *term = getenv("TERM");
-    t->terminal = t->out_fd >= 0 && isatty(t->out_fd) && !(term && strcmp(term, "dumb") == 0);
-    if (o->run_dir) TRY_GOTO(rc, jsonl_open(&t->metrics, o->run_dir), fail);
-    if (o->run_dir && o->samples) TRY_GOTO(rc, jsonl_open(&t->samples, o->run_dir), fail);
-    if (o->run_dir && o->completions) TRY_GOTO(rc, jsonl_open(&t->completions, o->run_dir), fail);
-    /* An earlier run's: steps that are made again lose their events. */
-    if (o->run_dir && dir_holds(o->run_dir, "events.jsonl")) TRY_GOTO(rc, jsonl_open(&t->events, o->run_dir), fail);
-    if (o->run_dir && o->sinks) TRY_GOTO(rc, sinks_open(&t->sinks, o->sinks, o->run_dir, say_of_sinks, t), fail);
+    use_terminal(t, o->out);
+    if (o->run_dir) TRY_GOTO(rc, open_files(t, o), fail);
     int error = thread_start(&t->thread, writer_main, t);
     if (error) {
         rc = ERR(ERR_RUN, "the thread that writes metrics did not start: %s", strerror(error));

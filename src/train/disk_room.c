@@ -196,8 +196,8 @@ static status check_disk(const train_request *r, const plan *p, const char *run_
     strbuf warning;
     strbuf_init(&warning);
     status rc = disk_room_check(needs, N_NEEDS, &warning);
-    bool speaks = !r->comm || comm_rank(r->comm) == 0;
-    if (warning.length > 0 && speaks) log_warn("%s", warning.text);
+    bool is_first = !r->comm || comm_rank(r->comm) == 0;
+    if (warning.length > 0 && is_first) log_warn("%s", warning.text);
     strbuf_fini(&warning);
     return rc;
 }

@@ -76,6 +76,13 @@ static void add_usage(strbuf *b, const export_job *j, const char *name, const ch
                       "    model = AutoModelForCausalLM.from_pretrained(\"%s\")\n",
                       name);
     strbuf_printf(b, "\nOr `ralo generate --model %s --prompt \"...\"`.\n", name);
+    /* Trained on bytes: AutoTokenizer finds nothing, and nothing else says what the ids are. */
+    if ((!j->tokenizer || j->tokenizer->n == 0) && !json_object_get(j->description, "tokenizer"))
+        strbuf_printf(
+            b,
+            "\nThere is no tokenizer: tokens are bytes. Ids 0 to 255 are the bytes of a text in UTF-8, %d ends a "
+            "text.\n",
+            TOKEN_EOS);
 }
 
 status export_write_card(const export_job *j, const export_options *o, const export_report *report, const char *dir,

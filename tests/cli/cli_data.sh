@@ -151,7 +151,10 @@ check 2 "bad.jsonl:91:" -- train "${tiny[@]}" --set data.source=bad.jsonl --set 
 check 2 "long.jsonl:1:" "3012 bytes" "data.max_line" -- train "${tiny[@]}" --set data.source=long.jsonl \
     --set data.max_line=1K --set run.dir=never
 { echo '[' && sed '$!s/$/,/' qa.jsonl && echo ']'; } >list.json
-check 2 "list.json:1:" "begins with '['" "a list of records" "jq -c" -- train "${tiny[@]}" --set data.source=list.json --set run.dir=never
+hash_of() { grep -o 'param_hash [0-9a-f]*' err; } # a JSON list is the records of its lines, to the last bit
+run 0 train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=of-lines && of_lines=$(hash_of)
+run 0 train "${tiny[@]}" --set data.source=list.json --set run.dir=of-list
+[ "$(hash_of)" = "$of_lines" ] || fail "a JSON list ends with $(hash_of), its lines with $of_lines"
 : >empty.jsonl
 check 2 "empty.jsonl" "no record" -- train "${tiny[@]}" --set data.source=empty.jsonl --set run.dir=never
 check 2 "data.prompt_column" "data.response_column" -- train "${tiny[@]}" --set data.source=qa.jsonl \

@@ -43,7 +43,7 @@ file list.yaml 'memory:\n  recompute: {nested: [1]}\n'
 check 2 list.yaml:2 memory.recompute "'nested:[1]'" "{nested: whole number in [1, 1024]}" -- plan list.yaml
 check 2 memory.recompute "'{nested: [1]}'" "{nested: whole number in [1, 1024]}" -- plan --set 'memory.recompute={nested: [1]}'
 file mix.yaml 'memory:\n  recompute: {mix: [full, 3]}\n'
-check 2 mix.yaml:2 memory.recompute "'mix:[full, 3]'" "{mix: [rung, layers, lighter rung]}" -- plan mix.yaml
+check 2 mix.yaml:2 memory.recompute "'mix:[full, 3]'" "{mix: [level, layers, lighter level]}" -- plan mix.yaml
 check 2 "memory.recompute: found 'mix:norms,3,full'" mix:full,12,selective -- plan --set memory.recompute=mix:norms,3,full
 file nested.yaml 'memory:\n  recompute:\n    nested: 0\n'
 check 2 nested.yaml:2 memory.recompute "'nested:0'" "{nested: whole number in [1, 1024]}" -- plan nested.yaml

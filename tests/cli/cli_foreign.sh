@@ -121,6 +121,9 @@ echo '{"mine": {"file_name": "mine.csv"}, "other": {"file_name": "other.json"}}'
 printf 'instruction,input,output\nadd 1 and 2,,3\n"add 2, 3",,5\n' >data/mine.csv
 printf 'stage: sft\nfinetuning_type: full\nmodel_name_or_path: model\ntemplate: llama3\ndataset: mine\neval_dataset: mine\nval_size: 0.1\n' >factory.yaml
 became data.source=data/mine.csv data.eval_source=data/mine.csv -- factory.yaml
+echo '[{"instruction": "add 1 and 2", "input": "", "output": "3"}]' >data/listed.json
+echo '{"mine": {"file_name": "mine.csv"}, "other": {"file_name": "other.json"}, "listed": {"file_name": "listed.json"}}' >data/dataset_info.json
+became data.source=data/listed.json -- <(sed 's/^dataset: mine/dataset: listed/' factory.yaml) # a JSON list is read as it is
 check 0 "val_size" "data.eval_source names what is evaluated on" -- train factory.yaml --show-config
 check 2 "eval_dataset: 'other' is no file of JSON Lines here" "jq -c '.[]' data/other.json" "--set data.eval_source=" -- train <(sed 's/^eval_dataset: mine/eval_dataset: other/' factory.yaml)
 

@@ -324,6 +324,7 @@ assert rows['param_hash'] == r['param_hash'] and rows['steps'] == '1' and rows['
 assert abs(float(rows['loss of the evaluation']) - r['eval']['loss']) < 1e-5 and float(rows['loss of the last step']) > 1
 assert '    train.lr: 0.01\n' in card and 'train.clip' not in card and 'run.dir' not in card and 'secret' not in card
 assert 'from_pretrained("card-hf")' in card and rows['ralo']
+assert 'tokens are bytes. Ids 0 to 255' in card and '257 ends a text' in card
 P
 grep -q "PeftModel.from_pretrained" adapter/README.md || fail "an adapter's card does not say how it is loaded"
 finish "GGUF files are what the model is"

@@ -16,7 +16,7 @@ printf 'prompt,completion\nx,"y\n' >open.csv
 printf 'prompt,completion\nx,y,z\n' >wide.csv
 printf '{"prompt": "a", "completion": "b"}\n{"text": "c"}\n' >two-kinds.jsonl
 printf '{"prompt": 1, "completion": 2}\n' >numbers.jsonl
-printf '[{"text": "a"},\n {"text": "b"}]\n' >list.json
+printf '[{"text": "a"},\n {"text": "b"}\n' >list.json
 printf '<html>404</html>\n' >page.jsonl
 printf 'GGUF\3\0\0\0model' >m.gguf && cp m.gguf gguf/ && cp m.gguf renamed.txt
 printf '%%PDF-1.7\n' >paper.pdf
@@ -44,7 +44,7 @@ data open.csv "open.csv:2: column 2 ('completion'): found no end of the quote" "
 data wide.csv "wide.csv:2: found 3 values, expected 2" "in quotes"
 data two-kinds.jsonl "two-kinds.jsonl:2: found a record without prompt in a file of records with a prompt" "two files"
 data numbers.jsonl "numbers.jsonl:1: key 'prompt': found a number, expected a string"
-data list.json "list.json:1: found a line that begins with '['" "jq -c '.[]'"
+data list.json "list.json:3: found the end of the file, expected ']' behind the last record"
 data page.jsonl "page.jsonl:1: found text that is not JSON"
 data m.gguf "m.gguf: found a file of GGUF" "--model DIR"
 data renamed.txt "renamed.txt: found a file of GGUF" "--model DIR"

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define FORM \
-    "none=false|norms|full=true|ratio: [0, 1]|every: whole [1, 1024]|keep: names|mix: (rung, layers, lighter rung)"
+    "none=false|norms|full=true|ratio: [0, 1]|every: whole [1, 1024]|keep: names|mix: (level, layers, lighter level)"
 
 static void check_size(const char *text) {
     uint64_t n = 0, again = 0;

@@ -325,7 +325,7 @@ static void test_forms(void **state) {
         SAYS("memory.recompute: found '",
              "expected one of: none or false, norms, selective, full or true, {ratio: number in "
              "[0, 1]}, {every: whole number in [1, 1024]}, {nested: whole number in [1, 1024]}, {keep: list of names}, "
-             "{mix: [rung, layers, lighter rung]}, auto");
+             "{mix: [level, layers, lighter level]}, auto");
     }
     REFUSED("memory:\n  recompute: {ratio: 2}\n", ":2:", "memory.recompute", "'ratio:2'", "number in [0, 1]");
     REFUSED("memory:\n  recompute:\n    ratio: 0.5\n    every: 2\n", ":2:", "exactly one entry", "expected one of");
