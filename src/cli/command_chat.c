@@ -135,7 +135,8 @@ static status talk(conversation *c, const chat *format, generator *g, const comm
 
 static status open_format(const generator *g, const command_line *l, chat **out) {
     chat_options wanted = {.format = l->chat < 0 ? CHAT_AUTO : (chat_format)l->chat, .kwargs = l->chat_kwargs};
-    TRY(generator_chat(g, &wanted, out));
+    status rc = generator_chat(g, &wanted, out);
+    if (rc != OK) return questions_name_flags(rc);
     if (chat_format_of(*out) != CHAT_NONE) return OK;
     return ERR(ERR_INPUT,
                "chat: %s has no chat format: neither a chat template nor control tokens; continue a text with ralo "

@@ -141,8 +141,8 @@ static void print_summary(const generator *g, const groups *of, size_t n_prompts
             fprintf(stderr, "adapter   %s: %zu prompt%s\n", of->items[i].adapter, of->items[i].q.n,
                     of->items[i].q.n == 1 ? "" : "s");
     }
-    fprintf(stderr, "generated %llu tokens after %llu prompt tokens", (unsigned long long)r->new_tokens,
-            (unsigned long long)r->prompt_tokens);
+    fprintf(stderr, "generated %llu token%s after %llu prompt token%s", (unsigned long long)r->new_tokens,
+            r->new_tokens == 1 ? "" : "s", (unsigned long long)r->prompt_tokens, r->prompt_tokens == 1 ? "" : "s");
     if (r->shared_tokens) fprintf(stderr, " (%llu of them shared)", (unsigned long long)r->shared_tokens);
     fprintf(stderr, " in %.2f s: %.1f tokens/s\n", seconds, seconds > 0 ? (double)r->new_tokens / seconds : 0);
     if (generator_plan(g)->request.generation.heads > 1)

@@ -122,13 +122,11 @@ static void add_adapter(questions *q, const data_record *r) {
     q->items[q->n - 1].adapter = arena_string(&q->memory, text);
 }
 
-/* An error of a record with flags of the command line in place of the settings of a training run. */
-static status name_flags(status rc) {
-    static const char *const names[][2] = {{RECORDS_SKIP_SETTING, "--on-error skip"},
-                                           {"data.prompt_column=", "--prompt-column "},
-                                           {"data.response_column=", "--response-column "},
-                                           {"data.prompt_column", "--prompt-column"},
-                                           {"data.response_column", "--response-column"}};
+status questions_name_flags(status rc) {
+    static const char *const names[][2] = {
+        {RECORDS_SKIP_SETTING, "--on-error skip"},       {"data.prompt_column=", "--prompt-column "},
+        {"data.response_column=", "--response-column "}, {"data.prompt_column", "--prompt-column"},
+        {"data.response_column", "--response-column"},   {"data.chat=", "--chat "}};
     error_record why;
     strbuf text;
     strbuf_init(&text);
@@ -151,7 +149,7 @@ static status name_flags(status rc) {
 
 /* OK if the record may be skipped: it is counted. */
 static status skip_or_stop(questions *q, status rc, record_policy policy) {
-    if (rc != ERR_INPUT || policy == RECORDS_STOP) return name_flags(rc);
+    if (rc != ERR_INPUT || policy == RECORDS_STOP) return questions_name_flags(rc);
     record_skips_add(&q->skips);
     return OK;
 }
@@ -162,7 +160,7 @@ static status read_records(questions *q, const char *path, const record_options 
     record_options own = *o;
     own.may_lack_response = !with_answers;
     rc = records_open(&r, path, &own);
-    if (rc != OK) return name_flags(rc);
+    if (rc != OK) return questions_name_flags(rc);
     q->skips.n += records_skipped(r);
     for (uint64_t i = 0, n = 0; i < records_count(r) && rc == OK && (!limit || n < limit); i++) {
         data_record record;
@@ -307,7 +305,8 @@ static status open_chat(writer *w, const questions *q, const command_line *l, as
     out->end = -1;
     if (any_record || l->chat >= 0) {
         chat_options wanted = {.format = l->chat < 0 ? CHAT_AUTO : (chat_format)l->chat, .kwargs = l->chat_kwargs};
-        TRY(generator_chat(w->g, &wanted, &w->chat));
+        status rc = generator_chat(w->g, &wanted, &w->chat);
+        if (rc != OK) return questions_name_flags(rc);
         out->chat = chat_format_of(w->chat);
         out->end = chat_end_of_turn(w->chat);
         w->plain_as_turns = l->chat >= 0 && out->chat != CHAT_NONE;

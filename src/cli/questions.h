@@ -30,6 +30,8 @@ void questions_add(questions *q, const char *text, size_t n_bytes); /* a plain t
 status questions_read(questions *q, const char *path, const record_options *o, bool with_answers, size_t limit);
 /* ", 2 lines skipped"; "" where there were none. */
 const char *skipped_text(char out[48], uint64_t n);
+/* The last error, with flags of the command line in place of the settings of a training run. */
+status questions_name_flags(status rc);
 span question_text(const question *q); /* of messages: what was said last */
 
 /* The questions as tokens. fini also after an error. */

@@ -45,6 +45,8 @@ grep -q 'the conversation has [0-9]* tokens, the context holds 60 .*/new begins 
 says 'a\n' 'b' talk --max-new 1
 grep -q '^cut  *the answer stopped after 1 token ' err || fail "a cut answer is not told: $(cat err)"
 run 0 train --preset test-llama --set model.vocab=260 --set train.steps=1 --set train.warmup=0 --set train.eval_rows=0 --set train.problems=0 --set run.dir=plain
+check 2 "--chat llama3: found no token '<|start_header_id|>'" "!data.chat=llama3" -- chat plain --chat llama3 </dev/null
+check 2 "--chat llama3: found no token" -- generate plain --chat llama3 --prompt a
 check 2 "plain has no chat format" "ralo generate" -- chat plain </dev/null
 check 2 "chat: --model is missing" -- chat </dev/null
 finish "a conversation is answered turn by turn"
