@@ -242,15 +242,15 @@ static void a_pretrained_model_is_trained_on(void **state) {
     snprintf(export_to, sizeof export_to, "run.export=%s/model", dir);
     snprintf(set_path, sizeof set_path, "model.path=%s/model/", dir);
     must(training_run(&(training){.steps = 30, .more = SETTINGS(export_to, "train.lr=1e-2")}, &first));
-    must(training_run(&(training){.preset = "", .more = SETTINGS(set_path)}, &whole));
+    must(training_run(&(training){.preset = "auto", .more = SETTINGS(set_path)}, &whole));
     assert_true(whole.first_loss < first.first_loss - 0.5); /* it starts from what was learned ... */
-    must(training_run(&(training){.preset = "", .more = SETTINGS(set_path, "model.init=random")}, &again));
+    must(training_run(&(training){.preset = "auto", .more = SETTINGS(set_path, "model.init=random")}, &again));
     assert_true(again.first_loss > whole.first_loss + 0.5); /* ... unless told not to */
     /* Resumed, the weights are the checkpoint's: the same bits as the run that never stopped. */
     const char *const *more = SETTINGS(set_path, "train.schedule=constant");
-    must(training_run(&(training){.preset = "", .dir = half, .steps = 2, .more = more}, &again));
-    must(training_run(&(training){.preset = "", .dir = half, .resume = "auto", .more = more}, &again));
-    must(training_run(&(training){.preset = "", .more = more}, &whole));
+    must(training_run(&(training){.preset = "auto", .dir = half, .steps = 2, .more = more}, &again));
+    must(training_run(&(training){.preset = "auto", .dir = half, .resume = "auto", .more = more}, &again));
+    must(training_run(&(training){.preset = "auto", .more = more}, &whole));
     assert_int_equal(again.param_hash, whole.param_hash);
     training_dir_remove(half);
     training_dir_remove(dir);
