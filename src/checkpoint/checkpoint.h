@@ -44,6 +44,7 @@ typedef struct train_state {
     uint64_t seed;
     int64_t micro_batch, accumulation; /* of each rank, in the last step; 0: an older ralo did not write them */
     int64_t placed; /* 1 and the layers that the plan had put on the host's cores (memory.place: auto); 0: as above */
+    int64_t unevaluated; /* 1: a signal interrupted the evaluation after this step, which comes before the next one */
     checkpoint_best best;
     checkpoint_patience patience;
 } train_state;

@@ -38,6 +38,7 @@ static const scalar scalars[] = {
     {NULL, "micro_batch", AT(micro_batch), WHOLE_IF_THERE, 0, 1e9},
     {NULL, "accumulation", AT(accumulation), WHOLE_IF_THERE, 0, 1e9},
     {NULL, "placed", AT(placed), WHOLE_IF_THERE, 0, 1e9},
+    {NULL, "unevaluated", AT(unevaluated), WHOLE_IF_THERE, 0, 1},
 };
 
 /* ---- writing --------------------------------------------------------------------------------------------------- */

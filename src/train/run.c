@@ -439,15 +439,18 @@ static bool next_step_follows(const trainer *t, int64_t step) {
 /* An evaluation that a signal interrupts gives no result; the next step handles the signal. */
 static status evaluate_between(trainer *t, train_result *out) {
     status rc = trainer_evaluate(t, &out->eval);
+    t->state.unevaluated = rc == ERR_INTERRUPTED;
     if (rc != ERR_INTERRUPTED) return rc;
     error_clear();
     return OK;
 }
 
-/* train.patience: an evaluation that a signal interrupted was not counted, and comes before the next step. */
+/* An evaluation that a signal interrupted was not counted, and comes before the next step: its numbers are in no file, and it may be the
+ * best one. Checkpoints of an older ralo know of it only where train.patience counts. */
 static status catch_up(trainer *t, train_result *out) {
     const checkpoint_patience *p = &t->state.patience;
-    if (!*p->metric || p->evaluated == t->state.step || !evaluates_after(t, t->state.step)) return OK;
+    bool uncounted = *p->metric && p->evaluated != t->state.step;
+    if (!(t->state.unevaluated || uncounted) || !evaluates_after(t, t->state.step)) return OK;
     return evaluate_between(t, out);
 }
 
@@ -464,6 +467,7 @@ static status loop(trainer *t, train_result *out) {
         if (stop && may_save(t)) break;
         train_step_report report;
         TRY(run_step(t, next_step_follows(t, t->state.step + 1), &report));
+        t->state.unevaluated = 0;
         if (t->o->on_step) t->o->on_step(t->o->context, &report);
         if (t->checkpoints) TRY(checkpointer_poll(t->checkpoints));
         unsigned due = trainer_due(t);

@@ -134,6 +134,55 @@ static void a_stop_before_the_first_step_loses_nothing(void **state) {
     training_dir_remove(dir);
 }
 
+/* The steps of which a run reported an evaluation, and their losses. */
+typedef struct evaluations {
+    int64_t stop_after, step[8];
+    double loss[8];
+    size_t n;
+} evaluations;
+static void stop_before_evaluation(void *context, const train_step_report *r) {
+    if (r->step == ((evaluations *)context)->stop_after) train_interrupt();
+}
+static void note_evaluation(void *context, const train_eval_report *r) {
+    evaluations *e = context;
+    assert_true(e->n < ARRAY_LENGTH(e->step));
+    e->step[e->n] = r->step;
+    e->loss[e->n++] = r->loss;
+}
+
+/* A signal interrupts the evaluation after a step: the resumed run makes it before its next step, so that no number, and no best
+ * checkpoint, is missing. One after a step that has no evaluation makes none. */
+static void an_interrupted_evaluation_is_made_up_for(void **state) {
+    (void)state;
+    for (int64_t stop = 3; stop <= 5; stop++) {
+        training t = {.preset = "test-llama",
+                      .steps = STEPS,
+                      .more = SETTINGS("train.eval_every=4", "train.eval_rows=4", "train.save_best=loss")};
+        train_result r;
+        evaluations whole = {0}, parts = {.stop_after = stop};
+        train_observer o = {.context = &whole, .on_step = stop_before_evaluation, .on_eval = note_evaluation};
+        char *dir = training_dir();
+        t.dir = dir;
+        t.observer = &o;
+        training_must(training_run(&t, &r));
+        training_dir_remove(dir);
+
+        t.dir = dir = training_dir();
+        t.resume = "auto";
+        o.context = &parts;
+        assert_int_equal(training_run(&t, &r), ERR_INTERRUPTED);
+        assert_int_equal(r.steps, stop);
+        parts.stop_after = 0;
+        training_must(training_run(&t, &r));
+        training_dir_remove(dir);
+        assert_int_equal(parts.n, whole.n);
+        for (size_t i = 0; i < whole.n; i++) {
+            assert_int_equal(parts.step[i], whole.step[i]);
+            assert_true(parts.loss[i] == whole.loss[i]);
+        }
+    }
+}
+
 /* Also with another number of threads than the first part had. */
 static void saving_in_the_background_changes_no_bit(void **state) {
     (void)state;
@@ -292,6 +341,7 @@ int main(void) {
         cmocka_unit_test(states_of_every_format_are_resumed),
         cmocka_unit_test(many_stops_are_the_same_run),
         cmocka_unit_test(a_stop_before_the_first_step_loses_nothing),
+        cmocka_unit_test(an_interrupted_evaluation_is_made_up_for),
         cmocka_unit_test(saving_in_the_background_changes_no_bit),
         cmocka_unit_test(a_half_written_checkpoint_is_passed_over),
         cmocka_unit_test(another_model_precision_or_seed_is_refused),
