@@ -6,7 +6,6 @@
 #include "backend/cuda/check.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/gemm.h"
-#include "backend/cuda/joined.h"
 #include "backend/cuda/gpu_checks.h"
 #include "backend/cuda/launch_gemm.h"
 #include "backend/cuda/links.h"
@@ -154,11 +153,6 @@ static status cuda_clear(backend_context *c, void *device_dst, size_t n_bytes) {
     return OK;
 }
 
-static status cuda_prepare(backend_context *c, const kernel_call *k) {
-    TRY(gemm_prepare(c, k));
-    return joined_prepare(c, k);
-}
-
 static uint64_t cuda_used_bytes(const backend_context *c) {
     size_t free_bytes, total_bytes;
     cudaSetDevice(c->device);
@@ -194,7 +188,7 @@ __attribute__((visibility("default"))) const backend_plugin *ralo_backend_plugin
         .links = links_table(),
         .pin = cuda_pin,
         .unpin = cuda_unpin,
-        .prepare = cuda_prepare,
+        .prepare = gemm_prepare,
         .work_bytes = cuda_work_bytes,
         .kernel_name = cuda_kernel_name,
         .kernels = cuda_kernels,

@@ -142,18 +142,12 @@ static bool take_dw(const kernel_call *k, gemm_call *out) {
     return out->q.c_type == DTYPE_F32 && !out->q.bias;
 }
 
-/* Is the op behind the product the one that adds it to its weight's accumulator? */
-static bool is_summed(const kernel_call *k) {
-    const op *sum = k->op + 1;
-    return sum < k->program->ops + k->program->n_ops && sum->kind == OP_ACCUMULATE &&
-           sum->in[ACCUMULATE_X] == k->op->out[LINEAR_Y];
-}
-
 /* A product without a scale, or with powers of two, has the bits of a product that ACCUMULATE adds; other scales would be multiplied
  * and added with one rounding. Accumulators are persistent: no operand of a product lies on one. */
 static size_t try_sum(backend_context *c, const kernel_call *k, size_t n) {
     gemm_call g;
-    if (n < 2 || !take_dw(k, &g) || !is_summed(k) || call_out(&k[1], ACCUMULATE_ACC)->type != DTYPE_F32 ||
+    if (n < 2 || k[1].op->kind != OP_ACCUMULATE || !take_dw(k, &g) ||
+        k[1].op->in[ACCUMULATE_X] != k->op->out[LINEAR_Y] || call_out(&k[1], ACCUMULATE_ACC)->type != DTYPE_F32 ||
         !is_between(k, 2, k->op->out[LINEAR_Y]))
         return 0;
     if (g.a_scale &&
@@ -162,18 +156,6 @@ static size_t try_sum(backend_context *c, const kernel_call *k, size_t n) {
     const launch_scalars *scalars = k[1].in[ACCUMULATE_SCALARS];
     g.c = k[1].out[ACCUMULATE_ACC];
     return gemm_launch_onto(c, &g, &scalars->one, &scalars->keep) ? 2 : 0;
-}
-
-/* cuBLASLt takes memory for the first product of a kind, and one with a sum is another kind than one alone. Written to where the
- * product alone goes, with whatever lies there as factors. */
-status joined_prepare(backend_context *c, const kernel_call *k) {
-    gemm_call g;
-    if (!take_dw(k, &g) || !is_summed(k)) return OK;
-    g.c = k->out[LINEAR_Y];
-    gemm_launch_onto(c, &g, g.c, g.c);
-    cudaError_t rc = cudaStreamSynchronize(c->stream);
-    if (rc != cudaSuccess) return ERR(ERR_RUN, "%s on the GPU: %s", op_name(k->op->kind), cudaGetErrorString(rc));
-    return OK;
 }
 
 /* ---- many small tensors ---------------------------------------------------------------------------------------------- */

@@ -4,5 +4,3 @@
 
 /* As backend_queues.join. */
 size_t joined_run(backend_context *c, const kernel_call *calls, size_t n);
-/* As backend.prepare, behind gemm_prepare. */
-status joined_prepare(backend_context *c, const kernel_call *k);
