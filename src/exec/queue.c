@@ -20,6 +20,7 @@
  * Who wants the time of every op, for a trace or a breakdown, does not get it from a recorded section: the ops are queued one
  * by one then, with a stamp before and after each. */
 #include "exec/exec_state.h"
+#include "exec/guard.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -280,6 +281,14 @@ status exec_queues_finish(exec *e, section s) {
     return OK;
 }
 
+/* What a driver allocates when a thread first asks it something is not the step's. */
+static bool device_failed(const exec *e) {
+    int was = guard_suspend();
+    bool failed = e->backend->queues->failed(e->context);
+    guard_resume(was);
+    return failed;
+}
+
 void exec_await_queue(exec *e, stream s, uint32_t n) {
     for (uint64_t polls = 0; atomic_load_explicit(&e->done[s], memory_order_acquire) < n; polls++) {
         if (polls < POLLS_AWAKE) {
@@ -288,6 +297,6 @@ void exec_await_queue(exec *e, stream s, uint32_t n) {
         }
         nanosleep(&(struct timespec){.tv_nsec = POLL_SLEEP_NS}, NULL);
         /* A failed device never advances its counts; what follows is invalid, and exec_run returns the cause. */
-        if (polls % POLLS_PER_CHECK == 0 && e->backend->queues->failed(e->context)) return;
+        if (polls % POLLS_PER_CHECK == 0 && device_failed(e)) return;
     }
 }

@@ -128,6 +128,18 @@ static void a_placed_layer_is_stored_and_computed_on_the_host(void **state) {
     compiled_close(&k);
 }
 
+/* A thread that waits long for the device asks whether it has failed. What the driver allocates then is not the step's. */
+static void a_wait_for_a_slow_device_is_no_allocation(void **state) {
+    char *dir = training_dir();
+    const char *const *placed = SETTINGS("memory.place=layers.1=cpu, head=cuda");
+    train_result plain = run(NULL, PRECISION_FP32, NULL, dir);
+    uint64_t before = backend_queued_asked();
+    backend_queued_stall();
+    assert_int_equal(run(backend_queued(), PRECISION_FP32, placed, dir).param_hash, plain.param_hash);
+    assert_true(backend_queued_asked() > before);
+    training_dir_remove(dir);
+}
+
 /* Without anything on the host every section is started whole; with states there the update is fed op by op. */
 static void sections_that_meet_the_host_are_not_recorded(void **state) {
     char *dir = training_dir();
@@ -220,6 +232,7 @@ int main(void) {
         cmocka_unit_test(every_way_gives_the_bits_of_the_cpu),
         cmocka_unit_test(parts_on_the_cores_give_the_bits_of_one_device),
         cmocka_unit_test(a_placed_layer_is_stored_and_computed_on_the_host),
+        cmocka_unit_test(a_wait_for_a_slow_device_is_no_allocation),
         cmocka_unit_test(sections_that_meet_the_host_are_not_recorded),
         cmocka_unit_test(parameters_of_many_chunks_come_and_go_whole),
         cmocka_unit_test(the_forward_of_a_turn_is_queued_before_the_update_is_done),

@@ -52,6 +52,9 @@ struct backend_context {
 static _Atomic uint64_t n_recordings, n_messages, n_recorded_messages, n_joined, n_apart;
 static _Atomic uint64_t n_copies_behind_embed; /* by the thread that feeds; tests read it when that has ended */
 
+static _Atomic bool attention_stalls;
+static _Atomic uint64_t n_asked; /* whether the device has failed */
+
 static struct {
     comm *comm;
     bool links, recordable;
@@ -73,9 +76,16 @@ static void run_message(const kernel_call *call) {
     if (!atomic_load(&ranks_here.aborted) && comm_run(ranks_here.comm, call) != OK) error_clear();
 }
 
+static void run_kernel(backend_context *c, const kernel_call *call) {
+    uint64_t before = atomic_load(&n_asked);
+    if (call->op->kind == OP_ATTENTION && atomic_exchange(&attention_stalls, false))
+        while (atomic_load(&n_asked) == before) sched_yield();
+    backend_cpu()->kernels[call->op->kind](c->cpu, call);
+}
+
 static void run_entry(backend_context *c, const entry *e, stream own) {
     switch (e->kind) {
-    case ENTRY_KERNEL: backend_cpu()->kernels[e->call->op->kind](c->cpu, e->call); break;
+    case ENTRY_KERNEL: run_kernel(c, e->call); break;
     case ENTRY_COPY: memcpy(e->dst, e->src, e->n_bytes); break;
     case ENTRY_WAIT:
         while (atomic_load(&c->counts[e->s]) < e->n) sched_yield();
@@ -248,7 +258,16 @@ uint64_t backend_queued_recorded_messages(void) { return atomic_load(&n_recorded
 
 /* ---- opening ------------------------------------------------------------------------------------------------------- */
 
-static bool queued_failed(backend_context *c) { return false; }
+/* A driver takes memory when a thread first asks it something. */
+static bool queued_failed(backend_context *c) {
+    void *volatile of_thread = malloc(64);
+    free(of_thread);
+    atomic_fetch_add(&n_asked, 1);
+    return false;
+}
+
+void backend_queued_stall(void) { atomic_store(&attention_stalls, true); }
+uint64_t backend_queued_asked(void) { return atomic_load(&n_asked); }
 static void queued_stamp(backend_context *c, size_t i) {}
 static uint64_t queued_stamp_ns(backend_context *c, size_t i) { return i; }
 

@@ -11,6 +11,8 @@ void backend_queued_ranks(comm *c, bool links, bool recordable, uint64_t stall_a
 uint64_t backend_queued_messages(void);            /* that queues have sent so far, since the last one was recorded */
 uint64_t backend_queued_recorded_messages(void);   /* that are part of recorded sections */
 uint64_t backend_queued_copies_behind_embed(void); /* to the host, queued behind EMBED in sections that have it */
-uint64_t backend_queued_joined(void);              /* ops that were queued together with one before or behind them so far */
-uint64_t backend_queued_apart(void);               /* ops that were queued together with others of their kind, in any order */
-uint64_t backend_queued_recordings(void);          /* sections recorded so far */
+uint64_t backend_queued_joined(void);     /* ops that were queued together with one before or behind them so far */
+uint64_t backend_queued_apart(void);      /* ops that were queued together with others of their kind, in any order */
+uint64_t backend_queued_recordings(void); /* sections recorded so far */
+void backend_queued_stall(void); /* the next attention ends only when a thread has asked whether the device failed */
+uint64_t backend_queued_asked(void); /* how often that was asked so far */
