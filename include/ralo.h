@@ -184,11 +184,10 @@ RALO_API ralo_status ralo_trainer_step(ralo_trainer *t, ralo_step *out);
 RALO_API int64_t ralo_trainer_steps_left(const ralo_trainer *t);
 
 typedef enum ralo_due {
-    RALO_DUE_EVALUATION =
-        1, /* ralo_trainer_evaluate: train.eval_every, train.evals_per_epoch; never after the last step */
-    RALO_DUE_SAMPLES = 2, /* ralo_trainer_sample: train.sample_every, and after the last step */
-    RALO_DUE_SAVE = 4,    /* ralo_trainer_save: train.save_every, train.saves_per_epoch; never without a run.dir */
-    RALO_DUE_END = 8      /* all steps are made, or train.patience is over */
+    RALO_DUE_EVALUATION = 1, /* ralo_trainer_evaluate: train.eval_every, evals_per_epoch; not after the last step */
+    RALO_DUE_SAMPLES = 2,    /* ralo_trainer_sample: train.sample_every, and after the last step */
+    RALO_DUE_SAVE = 4,       /* ralo_trainer_save: train.save_every, train.saves_per_epoch; never without a run.dir */
+    RALO_DUE_END = 8         /* all steps are made, or train.patience is over */
 } ralo_due;
 /* What `ralo train` would do after the last step of this trainer: the sum of the ralo_due that apply. 0 before the first step, or t is
  * NULL. Ask for RALO_DUE_END after the evaluation, which may bring it. RALO_DUE_SAVE stays until a save; of train.task rloo it waits for
@@ -277,10 +276,9 @@ RALO_API void ralo_generator_close(ralo_generator *g);
 RALO_API const ralo_plan *ralo_generator_plan(const ralo_generator *g);
 
 typedef enum ralo_chat {
-    RALO_CHAT_NONE = 0, /* a prompt is a text that is continued as it is */
-    RALO_CHAT_USER = 1, /* a prompt is a turn of the user */
-    RALO_CHAT_RECORD =
-        2 /* a prompt is a line of JSON Lines without its answer: {"messages": [{"role", "content"}, ...]} ... */
+    RALO_CHAT_NONE = 0,  /* a prompt is a text that is continued as it is */
+    RALO_CHAT_USER = 1,  /* a prompt is a turn of the user */
+    RALO_CHAT_RECORD = 2 /* a prompt is a line of JSON Lines without its answer: {"messages": [...]} */
 } ralo_chat;
 
 typedef struct ralo_sampling {
@@ -295,8 +293,7 @@ typedef struct ralo_sampling {
     const char *const *stops; /* n_stops texts that end a completion and are not part of it */
     size_t n_stops;
     int32_t ignore_eos; /* 1: go on after the end-of-text token */
-    int32_t
-        chat; /* a ralo_chat; turns are written in the chat format of the training, else of the tokenizer, and end with it */
+    int32_t chat;       /* a ralo_chat: turns in the chat format of the training, else of the tokenizer */
     uint64_t reserved[8];
 } ralo_sampling;
 /* Greedy, 128 tokens, one completion, as `ralo generate` without flags. Call it first, and set what should differ. */

@@ -116,8 +116,8 @@ bool checkpoint_step_of(const char *path, int64_t *step);
 /* What a run finds in its directory. */
 typedef struct checkpoint_survey {
     int64_t n, newest; /* whole checkpoints; newest 0 of none */
-    int64_t
-        n_broken; /* directories with the name of one that are not whole: no writer leaves such a one, damage does */
+    /* directories with the name of one that are not whole: no writer leaves such a one, damage does */
+    int64_t n_broken;
     uint64_t leftover_bytes; /* on disk, of writers that died: checkpointer_open removes it */
 } checkpoint_survey;
 status checkpoint_survey_make(checkpoint_survey *out, const char *run_dir);

@@ -252,8 +252,8 @@ typedef struct model_param {
     size_t number; /* in the whole model, in reading order */
     bool is_copy;  /* of a tied table that the stage with the unembedding trains */
     bool frozen;   /* not trained: no gradient, no states, no master */
-    bool
-        of_other_head; /* of a head after the first: no part of the ordinary model, and begins as the first in its files */
+    /* of a head after the first: no part of the ordinary model, and begins as the first in its files */
+    bool of_other_head;
     bool of_value_head; /* of a critic; begins as drawn where the files have none */
     bool beside_base; /* trained over a frozen base, and with it in checkpoints and PEFT's files: an adapter, or a value head */
     bool of_reference; /* of the frozen copy that a preference compares with; it begins as the parameter without the prefix */

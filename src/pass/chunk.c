@@ -30,8 +30,8 @@ typedef struct chunker {
     op *ops;
     size_t n_ops;
     size_t n_values; /* before this pass */
-    bool
-        *is_wide; /* per value: goes into or comes out of an activation function, or lies between such and an adapter */
+    /* per value: goes into or comes out of an activation function, or lies between such and an adapter */
+    bool *is_wide;
     unsigned *n_uses;    /* per root: by all ops */
     unsigned *n_in_run;  /* ... by the ops of the current run */
     bool *is_made;       /* per root: by the current run ... */

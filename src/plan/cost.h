@@ -19,8 +19,8 @@ typedef struct cost_kind {
 
 typedef struct cost {
     double micro_s; /* one run of SECTION_MICRO */
-    double
-        update_s; /* the rest of a step: SECTION_PREPARE and SECTION_UPDATE, or the part of SECTION_TURN that does not overlap */
+    /* the rest of a step: SECTION_PREPARE and SECTION_UPDATE, or the part of SECTION_TURN that does not overlap */
+    double update_s;
     double step_s; /* micro_runs x micro + update; for a pipeline the plan adds the bubble */
     double busy_s[STREAM_COUNT];
     cost_kind kinds[OP_COUNT];

@@ -24,8 +24,8 @@ typedef struct plan_open {
     bool keep_embed;                         /* does the embedding stay on the device */
     bool chunk;                              /* may the MLP run in chunks of tokens */
     bool prefetch;                           /* how far ahead copies run */
-    bool
-        place; /* how many of the last layers the host's cores compute; it changes rounding, so only where it was set to auto */
+    /* how many of the last layers the host's cores compute; it changes rounding, so only where it was set to auto */
+    bool place;
     bool precision;
     bool micro_batch; /* together with accumulation; their product, the rows of a step, is fixed */
     bool zero;        /* ZeRO stage */

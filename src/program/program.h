@@ -181,8 +181,8 @@ typedef struct op_attr {
     float beta1, beta2, weight_decay;  /* adamw; weight_decay 0 on norms and biases */
     float lr_scale;                    /* adamw: multiplies the learning rate; 0: it does not */
     uint64_t noise_key;                /* stochastic rounding, dropout: which tensor this is */
-    int64_t
-        first_element; /* accumulate, grad_sumsq, adamw: place of a part in the whole parameter; dropout: in the tensor */
+    /* accumulate, grad_sumsq, adamw: place of a part in the whole parameter; dropout: in the tensor */
+    int64_t first_element;
     /* embed, unembed_*: ranks share the vocabulary. Row 0 of the table is id first_id, and padding follows n_ids rows. vocab
      * is the size of the whole; 0: the table is the whole. */
     int64_t vocab, first_id, n_ids;

@@ -44,9 +44,8 @@ typedef struct reward_item {
 /* What went wrong in one call, over all programs and servers. */
 typedef struct reward_report {
     uint64_t n_unscorable; /* completions without a number from at least one reward */
-    uint64_t
-        n_failed; /* answers that were no number and not null: garbage, NaN, late, lost in a crash; and right answers
-                            * of records that are none */
+    /* answers that were no number and not null: garbage, NaN, late, lost in a crash; and right answers of records that are none */
+    uint64_t n_failed;
     uint64_t n_restarts;
     double seconds;
     char first_failure[256]; /* in words; empty: none */

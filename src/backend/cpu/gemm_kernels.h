@@ -28,8 +28,8 @@ typedef struct gemm_kernel {
     int kc; /* steps of k between two adds into the fp32 tile; a multiple of kr */
     int element_bytes;
     int group; /* steps of k side by side in a panel of B, where that is not kr; else 0 */
-    bool
-        chain; /* an element is one chain of fp32 fma over kc steps, from 0 up, and these sums added: gemm_rows.c can follow */
+    /* an element is one chain of fp32 fma over kc steps, from 0 up, and these sums added: gemm_rows.c can follow */
+    bool chain;
     void (*pack_a)(void *panel, const gemm_slice *s);
     void (*pack_b)(void *panel, const gemm_slice *s);
     /* tile (mr, nr) of floats with row stride ld: = A B when first, else += A B. k is a multiple of kr. */

@@ -39,8 +39,8 @@ typedef struct launch_attention {
     /* One step of a ring: the keys are those of another rank, or of this one. T are the tokens of a rank. dq (B T, H D) and dkv
      * (B T, 2G D) are fp32 sums. */
     int n_ranks, rank, key_rank; /* n_ranks 0: no ring */
-    bool
-        spans; /* both steps on one rank: doc_start (2 B T) has the first key of every query, then the ends; both grow with the query */
+    /* both steps on one rank: doc_start (2 B T) has the first key of every query, then the ends; both grow with the query */
+    bool spans;
     const float *before, *lse_before; /* y and lse of the keys before; NULL: these are the first */
     bool more;                        /* others follow: y is fp32 */
     bool adds;                        /* dq, dkv += ; else = */

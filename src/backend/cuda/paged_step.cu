@@ -140,8 +140,8 @@ template <typename E, int D, bool BOXES> struct key_tiles {
     uint32_t k, v;                 /* in shared memory */
     uint32_t k_barrier, v_barrier; /* BOXES */
     int box_rows;
-    int at
-        [2]; /* rows of the cache, -1: not seen. BOXES: where page `lane` of the tile begins; else the keys lane and lane + 32 */
+    /* Rows of the cache, -1: not seen. BOXES: where page `lane` of the tile begins; else the keys lane and lane + 32. */
+    int at[2];
 
     /* Through the page table. */
     __device__ void find(const launch_paged &a, const step_rows &b, int k0, int lane) {
