@@ -52,17 +52,13 @@ static base_values add_joined_codes(program *p, const model_param *q, base_parts
 
 /* The op over codes that does what `o` does over numbers. */
 static op over_codes(const op *o, const base_values *w) {
-    op q = *o;
-    memset(q.in, 0, sizeof q.in);
-    memset(q.out, 0, sizeof q.out);
+    op q = op_instead(o, o->kind == OP_EMBED ? OP_EMBED_INT8 : OP_LINEAR_INT8);
     if (o->kind == OP_EMBED) {
-        q.kind = OP_EMBED_INT8;
         q.in[EMBED_INT8_TOKENS] = o->in[EMBED_TOKENS], q.in[EMBED_INT8_DOC_START] = o->in[EMBED_DOC_START];
         q.in[EMBED_INT8_POSITIONS] = o->in[EMBED_POSITIONS], q.out[EMBED_INT8_X] = o->out[EMBED_X];
         q.in[EMBED_INT8_CODES] = w->codes, q.in[EMBED_INT8_SCALE] = w->scale;
         return q;
     }
-    q.kind = OP_LINEAR_INT8;
     q.in[LINEAR_INT8_CODES] = w->codes, q.in[LINEAR_INT8_SCALE] = w->scale;
     if (o->kind == OP_LINEAR) {
         q.in[LINEAR_INT8_X] = o->in[LINEAR_X], q.in[LINEAR_INT8_B] = o->in[LINEAR_B];

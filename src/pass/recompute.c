@@ -390,19 +390,16 @@ static bool wants_output(const rewriter *w, const op *o, int first) {
 /* The wanted half of a fused add and norm. The sum is rounded before the norm sees it, so the plain norm of the sum has
  * the bits of the fused one. */
 static op wanted_part(const rewriter *w, const op *o) {
-    op half = *o;
     value_id sum = o->out[ADD_RMSNORM_S];
-    if (!is_fused(o->kind) || (w->is_wanted[sum] && wants_output(w, o, ADD_RMSNORM_Y))) return half;
-    memset(half.in, 0, sizeof half.in);
-    memset(half.out, 0, sizeof half.out);
+    if (!is_fused(o->kind) || (w->is_wanted[sum] && wants_output(w, o, ADD_RMSNORM_Y))) return *o;
     if (w->is_wanted[sum]) {
-        half.kind = OP_ADD;
+        op half = op_instead(o, OP_ADD);
         half.layer = w->p->values[sum].layer;
         half.in[ADD_A] = o->in[ADD_RMSNORM_A], half.in[ADD_B] = o->in[ADD_RMSNORM_B];
         half.out[ADD_Y] = sum;
         return half;
     }
-    half.kind = o->kind == OP_ADD_LAYERNORM ? OP_LAYERNORM : OP_RMSNORM;
+    op half = op_instead(o, o->kind == OP_ADD_LAYERNORM ? OP_LAYERNORM : OP_RMSNORM);
     half.in[RMSNORM_X] = sum;
     const value_id *norm_in = o->in + ADD_RMSNORM_GAMMA, *norm_out = o->out + ADD_RMSNORM_Y;
     for (int k = RMSNORM_GAMMA; k < op_input_count(half.kind); k++) half.in[k] = norm_in[k - RMSNORM_GAMMA];

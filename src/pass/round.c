@@ -53,10 +53,7 @@ static int rounded_output(const op *o, int *amax) {
 }
 
 static op join_gated(const op *gated, const op *rounding, value_id found) {
-    op o = *gated;
-    o.kind = OP_SWIGLU8;
-    memset(o.in, 0, sizeof o.in);
-    memset(o.out, 0, sizeof o.out);
+    op o = op_instead(gated, OP_SWIGLU8);
     SAME_PLACE(SWIGLU_GU, SWIGLU_BWD_GU);
     op_in(&o, SWIGLU8_GU, gated->in[SWIGLU_GU]);
     if (gated->kind == OP_SWIGLU_BWD) op_in(&o, SWIGLU8_DY, gated->in[SWIGLU_BWD_DY]);
@@ -69,10 +66,7 @@ static op join_gated(const op *gated, const op *rounding, value_id found) {
 
 static op join_norm(const op *norm, const op *rounding, value_id found) {
     bool add = norm->kind == OP_ADD_RMSNORM;
-    op o = *norm;
-    o.kind = OP_RMSNORM8;
-    memset(o.in, 0, sizeof o.in);
-    memset(o.out, 0, sizeof o.out);
+    op o = op_instead(norm, OP_RMSNORM8);
     SAME_PLACE(RMSNORM_X, ADD_RMSNORM_A);
     op_in(&o, RMSNORM8_A, norm->in[RMSNORM_X]);
     if (add) op_in(&o, RMSNORM8_B, norm->in[ADD_RMSNORM_B]), op_out(&o, RMSNORM8_S, norm->out[ADD_RMSNORM_S]);

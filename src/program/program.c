@@ -128,6 +128,14 @@ void op_out(op *o, int i, value_id v) {
     o->out[i] = v;
 }
 
+op op_instead(const op *o, op_kind kind) {
+    op other = *o;
+    other.kind = kind;
+    memset(other.in, 0, sizeof other.in);
+    memset(other.out, 0, sizeof other.out);
+    return other;
+}
+
 value *program_get(const program *p, value_id id) {
     ASSERT(id != NO_VALUE && id < p->n_values);
     return &p->values[id];

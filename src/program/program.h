@@ -293,6 +293,8 @@ value_id program_view(program *p, const char *name, value_id of, size_t byte_off
 op *program_emit(program *p, op_kind kind, section where); /* valid until the next emit */
 void op_in(op *o, int i, value_id v);
 void op_out(op *o, int i, value_id v);
+/* An op of this kind in the place of `o`: its section, layer and attributes, no operands. */
+op op_instead(const op *o, op_kind kind);
 /* For code that serves up to four ops with this operand at the same index: asserts that, so that the name of the first may be
  * used. */
 #define SAME_PLACE(first, ...) SAME_PLACE_OF_4(first, __VA_ARGS__, first, first, first)

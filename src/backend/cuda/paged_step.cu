@@ -29,7 +29,7 @@ template <int D> struct sizes {
 /* What the warps of a block know of their rows. */
 struct step_rows {
     int64_t token;
-    int n, slot, g, part, n_heads, n_rows; /* n: tokens */
+    int n, slot, g, part, n_rows; /* n: tokens */
     int last, least;                       /* positions seen */
     int first_new, n_new;                  /* of the slot's positions that this step brings: the earliest; how many */
 };
@@ -452,12 +452,12 @@ __device__ bool rows_find(step_rows &b, tile_row *rows, const launch_paged &a, i
         chain_wait();
         return false;
     }
-    b.n_heads = min(shape.heads, shape.group - b.part * shape.heads);
+    const int n_heads = min(shape.heads, shape.group - b.part * shape.heads);
     const int r = (int)threadIdx.x, nth_token = r / shape.heads, nth_head = r % shape.heads;
-    const bool there = nth_token < b.n && nth_head < b.n_heads;
+    const bool there = nth_token < b.n && nth_head < n_heads;
     const int head = b.g * shape.group + b.part * shape.heads + nth_head;
     const int y = (first + nth_token) * a.H + head;
-    b.n_rows = (b.n - 1) * shape.heads + b.n_heads;
+    b.n_rows = (b.n - 1) * shape.heads + n_heads;
     if (b.slot < 0) {
         chain_wait();
         if (cluster_rank() == 0 && r < ROWS && there)
