@@ -60,6 +60,17 @@ int64_t sequence_token(int64_t i, int rank, int n_ranks, int64_t seq_len) {
     return i < chunk ? rank * chunk + i : (2 * n_ranks - 2 - rank) * chunk + i;
 }
 
+step_scalars step_scalars_of(uint32_t step, uint32_t micro) {
+    return (step_scalars){.seed = 1,
+                          .grad_unscale = 1,
+                          .bias1 = 1,
+                          .bias2 = 1,
+                          .step = step,
+                          .micro = micro,
+                          .one = 1,
+                          .keep = micro > 0};
+}
+
 void program_init(program *p) {
     *p = (program){.current_layer = -1};
     arena_init(&p->memory);

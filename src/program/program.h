@@ -275,6 +275,7 @@ typedef struct step_scalars {
     uint32_t reserved[4];
 } step_scalars;
 _Static_assert(sizeof(step_scalars) == 64, "one cache line");
+step_scalars step_scalars_of(uint32_t step, uint32_t micro); /* of that micro-batch; nothing scaled, bias 1, the rest 0 */
 
 enum { LORA_PARTS = 3, LORA_RANK_MOST = 512 }; /* parts of a LORA_UP; its largest r */
 #define NORM_BLOCK 2048 /* elements per fp64 partial sum of the global norm; where parameters may be cut */

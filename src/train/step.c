@@ -34,17 +34,14 @@ static void write_scalars(const stepper *s, value_id to, int64_t step, int64_t m
     const mesh *m = &s->plan->request.mesh;
     double update = (double)(s->state->updates + 1);
     uint64_t noise = rng_key(s->state->seed, "stochastic rounding");
-    step_scalars x = {.lr = (float)schedule_lr(o, step),
-                      .seed = loss_seed(s),
-                      .step = (uint32_t)step,
-                      .micro = (uint32_t)micro,
-                      .one = 1,
-                      .keep = micro > 0,
-                      .micro_of_all = (uint32_t)(micro * mesh_size(m, AXIS_DATA) + m->index[AXIS_DATA]),
-                      .bias1 = (float)(1 - pow(o->beta1, update)),
-                      .bias2 = (float)(1 - pow(o->beta2, update)),
-                      .noise_lo = (uint32_t)noise,
-                      .noise_hi = (uint32_t)(noise >> 32)};
+    step_scalars x = step_scalars_of((uint32_t)step, (uint32_t)micro);
+    x.lr = (float)schedule_lr(o, step);
+    x.seed = loss_seed(s);
+    x.micro_of_all = (uint32_t)(micro * mesh_size(m, AXIS_DATA) + m->index[AXIS_DATA]);
+    x.bias1 = (float)(1 - pow(o->beta1, update));
+    x.bias2 = (float)(1 - pow(o->beta2, update));
+    x.noise_lo = (uint32_t)noise;
+    x.noise_hi = (uint32_t)(noise >> 32);
     x.grad_unscale = 1 / x.seed;
     exec_write(s->exec, to, 0, &x, sizeof x);
 }

@@ -69,7 +69,7 @@ static void run(hf_model *m, section s, const int32_t *tokens, const int32_t *ta
     exec_write(m->e, m->plan.model.tokens, 0, tokens, n * sizeof *tokens);
     exec_write(m->e, m->plan.model.targets, 0, targets ? targets : none, n * sizeof *none);
     exec_write(m->e, m->plan.model.doc_start, 0, doc_start, n * sizeof *doc_start);
-    step_scalars scalars = {.seed = 1, .grad_unscale = 1, .step = 1, .one = 1};
+    step_scalars scalars = step_scalars_of(1, 0);
     exec_write(m->e, m->plan.model.scalars, 0, &scalars, sizeof scalars);
     exec_run(m->e, s);
     free(none);

@@ -51,7 +51,7 @@ static void micro_open(micro *m, const training *t, bool weighted) {
     must(batch_write(m->e, &m->p, &m->p.step.inputs[0], &from));
     free(weights);
     for (int k = 0; k < 3; k++) free(rows[k]);
-    step_scalars s = {.seed = 1, .grad_unscale = 1, .step = 1, .one = 1, .bias1 = 1, .bias2 = 1};
+    step_scalars s = step_scalars_of(1, 0);
     exec_write(m->e, m->p.step.inputs[0].scalars, 0, &s, sizeof s);
     must(exec_run(m->e, SECTION_MICRO));
 }

@@ -84,13 +84,10 @@ static void family_close(family *f) {
 static float *read_f32(const family *f, value_id v) { return value_read_f32(f->e, &f->plan.program, v); }
 
 static void write_scalars(const family *f, int step) {
-    step_scalars s = {.lr = LR,
-                      .seed = 1,
-                      .grad_unscale = 1,
-                      .step = (uint32_t)step,
-                      .one = 1,
-                      .bias1 = (float)(1 - pow(BETA1, step)),
-                      .bias2 = (float)(1 - pow(BETA2, step))};
+    step_scalars s = step_scalars_of((uint32_t)step, 0);
+    s.lr = LR;
+    s.bias1 = (float)(1 - pow(BETA1, step));
+    s.bias2 = (float)(1 - pow(BETA2, step));
     exec_write(f->e, f->plan.model.scalars, 0, &s, sizeof s);
 }
 

@@ -229,12 +229,10 @@ static void run_open(run *r, const char *preset, precision q, bool fused) {
 static void run_steps(run *r) {
     for (int step = 1; step <= STEPS; step++) {
         float clip[CLIP_COUNT];
-        step_scalars s = {.lr = 1e-3f,
-                          .seed = 1,
-                          .grad_unscale = 1,
-                          .step = (uint32_t)step,
-                          .bias1 = (float)(1 - pow(0.9, step)),
-                          .bias2 = (float)(1 - pow(0.95, step))};
+        step_scalars s = step_scalars_of((uint32_t)step, 0);
+        s.lr = 1e-3f;
+        s.bias1 = (float)(1 - pow(0.9, step));
+        s.bias2 = (float)(1 - pow(0.95, step));
         exec_write(r->e, r->b.m.scalars, 0, &s, sizeof s);
         must(exec_run(r->e, SECTION_MICRO));
         must(exec_run(r->e, SECTION_UPDATE));

@@ -50,7 +50,7 @@ static void open_critic(plan *p, exec **e, const char *dir, const safetensors *t
         const safetensor *t = get(torch, inputs[i].name);
         exec_write(*e, inputs[i].to, 0, t->data, t->n_bytes);
     }
-    exec_write(*e, p->model.scalars, 0, &(step_scalars){.seed = 1, .grad_unscale = 1, .step = 1}, sizeof(step_scalars));
+    exec_write(*e, p->model.scalars, 0, &(step_scalars[]){step_scalars_of(1, 0)}, sizeof(step_scalars));
 }
 
 /* As a share of the size; of numbers that cancel, such as the gradient of a pair by the last bias, by 1e-3. */

@@ -100,7 +100,7 @@ static double write_rows(const machine *m, bool weighted) {
     int64_t B = tokens->shape.dim[0], T = tokens->shape.dim[1];
     uint64_t counts[HEADS] = {0};
     float scales[HEADS];
-    step_scalars s = {.seed = 1, .grad_unscale = 1, .step = 1, .bias1 = 1, .bias2 = 1};
+    step_scalars s = step_scalars_of(1, 0);
     for (int64_t b = 0; b < B; b++) ahead_count(targets + b * T, doc + b * T, T, HEADS, counts);
     ahead_scales(counts, HEADS, scales);
     must(batch_write(
@@ -187,7 +187,7 @@ static void selected_tokens_equal_pytorch(void **state) {
 /* ---- from an ordinary model ---------------------------------------------------------------------------------------- */
 
 static float *evaluate(machine *m) {
-    step_scalars s = {.seed = 1, .grad_unscale = 1};
+    step_scalars s = step_scalars_of(0, 0);
     must(weights_load(m->e, &m->plan, &m->file, 1, "w/"));
     exec_write(m->e, m->plan.model.scalars, 0, &s, sizeof s);
     must(batch_write(

@@ -72,7 +72,7 @@ static void machine_close(machine *m) {
 
 static void run_update(const machine *m, const char *prefix) {
     const model *to = &m->plan.model;
-    step_scalars s = {.seed = 1, .grad_unscale = 1, .step = 1, .bias1 = 1, .bias2 = 1};
+    step_scalars s = step_scalars_of(1, 0);
     write_input(m, &m->model, to->tokens, "", "tokens");
     write_input(m, &m->model, to->targets, "", "targets");
     write_input(m, &m->model, to->doc_start, "", "doc");

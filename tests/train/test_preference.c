@@ -125,7 +125,7 @@ static void run_micro_batch(bench *b) {
         const safetensor *t = get(b, b->c->rows, inputs[i].name);
         exec_write(b->e, inputs[i].to, 0, t->data, t->n_bytes);
     }
-    exec_write(b->e, m->scalars, 0, &(step_scalars){.seed = 1, .grad_unscale = 1, .step = 1}, sizeof(step_scalars));
+    exec_write(b->e, m->scalars, 0, &(step_scalars[]){step_scalars_of(1, 0)}, sizeof(step_scalars));
     must(exec_run(b->e, SECTION_MICRO));
 }
 

@@ -85,7 +85,7 @@ static void machine_close(machine *m) {
 /* Forward, backward and the sums of one micro-batch. */
 static void machine_micro(machine *m, const batch_rows *r, double sums[SUM_COUNT]) {
     const micro_inputs *to = &m->p.step.inputs[0];
-    step_scalars s = {.seed = 1, .grad_unscale = 1, .step = 1, .bias1 = 1, .bias2 = 1};
+    step_scalars s = step_scalars_of(1, 0);
     training_must(batch_write(m->e, &m->p, to, r));
     exec_write(m->e, to->scalars, 0, &s, sizeof s);
     training_must(exec_run(m->e, SECTION_MICRO));

@@ -104,13 +104,8 @@ static void machine_step(machine *m, const rows *r) {
     const model *a = &m->p.model;
     size_t n = (size_t)(m->p.request.choice.micro_batch * LENGTH);
     for (int64_t micro = 0; micro < m->p.request.choice.accumulation; micro++) {
-        step_scalars s = {.lr = 1e-3f,
-                          .seed = 1,
-                          .grad_unscale = 1,
-                          .step = 1,
-                          .micro = (uint32_t)micro,
-                          .bias1 = 0.1f,
-                          .bias2 = 0.05f};
+        step_scalars s = step_scalars_of(1, (uint32_t)micro);
+        s.lr = 1e-3f, s.bias1 = 0.1f, s.bias2 = 0.05f;
         exec_write(m->e, a->tokens, 0, r->tokens + (size_t)micro * n, n * 4);
         exec_write(m->e, a->targets, 0, r->targets + (size_t)micro * n, n * 4);
         exec_write(m->e, a->doc_start, 0, r->doc_start + (size_t)micro * n, n * 4);

@@ -62,7 +62,7 @@ static void machine_close(machine *m) {
 
 static void write_inputs(const machine *m) {
     const model *to = &m->plan.model;
-    step_scalars s = {.seed = 1, .grad_unscale = 1, .step = 1, .bias1 = 1, .bias2 = 1};
+    step_scalars s = step_scalars_of(1, 0);
     write_input(m, to->tokens, "tokens");
     write_input(m, to->targets, "targets");
     write_input(m, to->doc_start, "doc");

@@ -378,7 +378,7 @@ __device__ void consume(const launch_attention &a, const shared_layout<D> &in, c
             uint32_t p[QUERIES / 16][4], ds[QUERIES / 16][4];
             barrier_wait(in.barrier(Q_FULL + q_place.stage), q_place.parity);
             const int ends_dq = ENDS ? of.ends_dq : DQ_ADD;
-            if (ends_dq == DQ_END_SUMS && threadIdx.x % GROUP == 0) barrier_arrive(in.barrier(SUMS_EMPTY + dq_turn));
+            if (ends_dq == DQ_END_SUMS) barrier_arrive(in.barrier(SUMS_EMPTY + dq_turn)); /* every thread: dk and dv lay there */
             wgmma_begin();
             queue_product_of_rows<E, D, QUERIES>(s, in.k, ROWS, consumer * GROUP_ROWS, q_tile);
             wgmma_commit();
@@ -485,7 +485,6 @@ __device__ void consume(const launch_attention &a, const shared_layout<D> &in, c
             store_sums<E, D, 1>((E *)a.dkv + out, a.kv_stride, T - k0, dq_part, row, dk, lane);
             store_sums<E, D, 1>((E *)a.dkv + value, a.kv_stride, T - k0, dq_part, row, dv, lane);
             fence_bulk(); /* sums may come there next */
-            threads_meet(2 + consumer, GROUP);
         }
     }
 }
@@ -518,7 +517,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         for (int i = 0; i < CONSUMERS; i++) barrier_init(in.barrier(DQ_EMPTY + i), 1);
         for (int i = 0; i < ADDERS; i++) {
             barrier_init(in.barrier(SUMS_FULL + i), 1);
-            barrier_init(in.barrier(SUMS_EMPTY + i), CONSUMERS);
+            barrier_init(in.barrier(SUMS_EMPTY + i), CONSUMERS * GROUP);
         }
         barriers_publish();
     }
