@@ -43,9 +43,9 @@ static const hardware machines[] = {
      .matrix_fp8 = 1350 * T,
      .sheet_fp8 = 1978.9 * T,
      .half = GPU_HALF,
-     /* Measured: 440 at rows of 128K to 1M, D 128; at 1024 275, forward 341. */
-     .attention = RATES(40 * T, 440 * T, 440 * T),
-     .attention_half = 614,
+     /* Forward and backward together, D 128, inside steps at 700 W: 535 at rows of 65,536, 500 at 16,384; alone 373 at 1,024. */
+     .attention = RATES(40 * T, 540 * T, 540 * T),
+     .attention_half = 600,
      .vector = RATES(30 * T, 30 * T, 30 * T),
      .copy_to_device = 55 * G, /* measured, PCIe 5 x16 */
      .copy_to_host = 55 * G,

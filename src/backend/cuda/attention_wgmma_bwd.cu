@@ -378,7 +378,8 @@ __device__ void consume(const launch_attention &a, const shared_layout<D> &in, c
             uint32_t p[QUERIES / 16][4], ds[QUERIES / 16][4];
             barrier_wait(in.barrier(Q_FULL + q_place.stage), q_place.parity);
             const int ends_dq = ENDS ? of.ends_dq : DQ_ADD;
-            if (ends_dq == DQ_END_SUMS) barrier_arrive(in.barrier(SUMS_EMPTY + dq_turn)); /* every thread: dk and dv lay there */
+            /* Every thread: dk and dv of the task before lay there, each thread's own part. */
+            if (ends_dq == DQ_END_SUMS) barrier_arrive(in.barrier(SUMS_EMPTY + dq_turn));
             wgmma_begin();
             queue_product_of_rows<E, D, QUERIES>(s, in.k, ROWS, consumer * GROUP_ROWS, q_tile);
             wgmma_commit();
