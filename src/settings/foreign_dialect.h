@@ -14,9 +14,9 @@ typedef enum foreign_kind {
 
 enum { LIST_MOST = 64 }; /* maps in a list */
 
-typedef enum foreign_type { FT_BOOL, FT_INT, FT_REAL, FT_TEXT, FT_PAIR, FT_ANY, FT_TREE } foreign_type;
+typedef enum foreign_type { FT_BOOL, FT_INT, FT_REAL, FT_TEXT, FT_PAIR, FT_ANY, FT_TREE, FT_JSON } foreign_type;
 
-/* FT_ANY: a single value or a list. FT_TREE: a map too, whose text is "".
+/* FT_ANY: a single value or a list. FT_TREE: a map too, whose text is "". FT_JSON: a map as JSON.
  * key: dotted; of maps in a list without their places. "a.{x y z}" is three keys with one row, "a.*" all of a map. */
 typedef struct foreign_row {
     const char *key;

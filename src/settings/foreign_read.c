@@ -118,6 +118,7 @@ static bool type_is_right(foreign_type type, const char *text, const yaml_node *
     case FT_PAIR: return n->kind == YAML_LIST; /* the setting's own reader looks at the two */
     case FT_ANY: return n->kind != YAML_MAP;
     case FT_TREE: return true;
+    case FT_JSON: return n->kind == YAML_MAP;
     }
     return false;
 }
@@ -129,7 +130,8 @@ static bool type_check(foreign *f, const foreign_file *file, const foreign_item 
                                            [FT_TEXT] = "text",
                                            [FT_PAIR] = "a list of two numbers",
                                            [FT_ANY] = "a single value or a list",
-                                           [FT_TREE] = ""};
+                                           [FT_TREE] = "",
+                                           [FT_JSON] = "a map"};
     if (type_is_right(i->row->type, i->text, n)) return true;
     const char *found = n->kind == YAML_MAP ? "a map" : n->kind == YAML_LIST ? "a list" : i->text;
     const char *quote = n->kind == YAML_SCALAR ? "'" : "";
@@ -179,6 +181,7 @@ static void walk(foreign *f, foreign_file *file, const yaml_node *map, const cha
         if (!strchr(n->key, '.') && *n->key)
             keys_visit(file->dialect, find_visit, &s); /* maps are nested, never dotted */
         foreign_item item = {.key = key, .text = node_text(n, &f->memory), .line = n->line, .row = s.found};
+        if (s.found && s.found->type == FT_JSON && n->kind == YAML_MAP) item.text = map_json(n, &f->memory);
         item.is_null = node_is_null(n);
         item.is_auto = file->dialect->has_auto && n->kind == YAML_SCALAR && strcmp(n->text, "auto") == 0;
         if (!s.found && !s.is_group) {

@@ -42,6 +42,9 @@ status trainer_model(foreign_reader *r, const foreign_item *i) {
     if (is_plain(last) && model_dir_is(last)) return foreign_offer(r, i, "model.path", last, "downloaded here");
     snprintf(name, sizeof name, "%.60s", last);
     for (char *c = name; *c; c++) *c = (char)tolower((unsigned char)*c);
+    static const char *const tuned[] = {"-instruct", "-chat", "-it", "-base"}; /* the same shape */
+    for (size_t k = 0; k < ARRAY_LENGTH(tuned) && !model_preset_find(name); k++)
+        if (str_ends_with(name, tuned[k])) name[strlen(name) - strlen(tuned[k])] = 0;
     bool is_preset = model_preset_find(name) != NULL;
     const char *shape =
         is_preset ? foreign_format(r, ", or say --preset %s to train that shape from random weights", name) : "";
@@ -161,6 +164,8 @@ static status offer_files(foreign_reader *r, const char *setting, const trainer_
 }
 
 status trainer_data(foreign_reader *r, const trainer_source *sources, size_t n) {
+    if (n == 0 && !config_was_given(r->c, "data.source")) /* a script has them in Python */
+        foreign_refuse_train(r, foreign_format(r, "%s names no data; give --data FILE", r->file->path));
     return offer_files(r, "data.source", sources, n);
 }
 

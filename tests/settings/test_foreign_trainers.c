@@ -179,13 +179,80 @@ static void test_methods_of_trl(void **state) {
     q = YAML(
         "learning_rate: 1e-6\nmax_length: 64\n"); /* its command would say the method; here the command line does */
     q.set[0] = "train.task=preference";
-    GIVES(q, "train.task", "preference", "train.lr", "1e-06", "data.seq_len", "auto",
-          "data.seq_len_max", "128"); /* a row holds both answers */
-    GIVES(YAML("learning_rate: 1e-6\nmax_length: 64\npacking: true\n"), "data.seq_len", "64", "data.seq_len_max", "auto");
+    GIVES(q, "train.task", "preference", "train.lr", "1e-06", "data.seq_len", "auto", "data.seq_len_max",
+          "128"); /* a row holds both answers */
+    GIVES(YAML("learning_rate: 1e-6\nmax_length: 64\npacking: true\n"), "data.seq_len", "64", "data.seq_len_max",
+          "auto");
     REFUSED(YAML("num_generations: 8\nreward_funcs: [accuracy_reward]\nloss_type: bnpo\nscale_rewards: "
                  "batch\nsync_ref_model: true\n"),
             "4 things", "reward.program", "loss_type: found bnpo; ralo has grpo, dr_grpo, dapo and rloo",
             "scale_rewards: found batch", "sync_ref_model");
+}
+
+/* What a loss of ralo brings with it (dapo: a wider clip, masks, new draws; simpo: beta 2) must not enter a run whose own program has other defaults. */
+static void test_defaults_of_trl_count(void **state) {
+    GIVES(YAML("num_generations: 8\nper_device_train_batch_size: 8\n"), "rl.loss", "dapo", "rl.epsilon", "0.2",
+          "rl.epsilon_high", "auto", "rl.mask_truncated", "false", "rl.dynamic_sampling", "0");
+    GIVES(YAML("num_generations: 8\nloss_type: dapo\nepsilon_high: 0.28\nmask_truncated_completions: true\n"),
+          "rl.epsilon", "0.2", "rl.epsilon_high", "0.28", "rl.mask_truncated", "true", "rl.dynamic_sampling", "0");
+    GIVES(YAML("num_generations: 8\nloss_type: grpo\nimportance_sampling_level: sequence\n"), "rl.loss", "gspo",
+          "rl.epsilon", "0.2");
+    GIVES(YAML("kl_coef: 0.02\nper_device_train_batch_size: 4\nlearning_rate: 1e-6\n"), "rl.loss", "rloo", "rl.beta",
+          "0.02", "rl.k", "2", "rl.prompts", "2");
+    REFUSED(YAML("num_generations: 8\nimportance_sampling_level: sequence\n"), "loss_type: grpo", "default is dapo");
+    REFUSED(YAML("num_generations: 8\nloss_type: grpo\nimportance_sampling_level: sequence_token\n"),
+            "ralo has token, and sequence");
+    REFUSED(YAML("num_generations: 8\nloss_type: dr_grpo\nscale_rewards: group\n"), "never divides rewards");
+    REPORTS(YAML("num_generations: 8\nloss_type: dr_grpo\n"), "rewards stay undivided");
+    GIVES(YAML("learning_rate: 1e-6\nloss_type: simpo\ncpo_alpha: 0\n"), "preference.loss", "simpo", "preference.beta",
+          "0.1", "preference.gamma", "0.5");
+    REFUSED(YAML("learning_rate: 1e-6\nloss_type: simpo\nsimpo_gamma: 0.3\n"), "cpo_alpha: 1", "set it to 0");
+    GIVES(YAML("base_model: gpt2\nrl: simpo\ncpo_alpha: 0.0\n"), "preference.beta", "0.1", "preference.gamma", "0.5");
+    REFUSED(YAML("base_model: gpt2\nrl: simpo\n"), "cpo_alpha: 1");
+    GIVES(YAML("base_model: gpt2\nrl: dpo\nrl_beta: 0.3\ntrl: {beta: 0.2}\n"), "preference.beta", "0.2");
+    GIVES(YAML("finetuning_type: full\nstage: dpo\npref_loss: simpo\n"), "preference.beta", "0.1", "preference.gamma",
+          "0.5");
+    REPORTS(YAML("learning_rate: 2e-5\nnum_train_epochs: 1\n"), "data.train_on = response", "TRL counts every token");
+    REPORTS(YAML("learning_rate: 2e-5\nassistant_only_loss: false\n"), "data.train_on = response",
+            "TRL counts every token");
+    GIVES(YAML("learning_rate: 2e-5\ncompletion_only_loss: false\n"), "data.train_on", "all");
+}
+
+/* TRL may generate for several optimizer steps at once; each trains on its own share of the completions, once for each of num_iterations. */
+static void test_generation_batches_of_trl(void **state) {
+    GIVES(YAML("per_device_train_batch_size: 8\nnum_generations: 8\ngeneration_batch_size: 64\n"), "rl.prompts", "1",
+          "rl.updates", "1");
+    GIVES(YAML("per_device_train_batch_size: 8\ngradient_accumulation_steps: 2\nnum_generations: "
+               "8\nsteps_per_generation: 8\nnum_iterations: 3\n"),
+          "rl.prompts", "2", "rl.updates", "3");
+    REPORTS(YAML("per_device_train_batch_size: 8\nnum_generations: 8\nsteps_per_generation: 4\n"),
+            "8 completions a step, 8 of each prompt; each step has a rollout of its own");
+    REFUSED(YAML("num_generations: 8\ngeneration_batch_size: 20\n"), "whole steps in a generation batch");
+    REFUSED(YAML("num_generations: 8\ngeneration_batch_size: 64\nsteps_per_generation: 8\n"), "keep one");
+}
+
+/* Older versions of DPO, KTO and ORPO have max_completion_length too. */
+static void test_a_completion_length_alone_is_no_rollout(void **state) {
+    GIVES(YAML("learning_rate: 1e-6\nbeta: 0.1\nloss_type: sigmoid\nmax_prompt_length: 512\nmax_completion_length: "
+               "512\n"),
+          "train.task", "preference", "preference.loss", "dpo");
+    GIVES(YAML("learning_rate: 1e-6\ndesirable_weight: 1\nmax_completion_length: 512\n"), "preference.loss", "kto");
+    GIVES(YAML("learning_rate: 1e-6\nbeta: 0\nmax_completion_length: 512\n"), "train.task", "rloo");
+}
+
+static void test_maps_and_names(void **state) {
+    GIVES(YAML("num_generations: 8\nchat_template_kwargs: {enable_thinking: false, name: \"7\", depth: [1, x]}\n"),
+          "data.chat_kwargs", "{\"depth\":[1,\"x\"],\"enable_thinking\":false,\"name\":\"7\"}");
+    REFUSED(YAML("num_generations: 8\nchat_template_kwargs: 5\n"), "found '5', expected a map");
+    GIVES(YAML("model_name_or_path: Qwen/Qwen2.5-0.5B-Instruct\n"), "model.preset", "qwen2.5-0.5b");
+    GIVES(YAML("dataset_config: main\ndataset_train_split: train\nlearning_rate: 1\n"), "train.task", "sft");
+    outcome o; /* the settings of a script, whose data is in Python: no reason to train on a built-in source */
+    request q = YAML("model_name_or_path: .\nmax_steps: 2\n");
+    translate(&o, &q);
+    assert_int_equal(o.rc, OK);
+    assert_int_equal(foreign_check_train(&o.f), ERR_INPUT);
+    assert_in(error_message(), "t.yaml names no data; give --data FILE");
+    outcome_fini(&o);
 }
 
 static void test_contradictions_are_refused_together(void **state) {
@@ -334,6 +401,10 @@ int main(void) {
         cmocka_unit_test(test_examples_of_llamafactory),
         cmocka_unit_test(test_examples_of_trl),
         cmocka_unit_test(test_methods_of_trl),
+        cmocka_unit_test(test_defaults_of_trl_count),
+        cmocka_unit_test(test_generation_batches_of_trl),
+        cmocka_unit_test(test_a_completion_length_alone_is_no_rollout),
+        cmocka_unit_test(test_maps_and_names),
         cmocka_unit_test(test_contradictions_are_refused_together),
         cmocka_unit_test(test_data_and_models_by_name),
         cmocka_unit_test(test_a_deepspeed_file_that_is_named),
