@@ -145,6 +145,21 @@ static void item_add(foreign_file *file, foreign_item item) {
     file->items[file->n_items++] = item;
 }
 
+static const yaml_node *child_of(const yaml_node *map, const char *key) {
+    if (!map || map->kind != YAML_MAP) return NULL;
+    for (const yaml_node *n = map->first_child; n; n = n->next)
+        if (strcmp(n->key, key) == 0) return n;
+    return NULL;
+}
+
+/* An empty section, or one that says enabled: false. */
+static bool section_is_off(const yaml_node *map) {
+    const yaml_node *enabled = child_of(map, "enabled");
+    bool flag;
+    if (map->kind != YAML_MAP) return false;
+    return !map->first_child || (enabled && enabled->kind == YAML_SCALAR && bool_read(enabled->text, &flag) && !flag);
+}
+
 static void walk(foreign *f, foreign_file *file, const yaml_node *map, const char *shown, const char *prefix);
 
 /* What no row takes whole: a map or a list of maps to walk into, something empty, or an error. */
@@ -188,6 +203,9 @@ static void walk(foreign *f, foreign_file *file, const yaml_node *map, const cha
             unknown_key(f, file, key, n->line);
         } else if (!s.found) {
             walk_group(f, file, n, item, row_key);
+        } else if (s.found->kind == FOREIGN_OFF && section_is_off(n)) {
+            item.text = "false";
+            item_add(file, item);
         } else if (s.found->kind == FOREIGN_OFF && n->kind == YAML_MAP) {
             foreign_problem(f, "%s:%d: %s: %s", file->path, n->line, key, s.found->text);
         } else if (s.found->kind == FOREIGN_WHOLE || item.is_null || item.is_auto || type_check(f, file, &item, n)) {
@@ -197,13 +215,6 @@ static void walk(foreign *f, foreign_file *file, const yaml_node *map, const cha
 }
 
 /* ---- whose file it is -------------------------------------------------------------------------------------------- */
-
-static const yaml_node *child_of(const yaml_node *map, const char *key) {
-    if (!map || map->kind != YAML_MAP) return NULL;
-    for (const yaml_node *n = map->first_child; n; n = n->next)
-        if (strcmp(n->key, key) == 0) return n;
-    return NULL;
-}
 
 /* How many keys at the top a dialect knows. */
 static int keys_known(const foreign_dialect *d, const yaml_node *root) {
