@@ -184,6 +184,12 @@ check 0 "!from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set
 [ "$(hash_of)" != "$first" ] || fail "data.train_on_newline changed nothing"
 check 2 "data.chat_kwargs" "a JSON object" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.chat_kwargs=mark --set run.dir=never
 
+# ---- content that a template does not take: which turn, and what to write
+echo '{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}]}' >null.jsonl
+check 2 "null.jsonl:1: " "turn 2 has, null content: write \"\"" -- show --set data.source=null.jsonl --set data.tokenizer=tokenizer
+echo '{"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}, {"role": "assistant", "content": "y"}]}' >parts.jsonl
+check 2 "parts.jsonl:1: " "turn 1 has, a list of parts as content: write their text as one string" -- show --set data.source=parts.jsonl --set data.tokenizer=tokenizer
+
 # ---- ralo show: records as the model reads them
 show=(show --set data.source=qa.jsonl --set data.tokenizer=tokenizer)
 "$RALO" "${show[@]}" --records 1 >out 2>err || fail "ralo show: $(cat err)"
