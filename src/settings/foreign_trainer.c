@@ -349,14 +349,26 @@ status trainer_fsdp(foreign_reader *r, const foreign_item *i) {
 
 /* ---- the rest ------------------------------------------------------------------------------------------------------ */
 
+/* What of the list ralo sends to; of others the run's own files have the numbers. */
 status trainer_report_to(foreign_reader *r, const foreign_item *i) {
-    static const char *const here[] = {"none", "all", "mlflow", "tensorboard", "trackio"};
     if (!i) return OK;
-    const char *list = trainer_list(r, i);
-    for (size_t k = 0; k < ARRAY_LENGTH(here); k++)
-        if (strcmp(list, here[k]) == 0) return foreign_offer(r, i, "track.to", list, NULL);
-    foreign_report_no_effect(r, i, NUMBERS);
-    return OK;
+    strbuf kept;
+    strbuf_init(&kept);
+    bool is_whole = true;
+    for (const char *at = trainer_list(r, i); *at;) {
+        const char *name = foreign_format(r, "%.*s", (int)strcspn(at, ","), at);
+        bool is_here = trainer_word_in(name, "none all mlflow tensorboard trackio");
+        if (is_here) strbuf_printf(&kept, "%s%s", kept.length ? "," : "", name);
+        is_whole &= is_here;
+        at += strcspn(at, ",");
+        at += *at == ',';
+    }
+    status rc = OK;
+    if (kept.length)
+        rc = foreign_offer(r, i, "track.to", kept.text, is_whole ? NULL : "the others have no effect here: " NUMBERS);
+    else foreign_report_no_effect(r, i, NUMBERS "; track.to=trackio has a page like wandb's");
+    strbuf_fini(&kept);
+    return rc;
 }
 
 status trainer_resume(foreign_reader *r, const foreign_item *i) {

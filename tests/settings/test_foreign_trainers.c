@@ -391,6 +391,9 @@ static void test_settings_that_follow(void **state) {
     REPORTS(YAML("learning_rate: 2e-4\ndataloader_num_workers: 4\ntorch_compile: true\nreport_to: wandb\n"),
             "dataloader_num_workers = 4", "no effect here: ralo reads and tokenizes", "torch_compile = true",
             "metrics.jsonl");
+    GIVES(YAML("learning_rate: 2e-4\nreport_to: [wandb, tensorboard, trackio]\n"), "track.to", "tensorboard,trackio");
+    REPORTS(YAML("learning_rate: 2e-4\nreport_to: [wandb, tensorboard]\n"), "track.to = tensorboard",
+            "the others have no effect");
     request ours = {.config_name = "c.yaml", .config_text = "train: {lr: 0.5}\nlearning_rate: 3\n"};
     REFUSED(ours, "c.yaml:2", "unknown setting 'learning_rate'"); /* a file is ours or theirs */
 }
