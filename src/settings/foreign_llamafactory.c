@@ -233,7 +233,7 @@ static status translate_stage(foreign_reader *r) {
                           : is_text ? "true"
                                     : "false",
                           packing ? NULL : "its default"));
-    else if (packing) foreign_report_no_effect(r, packing, "examples are packed as they fit");
+    else TRY(foreign_offer(r, packing, "data.pack", "false", "a batch counts examples, so a row holds one"));
     if (is_text) TRY(foreign_offer(r, all ? all : stage, "data.train_on", "all", NULL));
     else if (all) TRY(foreign_offer(r, all, "data.train_on", item_is_true(all) ? "all" : "response", NULL));
     return OK;

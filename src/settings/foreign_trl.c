@@ -297,7 +297,9 @@ static status translate(foreign_reader *r) {
     if (peft && adapter.is_on) foreign_report_set(r, peft, "model.lora.rank", NULL);
     else if (peft) foreign_report_no_effect(r, peft, "off");
     TRY(trainer_weights(r, four, eight, adapter.is_on));
-    if (!foreign_find(r, "packing") && m == SFT) TRY(foreign_offer(r, NULL, "data.pack", "false", "its default"));
+    if (!foreign_find(r, "packing") && m != RL)
+        TRY(foreign_offer(r, NULL, "data.pack", "false",
+                          m == SFT ? "its default" : "a batch counts examples, so a row holds one"));
     TRY(translate_row_length(r, m));
     const foreign_item *when = foreign_find(r, "eval_strategy"), *before = foreign_find(r, "evaluation_strategy");
     bool evaluates = (when && !foreign_is_off(when)) || (before && !foreign_is_off(before));

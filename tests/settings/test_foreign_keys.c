@@ -1,4 +1,4 @@
-/* test_foreign_keys.c - every key that the tables of other programs know, alone and beside keys that choose a method, is translated, reported or refused:
+/* test_foreign_keys.c - every key that a translate function of other programs reads, alone and beside keys that choose a method, is translated, reported or refused:
  * none ends in an internal error, which is what a key becomes that a translate function forgets. */
 #include "foreign_files.h"
 #include "settings/foreign_dialect.h"
@@ -91,6 +91,7 @@ static void test_no_key_is_forgotten(void **state) {
     for (size_t d = 0; d < ARRAY_LENGTH(all); d++)
         for (size_t i = 0; i < all[d].dialect->n_rows; i++) {
             const foreign_row *row = &all[d].dialect->rows[i];
+            if (row->kind != FOREIGN_OWN) continue; /* others are translated by their row */
             char key[128];
             const char *brace = strchr(row->key, '{');
             if (!brace) failed += check_key(&all[d], row->key, row->type);

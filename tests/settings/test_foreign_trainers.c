@@ -231,6 +231,18 @@ static void test_generation_batches_of_trl(void **state) {
     REFUSED(YAML("num_generations: 8\ngeneration_batch_size: 64\nsteps_per_generation: 8\n"), "keep one");
 }
 
+/* A batch of preferences counts examples there. A row that held several would make fewer, larger steps of an epoch. */
+static void test_batches_of_preferences_count_examples(void **state) {
+    GIVES(YAML("learning_rate: 1e-6\nbeta: 0.1\nloss_type: sigmoid\nper_device_train_batch_size: 4\n"), "data.pack",
+          "false", "train.micro_batch", "4");
+    GIVES(YAML("learning_rate: 1e-6\ndesirable_weight: 1\n"), "data.pack", "false");
+    GIVES(YAML("finetuning_type: full\nstage: dpo\npacking: true\n"), "data.pack", "false");
+    GIVES(YAML("finetuning_type: full\nstage: kto\n"), "data.pack", "false");
+    GIVES(YAML("base_model: gpt2\nrl: dpo\n"), "data.pack", "false");
+    GIVES(YAML("num_generations: 8\n"), "data.pack",
+          "true"); /* completions fill rows, however many there are in a step */
+}
+
 /* Older versions of DPO, KTO and ORPO have max_completion_length too. */
 static void test_a_completion_length_alone_is_no_rollout(void **state) {
     GIVES(YAML("learning_rate: 1e-6\nbeta: 0.1\nloss_type: sigmoid\nmax_prompt_length: 512\nmax_completion_length: "
@@ -406,6 +418,7 @@ int main(void) {
         cmocka_unit_test(test_methods_of_trl),
         cmocka_unit_test(test_defaults_of_trl_count),
         cmocka_unit_test(test_generation_batches_of_trl),
+        cmocka_unit_test(test_batches_of_preferences_count_examples),
         cmocka_unit_test(test_a_completion_length_alone_is_no_rollout),
         cmocka_unit_test(test_maps_and_names),
         cmocka_unit_test(test_contradictions_are_refused_together),
