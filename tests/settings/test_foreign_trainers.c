@@ -239,7 +239,7 @@ static void test_batches_of_preferences_count_examples(void **state) {
     GIVES(YAML("finetuning_type: full\nstage: dpo\npacking: true\n"), "data.pack", "false");
     GIVES(YAML("finetuning_type: full\nstage: kto\n"), "data.pack", "false");
     GIVES(YAML("base_model: gpt2\nrl: dpo\n"), "data.pack", "false");
-    GIVES(YAML("num_generations: 8\n"), "data.pack",
+    GIVES(YAML("num_generations: 8\nlearning_rate: 1e-6\n"), "data.pack",
           "true"); /* completions fill rows, however many there are in a step */
 }
 
