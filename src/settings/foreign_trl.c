@@ -282,6 +282,9 @@ static status translate(foreign_reader *r) {
             r, NULL, "train.task", "sft",
             "no key of another method is there; TRL's command says it: --set train.task=preference or rloo"));
     TRY(translate_trained_tokens(r, m));
+    TRY(foreign_offer(
+        r, NULL, "data.chat", "auto",
+        "TRL writes prompts that are texts, not messages, without the chat template: --set data.chat=none"));
     report_others(r, m);
     trainer_adapter adapter = {.is_on = item_is_true(peft),
                                .why_off = "use_peft is off",

@@ -216,6 +216,10 @@ static void test_defaults_of_trl_count(void **state) {
     REPORTS(YAML("learning_rate: 2e-5\nassistant_only_loss: false\n"), "data.train_on = response",
             "TRL counts every token");
     GIVES(YAML("learning_rate: 2e-5\ncompletion_only_loss: false\n"), "data.train_on", "all");
+    REPORTS(YAML("learning_rate: 2e-5\nbeta: 0.1\n"), "data.chat = auto", "without the chat template");
+    request q = YAML("learning_rate: 2e-5\nbeta: 0.1\n");
+    q.set[0] = "data.chat=none";
+    GIVES(q, "data.chat", "none");
 }
 
 /* TRL may generate for several optimizer steps at once; each trains on its own share of the completions, once for each of num_iterations. */
