@@ -635,6 +635,13 @@ done:
     return rc;
 }
 
+void config_withdraw(config *c, const char *key) {
+    int element;
+    const setting *s = setting_find(key, &element);
+    ASSERT(s != NULL);
+    if (c->origin[s - settings] == ORIGIN_FOREIGN) c->origin[s - settings] = ORIGIN_DEFAULT;
+}
+
 bool config_knows(const char *key) {
     int element;
     return setting_find(key, &element) || group_exists(key);

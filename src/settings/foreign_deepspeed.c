@@ -429,6 +429,10 @@ static status translate_scheduler(foreign_reader *r) {
                        *peak = foreign_find(r, "scheduler.params.warmup_max_lr");
     scheduler_kind kind;
     TRY(scheduler_kind_of(r, type, &kind));
+    if (type) { /* transformers leaves the schedule to DeepSpeed where its file has one */
+        foreign_take_over(r, "train.schedule");
+        foreign_take_over(r, "train.min_lr_ratio");
+    }
     TRY(translate_peak_lr(r, kind));
     if (kind == SCHEDULER_NONE || kind == SCHEDULER_COSINE) TRY(param_foreign_to(r, peak, type));
     TRY(translate_schedule_end(r, type, kind));

@@ -70,9 +70,11 @@ void foreign_refuse_train(foreign_reader *r, const char *text); /* `plan` may go
 void foreign_report_no_effect(foreign_reader *r, const foreign_item *i, const char *note);
 void foreign_report_file(foreign_reader *r, const foreign_item *i); /* that is translated too */
 void foreign_report_set(foreign_reader *r, const foreign_item *i, const char *setting, const char *note);
-/* Offers a value and reports the result. i NULL: implied by the program that wrote the file. */
+/* Offers a value and reports the result. i NULL: implied by the program that wrote the file, which gives way to a key of another file. */
 status foreign_offer(foreign_reader *r, const foreign_item *i, const char *setting, const char *value,
                      const char *note);
+/* What another foreign file gave this setting no longer counts, and its report says which file does. */
+void foreign_take_over(foreign_reader *r, const char *setting);
 /* Data and sequence ranks: all ranks that are neither tensor nor pipeline ranks of each other. */
 int64_t foreign_row_ranks(const foreign_reader *r);
 const char *foreign_value(const foreign_reader *r, const char *setting); /* as it stands now */

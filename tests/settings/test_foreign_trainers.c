@@ -356,6 +356,24 @@ static void test_a_deepspeed_file_that_is_named(void **state) {
     assert_int_equal(remove("zero.json"), 0);
 }
 
+/* What transformers does by itself gives way to what the DeepSpeed file says, and the schedule is DeepSpeed's where its file has one. */
+static void test_a_deepspeed_file_before_defaults(void **state) {
+    write_text("zero.json",
+               "{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_max_lr\": 3e-5, "
+               "\"warmup_num_steps\": 7}}, \"gradient_clipping\": 0.7, \"optimizer\": {\"type\": \"AdamW\", "
+               "\"params\": {\"lr\": 3e-5, \"betas\": [0.8, 0.99], \"weight_decay\": 0.3}}}");
+    GIVES(YAML("finetuning_type: full\ndeepspeed: zero.json\n"), "train.schedule", "constant", "train.lr", "3e-05",
+          "train.betas", "[0.8, 0.99]", "train.weight_decay", "0.3", "train.warmup", "7", "train.clip", "0.7");
+    GIVES(YAML("learning_rate: 1e-4\nmax_grad_norm: 0.5\nlr_scheduler_type: cosine\ndeepspeed: zero.json\n"),
+          "train.schedule", "constant", "train.lr", "0.0001", "train.clip", "0.5");
+    REPORTS(YAML("learning_rate: 1e-4\nlr_scheduler_type: cosine\ndeepspeed: zero.json\n"),
+            "lr_scheduler_type = cosine", "-> train.schedule = constant  (conflict: zero.json says so)");
+    request q = YAML("learning_rate: 1e-4\ndeepspeed: zero.json\n");
+    q.set[0] = "train.schedule=cosine";
+    GIVES(q, "train.schedule", "cosine");
+    assert_int_equal(remove("zero.json"), 0);
+}
+
 /* Recipes of the alignment handbook are TRL's arguments with a mixture of data sets and a template of their own. */
 static void test_recipes_of_the_handbook(void **state) {
     request q =
@@ -428,6 +446,7 @@ int main(void) {
         cmocka_unit_test(test_contradictions_are_refused_together),
         cmocka_unit_test(test_data_and_models_by_name),
         cmocka_unit_test(test_a_deepspeed_file_that_is_named),
+        cmocka_unit_test(test_a_deepspeed_file_before_defaults),
         cmocka_unit_test(test_recipes_of_the_handbook),
         cmocka_unit_test(test_a_file_without_training),
         cmocka_unit_test(test_settings_that_follow),
