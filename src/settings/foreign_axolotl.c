@@ -461,6 +461,11 @@ static status translate_run(foreign_reader *r) {
     TRY(trainer_every(r,
                       &(trainer_rhythm){foreign_find(r, "save_strategy"), foreign_find(r, "save_steps"),
                                         "train.save_every", "train.saves_per_epoch", saves ? "no" : "steps", "500"}));
+    bool has_rhythm = evals || strategy || foreign_find(r, "eval_steps"),
+         is_saved = saves || trainer_has_any(r, "", "save_strategy save_steps");
+    if (!has_rhythm && r->c->data.eval_fraction > 0)
+        TRY(foreign_offer(r, NULL, "train.evals_per_epoch", "1", "its default"));
+    if (!is_saved) TRY(foreign_offer(r, NULL, "train.saves_per_epoch", "1", "its default"));
     TRY(translate_times(r, evals, "train.evals_per_epoch"));
     TRY(translate_times(r, saves, "train.saves_per_epoch"));
     if (patience) TRY(foreign_offer(r, patience, "train.patience", patience->text, NULL));

@@ -64,7 +64,7 @@ static void check_examples(const example *examples, size_t n) {
 /* clang-format off */
 static void test_examples_of_axolotl(void **state) {
     static const example examples[] = {
-        {"axolotl/llama3-lora-1b.yaml", 0, {"model.path", "NousResearch/Llama-3.2-1B", "model.lora.rank", "16", "model.lora.alpha", "32", "model.lora.dropout", "0.05",
+        {"axolotl/llama3-lora-1b.yaml", 0, {"model.preset", "llama3.2-1b", "model.lora.rank", "16", "model.lora.alpha", "32", "model.lora.dropout", "0.05",
             "data.seq_len", "2048", "data.pack", "true", "data.eval_fraction", "0.1", "train.micro_batch", "2", "train.accumulation", "2", "train.lr", "0.0002",
             "memory.states", "int8", "precision", "bf16"}},
         {"axolotl/llama3-lora-1b-kernels.yaml", 0, {"model.lora.rank", "16", "memory.states", "int8", "train.schedule", "cosine"}},
@@ -84,7 +84,7 @@ static void test_examples_of_axolotl(void **state) {
         {"axolotl/qwen3-32b-qlora.yaml", 0, {"model.base", "nf4", "model.lora.alpha", "32"}},
         {"axolotl/qwen3-8b-fsdp-tp-cp.yaml", 0, {"parallel.tensor", "2", "parallel.sequence", "2", "parallel.zero", "3", "memory.recompute", "auto"}},
         {"axolotl/gemma2-qlora.yaml", 0, {"model.base", "nf4", "model.preset", "gemma-2-9b"}},
-        {"axolotl/llama2-lora.yaml", 0, {"model.preset", "auto", "model.base", "int8", "model.lora.rank", "32"}},
+        {"axolotl/llama2-lora.yaml", 0, {"model.preset", "llama2-7b", "model.base", "int8", "model.lora.rank", "32"}},
         {"axolotl/llama3-lora-8b.yaml", 1, {"lora_modules_to_save: found [embed_tokens, lm_head]"}},
         {"axolotl/mistral-dpo-qlora.yaml", 1, {"lora_modules_to_save"}},
         {"axolotl/llama3-lora-1b-deduplicate-dpo.yaml", 1, {"dataset_exact_deduplication"}},
@@ -261,6 +261,11 @@ static void test_maps_and_names(void **state) {
           "data.chat_kwargs", "{\"depth\":[1,\"x\"],\"enable_thinking\":false,\"name\":\"7\"}");
     REFUSED(YAML("num_generations: 8\nchat_template_kwargs: 5\n"), "found '5', expected a map");
     GIVES(YAML("model_name_or_path: Qwen/Qwen2.5-0.5B-Instruct\n"), "model.preset", "qwen2.5-0.5b");
+    GIVES(YAML("model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct\n"), "model.preset", "llama3-8b");
+    GIVES(YAML("model_name_or_path: meta-llama/Llama-2-7b-chat-hf\n"), "model.preset", "llama2-7b");
+    GIVES(YAML("base_model: NousResearch/Llama-3.2-1B\n"), "model.preset", "llama3.2-1b");
+    GIVES(YAML("model_name_or_path: google/gemma-2-2b-it\n"), "model.preset", "gemma-2-2b");
+    GIVES(YAML("model_name_or_path: some/Llama-Guard\n"), "model.path", "some/Llama-Guard");
     GIVES(YAML("dataset_config: main\ndataset_train_split: train\nlearning_rate: 1\n"), "train.task", "sft");
     outcome o; /* the settings of a script, whose data is in Python: no reason to train on a built-in source */
     request q = YAML("model_name_or_path: .\nmax_steps: 2\n");
@@ -415,6 +420,9 @@ static void test_settings_that_follow(void **state) {
           "train.saves_per_epoch", "1", "train.eval_every", "none", "train.save_every", "none");
     GIVES(YAML("base_model: .\ndatasets:\n- path: a.jsonl\n  type: alpaca\nevals_per_epoch: 4\nsaves_per_epoch: 1\n"),
           "train.evals_per_epoch", "4", "train.saves_per_epoch", "1", "train.eval_every", "none");
+    GIVES(YAML("base_model: .\nval_set_size: 0.1\n"), "train.evals_per_epoch", "1", "train.saves_per_epoch", "1");
+    GIVES(YAML("base_model: .\nval_set_size: 0\nsave_steps: 50\n"), "train.evals_per_epoch", "none",
+          "train.saves_per_epoch", "none", "train.save_every", "50");
     GIVES(YAML("learning_rate: 2e-4\nlr_scheduler_type: constant\nwarmup_steps: 9\n"), "train.schedule", "constant",
           "train.warmup", "0");
     GIVES(YAML("base_model: gpt2\nsequence_len: 500_000\nfloat16: true\nadapter:\nlora_r: 8\ngradient_checkpointing: "
