@@ -141,6 +141,12 @@ static const struct {
 
 bool foreign_value_explain(const char *key, const char *value, strbuf *out) {
     char word[64];
+    if (strcmp(key, "data.chat") == 0 &&
+        (str_ends_with(value, ".jinja") || strstr(value, "{%") || strchr(value, '/'))) {
+        strbuf_add(
+            out, "put a template into the tokenizer's directory as chat_template.jinja, which data.chat=auto renders");
+        return true;
+    }
     word_of(value, word);
     for (size_t i = 0; i < ARRAY_LENGTH(value_rows); i++) {
         if (strcmp(value_rows[i].setting, key) != 0 || !is_named(&(word_row){.names = value_rows[i].words}, word))

@@ -202,6 +202,9 @@ printf '{"question": "\\u001b[31m", "answer": "a"}\n' >escape.jsonl
 grep -qF '\x1b[31m' out || fail "ralo show writes control characters: $(cat out)"
 check 2 "text.txt" "JSON Lines" -- show --set data.source=text.txt
 rm tokenizer/tokenizer_config.json tokenizer/chat_template.jinja
+echo '{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}' >turns.jsonl
+check 2 "turns need a chat template" "put a chat_template.jinja into the tokenizer's directory" -- show --set data.source=turns.jsonl \
+    --set data.tokenizer=tokenizer --set data.chat=none
 check 2 "351 tokens" "vocabulary of 300" "model.vocab=351" -- train "${tiny[@]}" --set model.vocab=300 \
     --set data.source=qa.jsonl --set run.dir=never
 check 0 "the other entries are never trained" -- train "${tiny[@]}" --set model.vocab=2000 --set data.source=qa.jsonl \

@@ -26,6 +26,7 @@ check 2 "here it is preference.beta with train.task=preference, rl.beta with tra
 check 2 "here it is preference.loss with train.task=preference" "!critic" -- plan --set loss_type=sigmoid
 check 2 "here it is rl.loss=dr_grpo, which leaves rewards undivided" -- plan --set scale_rewards=none
 check 2 "here it is data.seq_len, a row holds the prompt and its answer" -- plan --set max_prompt_length=512
+check 2 "found 'my.jinja'" "tokenizer's directory as chat_template.jinja" -- plan --set data.chat_template=my.jinja
 check 2 "ralo does not have this; leave it out" -- plan --set neftune_noise_alpha=5
 check 2 "found 'sigmoid'" "preference.loss=dpo" -- plan --set preference.loss=sigmoid
 check 2 "here it is train.schedule, cosine, linear, constant or wsd" -- plan --set train.scheduler=cosine
