@@ -13,7 +13,9 @@ static const foreign_item *find(const foreign_reader *r, const rollout_keys *k, 
 
 static int64_t whole_or(const foreign_item *i, int64_t otherwise) { return i ? item_whole(i) : otherwise; }
 
+/* Keys that RLOO alone has, or the command line, which says what `trl rloo` would. */
 static bool is_rloo(const foreign_reader *r, const rollout_keys *k) {
+    if (config_was_given(r->c, "rl.loss")) return strcmp(foreign_value(r, "rl.loss"), "rloo") == 0;
     return trainer_has_any(r, k->prefix, "normalize_advantages reward_clip_range rloo_k kl_coef") &&
            !find(r, k, "loss_type");
 }

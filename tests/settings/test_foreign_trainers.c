@@ -199,6 +199,9 @@ static void test_defaults_of_trl_count(void **state) {
           "rl.epsilon", "0.2");
     GIVES(YAML("kl_coef: 0.02\nper_device_train_batch_size: 4\nlearning_rate: 1e-6\n"), "rl.loss", "rloo", "rl.beta",
           "0.02", "rl.k", "2", "rl.prompts", "2");
+    request rloo = YAML("max_completion_length: 64\nper_device_train_batch_size: 4\n"); /* `trl rloo` */
+    rloo.set[0] = "rl.loss=rloo";
+    GIVES(rloo, "rl.loss", "rloo", "rl.k", "2", "rl.beta", "0.05", "rl.dynamic_sampling", "auto");
     REFUSED(YAML("num_generations: 8\nimportance_sampling_level: sequence\n"), "loss_type: grpo", "default is dapo");
     REFUSED(YAML("num_generations: 8\nloss_type: grpo\nimportance_sampling_level: sequence_token\n"),
             "ralo has token, and sequence");
