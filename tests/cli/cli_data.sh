@@ -201,6 +201,10 @@ printf '{"question": "\\u001b[31m", "answer": "a"}\n' >escape.jsonl
 "$RALO" show --set data.source=escape.jsonl --set data.tokenizer=tokenizer >out 2>err || fail "ralo show: $(cat err)"
 grep -qF '\x1b[31m' out || fail "ralo show writes control characters: $(cat out)"
 check 2 "text.txt" "JSON Lines" -- show --set data.source=text.txt
+mkdir nothing && printf 'PAR1\025\004\025\000PAR1' >x.parquet # the reason that training gives
+check 2 "found no file of data in the directory nothing" -- show --set data.source=nothing
+check 2 "x.parquet: found a file of Parquet" "read_parquet" -- show --set data.source=x.parquet
+check 2 "found no file tatsu-lab/alpaca" "load_dataset('tatsu-lab/alpaca'" -- show --set data.source=tatsu-lab/alpaca
 rm tokenizer/tokenizer_config.json tokenizer/chat_template.jinja
 echo '{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}' >turns.jsonl
 check 2 "turns need a chat template" "put a chat_template.jinja into the tokenizer's directory" -- show --set data.source=turns.jsonl \
