@@ -92,7 +92,6 @@ static const word_row rows[] = {
     {"orpo simpo kto ipo pref_loss dpo_loss_type", "preference.loss", NULL, "with train.task=preference"},
     {"grpo rloo ppo num_generations rloo_k", "rl.k", NULL, "with train.task=rloo"},
     {"max_completion_length max_new_tokens response_length", "rl.max_completion", NULL, "with train.task=rloo"},
-    {"beta kl_beta", NULL, NULL, "here it is preference.beta with train.task=preference, rl.beta with train.task=rloo"},
     {"loss_type", NULL, NULL, "here it is preference.loss with train.task=preference, rl.loss with train.task=rloo"},
     {"max_prompt_length max_prompt_len", "data.seq_len", NULL, "a row holds the prompt and its answer"},
     {"scale_rewards", "rl.loss", "dr_grpo", "which leaves rewards undivided by their deviation; grpo divides them"},
@@ -159,6 +158,17 @@ bool foreign_value_explain(const char *key, const char *value, strbuf *out) {
     return false;
 }
 
+/* "did you mean 'preference.beta' or 'rl.beta'?", where a name without its group is that of several. */
+static bool explain_several(const char *key, strbuf *out) {
+    size_t n = 0;
+    for (size_t i = 0; setting_at(i) && !strchr(key, '.'); i++)
+        if (strcmp(str_after_last_dot(setting_at(i)->key), key) == 0)
+            strbuf_printf(out, "%s'%s'", n++ ? " or " : "did you mean ", setting_at(i)->key);
+    if (n > 1) strbuf_add(out, "?");
+    else out->length = 0; /* one alone the letters find too */
+    return n > 1;
+}
+
 bool foreign_word_explain(const char *key, bool is_flag, strbuf *out) {
     char word[64];
     word_of(key, word);
@@ -177,5 +187,5 @@ bool foreign_word_explain(const char *key, bool is_flag, strbuf *out) {
         if (r->how) strbuf_printf(out, "%s%s", r->setting ? ", " : "", r->how);
         return true;
     }
-    return false;
+    return !is_flag && explain_several(key, out);
 }

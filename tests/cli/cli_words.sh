@@ -22,7 +22,7 @@ check 2 "did you mean 'parallel.tensor'" -- plan --set tensor_parallel_size=2
 check 2 "start N ranks with --ranks N" -- plan --set num_processes=8
 check 2 "here it is data.train_on, response or all" -- plan --set train_on_inputs=true
 check 2 "here it is rl.k, with train.task=rloo" -- plan --set num_generations=8
-check 2 "here it is preference.beta with train.task=preference, rl.beta with train.task=rloo" "!verifiable" -- plan --set beta=0.1
+check 2 "unknown setting 'beta'; did you mean 'verifiable.beta' or 'preference.beta' or 'rl.beta'?" -- plan --set beta=0.1
 check 2 "here it is preference.loss with train.task=preference" "!critic" -- plan --set loss_type=sigmoid
 check 2 "here it is rl.loss=dr_grpo, which leaves rewards undivided" -- plan --set scale_rewards=none
 check 2 "here it is data.seq_len, a row holds the prompt and its answer" -- plan --set max_prompt_length=512
