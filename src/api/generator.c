@@ -33,7 +33,9 @@ void ralo_sampling_init(ralo_sampling *s) {
 static status options_of(generator_options *out, const char *source, const ralo_generator_options *o) {
     static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_FP16};
     size_t k = 0;
-    TRY(api_need("ralo_generator_open", "options->precision", o->precision));
+    if (!o->precision) /* a struct of zeros */
+        return ERR(ERR_INPUT, "ralo_generator_open: found NULL for options->precision, expected fp32, bf16 or fp16; "
+                              "ralo_generator_options_init sets it");
     while (k < ARRAY_LENGTH(precisions) && strcmp(precision_name(precisions[k]), o->precision) != 0) k++;
     if (k == ARRAY_LENGTH(precisions))
         return ERR(ERR_INPUT, "ralo_generator_open: found the precision '%.100s', expected fp32, bf16 or fp16",

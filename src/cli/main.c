@@ -32,11 +32,12 @@ static status dispatch(int argc, char **argv) {
 
 /* An incomplete plan on a full disk would look complete to a caller who checks the exit code. */
 static status flush_stdout(void) {
-    errno = 0;
     bool written = fflush(stdout) == 0 && !ferror(stdout);
+    /* The write that failed may lie far behind, and its errno with it: another one meets the same. */
+    int why = !written && write(STDOUT_FILENO, "\n", 1) < 0 ? errno : EIO;
     console_finish();
     if (written) return OK;
-    return ERR(ERR_RUN, "write to stdout: %s; the output is incomplete", strerror(errno ? errno : EIO));
+    return ERR(ERR_RUN, "write to stdout: %s; the output is incomplete", strerror(why));
 }
 
 /* A standard descriptor that the caller closed would be reused by the next file that is opened, and metrics.jsonl

@@ -56,7 +56,8 @@ static status make_messages(rendering *s) {
             return ERR(ERR_INPUT, "%s:%llu: turn %zu is not valid UTF-8", r->path, (unsigned long long)r->line, i + 1);
         json_array_append_new(s->messages, turn);
     }
-    if (r->has_rounded_numbers && (json_has_number(s->messages) || json_has_number(r->tools) || json_has_number(r->template_kwargs)))
+    if (r->has_rounded_numbers &&
+        (json_has_number(s->messages) || json_has_number(r->tools) || json_has_number(r->template_kwargs)))
         return ERR(ERR_INPUT,
                    "%s:%llu: found an integer of more than 64 bits, expected a smaller one, which the chat template "
                    "can write; write it as a string",
@@ -128,12 +129,26 @@ static bool try_render_first(rendering *s, size_t n, bool open, jinja_output *ou
     return false;
 }
 
+/* Many templates take text as content and nothing else, where the records of others have null beside tool_calls, or a list of parts. */
+static const char *content_advice(const rendering *s, size_t *turn) {
+    for (*turn = 0; *turn < json_array_size(s->messages); (*turn)++) {
+        const json_t *content = json_object_get(json_array_get(s->messages, *turn), "content");
+        if (json_is_null(content)) return "null content: write \"\"";
+        if (json_is_array(content)) return "a list of parts as content: write their text as one string";
+    }
+    return NULL;
+}
+
 static status render_whole(rendering *s) {
     const data_record *r = s->t->record;
+    size_t turn;
     status rc = render_first(s, s->t->n, s->t->open, &s->whole);
     if (rc == OK) return OK;
-    return ERR(rc, "%s:%llu: %s%s", r->path, (unsigned long long)r->line,
-               s->whole.raised ? "the chat template refuses the conversation: " : "", error_message());
+    const char *advice = content_advice(s, &turn),
+               *raised = s->whole.raised ? "the chat template refuses the conversation: " : "";
+    if (!advice) return ERR(rc, "%s:%llu: %s%s", r->path, (unsigned long long)r->line, raised, error_message());
+    return ERR(rc, "%s:%llu: %s%s; this chat template may not take what turn %zu has, %s", r->path,
+               (unsigned long long)r->line, raised, error_message(), turn + 1, advice);
 }
 
 static bool begins_with(const strbuf *text, const strbuf *beginning) {

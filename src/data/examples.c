@@ -68,8 +68,9 @@ typedef struct pair_keys {
 
 /* How a pair is divided into prompt and answers. */
 typedef struct pair_shape {
-    bool is_implicit; /* the answers repeat the prompt */
-    size_t n_common;  /* ... as so many turns, or bytes */
+    bool is_implicit;    /* the answers repeat the prompt */
+    size_t n_common;     /* ... as so many turns, or bytes */
+    bool is_instruction; /* the prompt is an instruction with its input */
 } pair_shape;
 
 static status check_answers(const json_t *root, const pair_keys *k, place at) {
@@ -125,7 +126,7 @@ static bool says(const json_t *turns, size_t n, const json_t *text) {
 static status split_turns(const json_t *root, const pair_keys *k, const json_t *prompt, place at, pair_shape *out) {
     const json_t *chosen = json_object_get(root, k->chosen), *rejected = json_object_get(root, k->rejected);
     size_t n = common_turns(chosen, rejected);
-    *out = (pair_shape){true, n};
+    *out = (pair_shape){.is_implicit = true, .n_common = n};
     if (n == 0)
         return ERR(ERR_INPUT,
                    "%s:%llu: keys '%.100s' and '%.100s': found two conversations that differ from their first turn on, "
@@ -145,25 +146,47 @@ static status split_turns(const json_t *root, const pair_keys *k, const json_t *
     return OK;
 }
 
-static status find_prompt(const json_t *root, const pair_keys *k, place at, pair_shape *out) {
-    const json_t *chosen = json_object_get(root, k->chosen), *rejected = json_object_get(root, k->rejected);
-    const json_t *prompt = json_object_get(root, k->prompt);
+/* Two texts may repeat their prompt. A record that has it under a key of another program's has not meant that. */
+static status split_texts(const json_t *root, const pair_keys *k, place at, pair_shape *out) {
+    static const char *const others[] = {"input", "query", "context", "messages", "conversations"};
+    for (size_t i = 0; i < ARRAY_LENGTH(others); i++) {
+        const json_t *v = json_object_get(root, others[i]);
+        if (json_string_length(v) || json_array_size(v))
+            return ERR(ERR_INPUT,
+                       "%s:%llu: found no key '%.100s', and '%s', which would be ignored, expected the prompt of both "
+                       "answers; %s" SKIP_HINT,
+                       at.path, at.line, k->prompt, others[i],
+                       json_is_string(v) ? "data.prompt_column names its key"
+                                         : "write the answers as lists of turns too");
+    }
+    *out = (pair_shape){.is_implicit = true,
+                        .n_common = common_bytes(json_object_get(root, k->chosen), json_object_get(root, k->rejected))};
+    return OK;
+}
+
+static status find_prompt(const json_t *root, pair_keys *k, bool is_named, place at, pair_shape *out) {
+    const json_t *chosen = json_object_get(root, k->chosen), *prompt = json_object_get(root, k->prompt);
     *out = (pair_shape){0};
     if (json_is_null(prompt)) prompt = NULL;
     if (json_is_string(chosen)) {
-        if (!prompt) *out = (pair_shape){true, common_bytes(chosen, rejected)};
+        if (prompt) return OK;
+        if (!is_named && json_is_string(json_object_get(root, "question"))) k->prompt = "question";
+        else if (!is_named && json_is_string(json_object_get(root, "instruction"))) out->is_instruction = true;
+        else return split_texts(root, k, at, out);
         return OK;
     }
+    const json_t *rejected = json_object_get(root, k->rejected);
     if (!prompt || json_is_string(prompt)) return split_turns(root, k, prompt, at, out);
     size_t n = json_array_size(prompt);
     bool repeats = n > 0 && common_turns(prompt, chosen) == n && common_turns(prompt, rejected) == n;
-    if (repeats) *out = (pair_shape){true, n};
+    if (repeats) *out = (pair_shape){.is_implicit = true, .n_common = n};
     return OK;
 }
 
 static status read_part(record_parser *p, const pair_keys *k, const char *key, const pair_shape *shape,
                         const record_options *o, place at, data_record *out) {
     const json_t *answer = json_object_get(p->root, key);
+    if (shape->is_instruction) return record_read_instruction(p, key, o, at, out);
     if (!shape->is_implicit) return record_read_answer(p, k->prompt, key, o, at, out);
     if (json_is_array(answer)) return record_read_split(p, key, shape->n_common, at, out);
     out->kind = RECORD_PAIR;
@@ -180,7 +203,7 @@ static status parse_pair(example_parser *p, const record_options *o, place at, d
     json_t *root = p->parsers[0].root;
     pair_shape shape;
     TRY(check_answers(root, &k, at));
-    TRY(find_prompt(root, &k, at, &shape));
+    TRY(find_prompt(root, &k, is_given(o->prompt_column), at, &shape));
     record_parser_begin(&p->parsers[1], json_incref(root));
     out->n = 2;
     TRY(read_part(&p->parsers[0], &k, k.chosen, &shape, o, at, &out->records[0]));

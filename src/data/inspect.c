@@ -1,4 +1,5 @@
 /* inspect.c - the records of data files one by one, with the tokens that training would see: for `ralo show`. */
+#include "data/file_kind.h"
 #include "data/examples.h"
 #include "data/lines.h"
 #include "data/source.h"
@@ -98,15 +99,30 @@ done:
     return rc;
 }
 
+/* Why a source has no records, as training would say it: nothing is there, or a file of another kind. */
+static status refuse_source(const data_options *o) {
+    file_entry *entries = NULL;
+    size_t n = 0;
+    status rc = str_starts_with(o->source, "builtin:") ? OK : file_list_parse(o->source, &entries, &n);
+    for (size_t i = 0; i < n && rc == OK; i++) {
+        reader in;
+        if ((rc = data_check_file("data.source", entries[i].path)) != OK) break;
+        if ((rc = reader_open(&in, entries[i].path)) != OK) break;
+        rc = data_refuse_kind(&in, &o->records);
+        reader_close(&in);
+    }
+    file_list_free(entries, n);
+    if (rc != OK) return rc;
+    return ERR(ERR_INPUT, "data.source: found '%.200s', expected files of JSON Lines: other sources have no records",
+               o->source);
+}
+
 status data_visit_records(const data_options *o, bool prompts, uint64_t most, record_visit visit, void *context) {
     status rc = OK;
     inspection s = {.o = o, .prompts = prompts, .n_left = most, .visit = visit, .context = context};
     file_entry *entries = NULL;
     size_t n = 0;
-    if (!data_source_has_records(o))
-        return ERR(ERR_INPUT,
-                   "data.source: found '%.200s', expected files of JSON Lines: other sources have no records",
-                   o->source);
+    if (!data_source_has_records(o)) return refuse_source(o);
     TRY(o->kind == DATA_TEXT ? example_columns_check(o) : example_options_check(o));
     TRY(file_list_parse(o->source, &entries, &n));
     TRY_GOTO(rc, tokenizer_open(&s.t, o->tokenizer), done);

@@ -17,6 +17,9 @@ status record_load_line(record_parser *p, const char *text, size_t n_bytes, plac
 /* Two texts, or two lists of turns that are one conversation. response: NULL where no column has it. */
 status record_read_answer(record_parser *p, const char *prompt, const char *response, const record_options *o, place at,
                           data_record *out);
+/* "instruction", with "input" below it where there is one, and the answer under `response`. */
+status record_read_instruction(record_parser *p, const char *response, const record_options *o, place at,
+                               data_record *out);
 /* One list of turns, of which the first are the prompt. */
 status record_read_split(record_parser *p, const char *key, size_t n_context, place at, data_record *out);
 status record_read_beside(record_parser *p, place at, data_record *out); /* tools and variables of the template */

@@ -298,10 +298,10 @@ status record_read_answer(record_parser *p, const char *prompt, const char *resp
 }
 
 /* "input" belongs to the prompt, on a line of its own. */
-static status read_instruction(record_parser *p, const json_t *root, const record_options *o, place at,
+status record_read_instruction(record_parser *p, const char *response, const record_options *o, place at,
                                data_record *out) {
-    const json_t *input = json_object_get(root, "input");
-    TRY(read_pair(root, "instruction", "output", o, at, out));
+    const json_t *root = p->root, *input = json_object_get(root, "input");
+    TRY(read_pair(root, "instruction", response, o, at, out));
     out->prompt_keys[1] = "input";
     if (!input || json_is_null(input)) return OK;
     span more = {0};
@@ -323,6 +323,15 @@ status record_refuse_beside(const json_t *root, const data_record *r, place at) 
         if (told && str_starts_with(keys[i], "system")) continue;
         const json_t *v = json_object_get(root, keys[i]);
         if (is_empty_value(v) || !(json_is_string(v) || json_is_array(v))) continue;
+        const char *list = r->prompt_keys[0];
+        bool is_sharegpt = list && strcmp(list, sharegpt_style.list) == 0;
+        const turn_style *t = is_sharegpt ? &sharegpt_style : &messages_style;
+        if (turns && list && json_is_string(v) && str_starts_with(keys[i], "system"))
+            return ERR(ERR_INPUT,
+                       "%s:%llu: key '%s': found a string, which would be ignored, expected it to be the first turn of "
+                       "the conversation (jq -c '.%s = [{%s: \"system\", %s: .%s}] + .%s | del(.%s)' IN >OUT makes it "
+                       "that)" SKIP_HINT,
+                       at.path, at.line, keys[i], list, t->role, t->content, keys[i], list, keys[i]);
         return ERR(ERR_INPUT,
                    "%s:%llu: key '%s': found %s, which would be ignored, expected %s (jq -c 'del(.%s)' removes the "
                    "key)" SKIP_HINT,
@@ -344,7 +353,8 @@ static status read_known_shape(record_parser *p, const record_options *o, place 
         return record_read_answer(p, "prompt", "completion", o, at, out);
     if (has(root, "question") && (open || has(root, "answer")))
         return read_pair(root, "question", "answer", o, at, out);
-    if (has(root, "instruction") && (open || has(root, "output"))) return read_instruction(p, root, o, at, out);
+    if (has(root, "instruction") && (open || has(root, "output")))
+        return record_read_instruction(p, "output", o, at, out);
     if (!has(root, "text") && has(root, "chosen") && has(root, "rejected")) return record_refuse_preference(root, at);
     if (!has(root, "text")) return record_refuse_shape(root, o, at);
     out->kind = RECORD_TEXT;

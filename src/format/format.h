@@ -45,6 +45,8 @@ typedef struct yaml_node {
  * 4 MiB. An empty file is an empty map. The tree lives in `memory`. */
 status yaml_read_file(const char *path, arena *memory, yaml_node **out);
 status yaml_read_text(const char *text, size_t n_bytes, const char *where, arena *memory, yaml_node **out);
+/* The same tree as JSON: what is not quoted and reads as a number, true, false or null is one. The caller ends the reference. */
+json_t *yaml_to_json(const yaml_node *n);
 /* The text in double quotes, so that it reads back as it is. Bytes that are not UTF-8 become U+0080 to U+00FF. */
 void yaml_write_quoted(const char *text, strbuf *out);
 

@@ -244,6 +244,26 @@ static bool needs_escape(int32_t c) {
     return c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x2028 || c == 0x2029 || c == 0xfeff || (c | 1) == 0xffff;
 }
 
+static json_t *scalar_to_json(const yaml_node *n) {
+    if (n->quoted) return json_text(n->text, strlen(n->text));
+    if (strcasecmp(n->text, "true") == 0) return json_true();
+    if (strcasecmp(n->text, "false") == 0) return json_false();
+    if (!*n->text || strcmp(n->text, "~") == 0 || strcasecmp(n->text, "null") == 0) return json_null();
+    json_t *number = json_loads(n->text, JSON_DECODE_ANY, NULL);
+    if (json_is_number(number)) return number;
+    json_decref(number);
+    return json_text(n->text, strlen(n->text));
+}
+
+json_t *yaml_to_json(const yaml_node *n) {
+    if (n->kind == YAML_SCALAR) return scalar_to_json(n);
+    json_t *out = n->kind == YAML_MAP ? json_object() : json_array();
+    for (const yaml_node *c = n->first_child; c; c = c->next)
+        if (n->kind == YAML_MAP) json_object_set_new(out, c->key, yaml_to_json(c));
+        else json_array_append_new(out, yaml_to_json(c));
+    return out;
+}
+
 void yaml_write_quoted(const char *text, strbuf *out) {
     strbuf_add(out, "\"");
     while (*text) {

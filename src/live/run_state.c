@@ -75,8 +75,10 @@ static double number_of(const json_t *run, const char *key) {
     return json_is_number(n) ? json_number_value(n) : NAN;
 }
 
+/* Counts are written as run.json has them, 6 and not 6.0: a program may read them into integers. */
 static void set_number(json_t *to, const char *key, double x) {
-    if (isfinite(x)) json_object_set_new(to, key, json_real(x));
+    bool is_whole = fabs(x) < 0x1p53 && floor(x) == x;
+    if (isfinite(x)) json_object_set_new(to, key, is_whole ? json_integer((json_int_t)x) : json_real(x));
 }
 
 static double newest_of(const board *b, const char *name) {

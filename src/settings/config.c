@@ -146,6 +146,7 @@ void setting_expected(const setting *s, strbuf *out) {
     case TYPE_BYTES: strbuf_printf(out, "bytes in %s, such as 512M", s->range); break;
     case TYPE_TEXT:
         if (strcmp(s->range, "pairs") == 0) strbuf_add(out, "a map, or its pairs as text: name=value, name=value");
+        else if (strcmp(s->range, "json") == 0) strbuf_add(out, "a JSON object");
         else strbuf_add(out, strcmp(s->range, "some") == 0 ? "text that is not empty" : "text");
         break;
     case TYPE_PAIR: strbuf_printf(out, "a list of two numbers in %s, such as [0.9, 0.95]", s->range); break;
@@ -310,7 +311,9 @@ static bool value_store(const setting *s, void *base, arena *memory, int element
         return true;
     case TYPE_TEXT:
         if (strlen(text) >= MAX_TEXT || !text_is_utf8(text)) return false;
-        if (*text == 0 && strcmp(s->range, "some") == 0 && !(word_value && *word_value == 0)) return false;
+        if (*text == 0 && (strcmp(s->range, "some") == 0 || strcmp(s->range, "json") == 0) &&
+            !(word_value && *word_value == 0))
+            return false;
         *(const char **)setting_field(base, s) = arena_string(memory, text);
         return true;
     case TYPE_PAIR:
@@ -415,6 +418,9 @@ static const char *list_text(const yaml_node *list, arena *memory) {
 
 static bool takes_pairs(const setting *s) { return s->type == TYPE_TEXT && strcmp(s->range, "pairs") == 0; }
 
+/* A JSON object as text; in a file the map itself will do. */
+static bool takes_json(const setting *s) { return s->type == TYPE_TEXT && strcmp(s->range, "json") == 0; }
+
 static bool takes_list(const setting *s) { return s->type == TYPE_TEXT && strcmp(s->range, "list") == 0; }
 
 /* A list of scalars as the text "a,b,c". */
@@ -458,6 +464,8 @@ static status file_assign(file_reader *r, const setting *s, int element, const y
     } else if (n->kind == YAML_MAP && takes_pairs(s)) {
         if (!(text = map_text(n, r->memory)))
             return setting_refuse(s, where, key, "a map with something else than text");
+    } else if (n->kind == YAML_MAP && takes_json(s)) {
+        if (!(text = map_json(n, r->memory))) return setting_refuse(s, where, key, "a map that is no JSON");
     } else if (n->kind == YAML_MAP && s->type == TYPE_FORM) {
         if (!(text = form_from_map(n, r->memory)))
             return setting_refuse(s, where, key, "a map that does not have exactly one entry with a value or a list");
@@ -553,7 +561,9 @@ static status set_flow(config *c, const setting *s, const char *flow, const char
 
 /* On a command line nothing after the = is a variable that was not set, not null as in a file: --model "$DIR" without a DIR is not a run
  * from random values. */
-static bool takes_nothing(const setting *s) { return s->type == TYPE_TEXT && strcmp(s->range, "some") != 0; }
+static bool takes_nothing(const setting *s) {
+    return s->type == TYPE_TEXT && strcmp(s->range, "some") != 0 && !takes_json(s);
+}
 
 status config_set(config *c, const char *assignment, const char *where) {
     const char *equals = strchr(assignment, '=');
@@ -623,6 +633,13 @@ done:
     strbuf_fini(&theirs);
     config_fini(&alone);
     return rc;
+}
+
+void config_withdraw(config *c, const char *key) {
+    int element;
+    const setting *s = setting_find(key, &element);
+    ASSERT(s != NULL);
+    if (c->origin[s - settings] == ORIGIN_FOREIGN) c->origin[s - settings] = ORIGIN_DEFAULT;
 }
 
 bool config_knows(const char *key) {

@@ -346,11 +346,13 @@ static status check_epochs(const config *c) {
                    t->warmup_ratio, (long long)t->warmup);
     double found;
     const char *key = config_epochs_key(c, &found);
-    if (key && str_starts_with(c->data.source, "builtin:") && strcmp(c->data.source, "builtin:solutions") != 0 &&
-        c->task != TASK_RLOO)
-        return ERR(ERR_INPUT, "%s: found %g with the endless %s, expected none; set %s", key, found, c->data.source,
-                   config_steps_key(key));
-    return OK;
+    bool is_endless = str_starts_with(c->data.source, "builtin:") && strcmp(c->data.source, "builtin:solutions") != 0;
+    if (!key || !is_endless || c->task == TASK_RLOO) return OK;
+    if (!config_was_given(c, "data.source"))
+        return ERR(ERR_INPUT, "%s: found %g and no data; give --data FILE, or set %s to train on the endless %s", key,
+                   found, config_steps_key(key), c->data.source);
+    return ERR(ERR_INPUT, "%s: found %g with the endless %s, expected none; set %s", key, found, c->data.source,
+               config_steps_key(key));
 }
 
 /* AdamW moves a weight by about the learning rate in a step, whatever the gradient: weights are around 0.02. The limits are ten times and

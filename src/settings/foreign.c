@@ -166,8 +166,37 @@ void foreign_report_set(foreign_reader *r, const foreign_item *i, const char *se
     entry_add(r, i, setting, note);
 }
 
+/* Entries of this setting that are of another file: all of them, and those that are keys. */
+static size_t count_others(const foreign_reader *r, const char *setting, size_t *n_keys) {
+    size_t n = 0;
+    *n_keys = 0;
+    for (size_t e = 0; e < r->f->n_entries; e++) {
+        const foreign_entry *one = &r->f->entries[e];
+        if (one->file == r->file || !one->setting || strcmp(one->setting, setting) != 0) continue;
+        n++;
+        *n_keys += one->place != IMPLIED;
+    }
+    return n;
+}
+
+void foreign_take_over(foreign_reader *r, const char *setting) {
+    size_t n_keys, kept = 0;
+    if (count_others(r, setting, &n_keys) == 0) return;
+    config_withdraw(r->c, setting);
+    for (size_t e = 0; e < r->f->n_entries; e++) {
+        foreign_entry one = r->f->entries[e];
+        bool is_other = one.file != r->file && one.setting && strcmp(one.setting, setting) == 0;
+        if (is_other && one.place == IMPLIED) continue;
+        if (is_other) one.note = foreign_format(r, "conflict: %s says so", r->file->path);
+        r->f->entries[kept++] = one;
+    }
+    r->f->n_entries = kept;
+}
+
 status foreign_offer(foreign_reader *r, const foreign_item *i, const char *setting, const char *value,
                      const char *note) {
+    size_t n_keys;
+    if (i && count_others(r, setting, &n_keys) > 0 && n_keys == 0) foreign_take_over(r, setting);
     const char *where = i ? foreign_where(r, i) : r->file->path, *who = config_given_by(r->c, setting);
     const char *name = i ? i->key : setting;
     config_offer_result result;

@@ -192,7 +192,8 @@ static const foreign_row rows[] = {
     {"kto_undesirable_weight", FOREIGN_SET, FT_REAL, "preference.undesirable_weight", NULL},
     {"orpo_alpha",            FOREIGN_SET, FT_REAL, "preference.lambda", NULL},
     {"simpo_gamma",           FOREIGN_SET, FT_REAL, "preference.gamma", NULL},
-    {"{cpo_alpha dpo_use_weighting dpo_loss_weights rpo_alpha}", FOREIGN_OFF, FT_ANY, NULL, "ralo has no such term in its loss"},
+    {"cpo_alpha",             FOREIGN_OFF, FT_REAL, NULL, NO_CPO},
+    {"{dpo_use_weighting dpo_loss_weights rpo_alpha}", FOREIGN_OFF, FT_ANY, NULL, "ralo has no such term in its loss"},
     {"dpo_loss_type",         FOREIGN_WORD, FT_TEXT, "preference.loss", "sigmoid=dpo|ipo=ipo"},
     {"precompute_ref_log_probs", FOREIGN_WORD, FT_TEXT, "preference.reference", "true=disk|false=auto"},
     {"{dpo_use_liger_kernel dpo_padding_free}", FOREIGN_IDLE, FT_BOOL, NULL, ONE_STEP},
@@ -203,7 +204,6 @@ static const foreign_row rows[] = {
      "replay_buffer_size replay_recompute_logps reroll_start_fraction reroll_max_groups skip_zero_advantage_batches vllm_lora_sync sync_ref_model "
      "ref_model_mixup_alpha ref_model_sync_steps}", FOREIGN_IDLE, FT_ANY, NULL, "ralo makes each rollout before the updates that use it"},
     {"trl.{vllm_guided_decoding_regex rollout_func}", FOREIGN_OFF, FT_TEXT, NULL, "completions are sampled freely, by ralo"},
-    {"trl.chat_template_kwargs", FOREIGN_WHOLE, FT_ANY, NULL, "give it as data.chat_kwargs"},
 };
 /* clang-format on */
 
@@ -256,7 +256,7 @@ static status translate_data(foreign_reader *r) {
         foreign_refuse(
             r, text,
             "texts are read from files here: make a .txt or JSON Lines with a key `text`, and give --data FILE");
-    if (n) TRY(trainer_data(r, sources, n));
+    TRY(trainer_data(r, sources, n));
     TRY(trainer_eval_data(r, tested, n_tested));
     return trainer_held_out(r, foreign_find(r, "val_set_size"), n_tested > 0);
 }
@@ -276,44 +276,58 @@ static status translate_chat(foreign_reader *r) {
 
 /* ---- method -------------------------------------------------------------------------------------------------------- */
 
+/* trl.beta comes before rl_beta there, whatever the method is. */
+static status translate_preference(foreign_reader *r, const foreign_item *rl) {
+    const foreign_item *first = foreign_find(r, "trl.beta"), *second = foreign_find(r, "rl_beta"),
+                       *beta = first ? first : second, *gamma = foreign_find(r, "simpo_gamma");
+    bool is_simpo = strcmp(rl->text, "simpo") == 0;
+    TRY(foreign_offer(r, rl, "train.task", "preference", NULL));
+    if (!foreign_find(r, "dpo_loss_type")) TRY(foreign_offer(r, rl, "preference.loss", rl->text, NULL));
+    if (beta)
+        TRY(foreign_offer(r, beta, strcmp(rl->text, "orpo") ? "preference.beta" : "preference.lambda", beta->text,
+                          NULL));
+    if (first && second) foreign_report_no_effect(r, second, "trl.beta says it");
+    if (!is_simpo) return OK;
+    if (!foreign_find(r, "cpo_alpha")) foreign_refuse(r, rl, "TRL's default beside it is cpo_alpha: 1; " NO_CPO);
+    if (!beta) TRY(foreign_offer(r, NULL, "preference.beta", "0.1", "its default"));
+    return gamma ? OK : foreign_offer(r, NULL, "preference.gamma", "0.5", "its default");
+}
+
+/* Keys of rollouts where there are none. */
+static void report_rollout_keys(foreign_reader *r, bool is_preference) {
+    static const char *const keys[] = {"num_generations",
+                                       "rloo_k",
+                                       "max_completion_length",
+                                       "generation_batch_size",
+                                       "steps_per_generation",
+                                       "num_iterations",
+                                       "importance_sampling_level",
+                                       "scale_rewards",
+                                       "reward_funcs",
+                                       "reward_weights",
+                                       "loss_type",
+                                       "beta"};
+    for (size_t i = 0; i < ARRAY_LENGTH(keys) - is_preference; i++) { /* trl.beta is one of preferences too */
+        const foreign_item *one = foreign_find(r, foreign_format(r, "trl.%s", keys[i]));
+        if (one) foreign_report_no_effect(r, one, "rl is not grpo");
+    }
+}
+
 static status translate_method(foreign_reader *r) {
     const foreign_item *rl = foreign_find(r, "rl"), *beta = foreign_find(r, "rl_beta");
     const char *word = rl ? rl->text : "";
-    if (trainer_word_in(word, "dpo ipo orpo simpo kto")) {
-        TRY(foreign_offer(r, rl, "train.task", "preference", NULL));
-        if (!foreign_find(r, "dpo_loss_type")) TRY(foreign_offer(r, rl, "preference.loss", word, NULL));
-        if (beta)
-            TRY(foreign_offer(r, beta, strcmp(word, "orpo") ? "preference.beta" : "preference.lambda", beta->text,
-                              NULL));
-        return OK;
-    }
+    bool is_preference = trainer_word_in(word, "dpo ipo orpo simpo kto");
     bool is_rollout = trainer_word_in(word, "grpo gdpo"); /* gdpo too, so that all its reasons are said */
+    if (!is_rollout) report_rollout_keys(r, is_preference);
+    if (is_preference) return translate_preference(r, rl);
     if (rl && strcmp(word, "grpo") != 0) foreign_refuse(r, rl, "ralo has dpo, ipo, orpo, simpo, kto and grpo");
     if (beta) foreign_report_no_effect(r, beta, "trl.beta is the one of grpo");
-    if (is_rollout) {
-        if (strcmp(word, "grpo") == 0) foreign_report_set(r, rl, "train.task", NULL);
-        return rollout_translate(r, &(rollout_keys){.prefix = "trl.",
-                                                    .rows = foreign_find(r, "micro_batch_size"),
-                                                    .accumulation = foreign_find(r, "gradient_accumulation_steps"),
-                                                    .usual_rows = 1});
-    }
-    static const char *const of_rollouts[] = {"num_generations",
-                                              "rloo_k",
-                                              "max_completion_length",
-                                              "generation_batch_size",
-                                              "steps_per_generation",
-                                              "num_iterations",
-                                              "importance_sampling_level",
-                                              "scale_rewards",
-                                              "reward_funcs",
-                                              "reward_weights",
-                                              "beta",
-                                              "loss_type"};
-    for (size_t i = 0; i < ARRAY_LENGTH(of_rollouts); i++) {
-        const foreign_item *one = foreign_find(r, foreign_format(r, "trl.%s", of_rollouts[i]));
-        if (one) foreign_report_no_effect(r, one, "rl is not grpo");
-    }
-    return OK;
+    if (!is_rollout) return OK;
+    if (strcmp(word, "grpo") == 0) foreign_report_set(r, rl, "train.task", NULL);
+    return rollout_translate(r, &(rollout_keys){.prefix = "trl.",
+                                                .rows = foreign_find(r, "micro_batch_size"),
+                                                .accumulation = foreign_find(r, "gradient_accumulation_steps"),
+                                                .usual_rows = 1});
 }
 
 static status translate_adapter(foreign_reader *r) {
@@ -447,6 +461,11 @@ static status translate_run(foreign_reader *r) {
     TRY(trainer_every(r,
                       &(trainer_rhythm){foreign_find(r, "save_strategy"), foreign_find(r, "save_steps"),
                                         "train.save_every", "train.saves_per_epoch", saves ? "no" : "steps", "500"}));
+    bool has_rhythm = evals || strategy || foreign_find(r, "eval_steps"),
+         is_saved = saves || trainer_has_any(r, "", "save_strategy save_steps");
+    if (!has_rhythm && r->c->data.eval_fraction > 0)
+        TRY(foreign_offer(r, NULL, "train.evals_per_epoch", "1", "its default"));
+    if (!is_saved) TRY(foreign_offer(r, NULL, "train.saves_per_epoch", "1", "its default"));
     TRY(translate_times(r, evals, "train.evals_per_epoch"));
     TRY(translate_times(r, saves, "train.saves_per_epoch"));
     if (patience) TRY(foreign_offer(r, patience, "train.patience", patience->text, NULL));

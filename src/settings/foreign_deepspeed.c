@@ -138,8 +138,9 @@ static const foreign_row rows[] = {
      "it would change the training and is not supported; leave it out"},
     {"{zero_allow_untested_optimizer zero_force_ds_cpu_optimizer}", FOREIGN_IDLE, FT_BOOL, NULL, "AdamW runs where its states are"},
     {"{memory_breakdown dump_state}", FOREIGN_IDLE, FT_BOOL, NULL, "the plan shows memory; config.yaml of the run has every setting"},
-    {"{flops_profiler comms_logger tensorboard wandb csv_monitor comet}", FOREIGN_WHOLE, FT_ANY, NULL, REPORTS},
+    {"{flops_profiler comms_logger tensorboard wandb csv_monitor comet timers}", FOREIGN_WHOLE, FT_ANY, NULL, REPORTS},
     {"checkpoint",            FOREIGN_WHOLE, FT_ANY, NULL, CHECKPOINTS},
+    {"pipeline",              FOREIGN_WHOLE, FT_ANY, NULL, "stages are parallel.pipeline here, their micro-batches train.accumulation"},
     {"{autotuning elasticity hybrid_engine compile}", FOREIGN_WHOLE, FT_ANY, NULL, "it concerns the internals of DeepSpeed"},
     {"{dataloader_drop_last graph_harvesting}", FOREIGN_IDLE, FT_BOOL, NULL, "rows are always packed and the step is always compiled"},
     {"vocabulary_size",       FOREIGN_IDLE, FT_INT, NULL, "the model defines it"},
@@ -428,6 +429,10 @@ static status translate_scheduler(foreign_reader *r) {
                        *peak = foreign_find(r, "scheduler.params.warmup_max_lr");
     scheduler_kind kind;
     TRY(scheduler_kind_of(r, type, &kind));
+    if (type) { /* transformers leaves the schedule to DeepSpeed where its file has one */
+        foreign_take_over(r, "train.schedule");
+        foreign_take_over(r, "train.min_lr_ratio");
+    }
     TRY(translate_peak_lr(r, kind));
     if (kind == SCHEDULER_NONE || kind == SCHEDULER_COSINE) TRY(param_foreign_to(r, peak, type));
     TRY(translate_schedule_end(r, type, kind));

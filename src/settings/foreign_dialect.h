@@ -14,9 +14,9 @@ typedef enum foreign_kind {
 
 enum { LIST_MOST = 64 }; /* maps in a list */
 
-typedef enum foreign_type { FT_BOOL, FT_INT, FT_REAL, FT_TEXT, FT_PAIR, FT_ANY, FT_TREE } foreign_type;
+typedef enum foreign_type { FT_BOOL, FT_INT, FT_REAL, FT_TEXT, FT_PAIR, FT_ANY, FT_TREE, FT_JSON } foreign_type;
 
-/* FT_ANY: a single value or a list. FT_TREE: a map too, whose text is "".
+/* FT_ANY: a single value or a list. FT_TREE: a map too, whose text is "". FT_JSON: a map as JSON.
  * key: dotted; of maps in a list without their places. "a.{x y z}" is three keys with one row, "a.*" all of a map. */
 typedef struct foreign_row {
     const char *key;
@@ -70,9 +70,11 @@ void foreign_refuse_train(foreign_reader *r, const char *text); /* `plan` may go
 void foreign_report_no_effect(foreign_reader *r, const foreign_item *i, const char *note);
 void foreign_report_file(foreign_reader *r, const foreign_item *i); /* that is translated too */
 void foreign_report_set(foreign_reader *r, const foreign_item *i, const char *setting, const char *note);
-/* Offers a value and reports the result. i NULL: implied by the program that wrote the file. */
+/* Offers a value and reports the result. i NULL: implied by the program that wrote the file, which gives way to a key of another file. */
 status foreign_offer(foreign_reader *r, const foreign_item *i, const char *setting, const char *value,
                      const char *note);
+/* What another foreign file gave this setting no longer counts, and its report says which file does. */
+void foreign_take_over(foreign_reader *r, const char *setting);
 /* Data and sequence ranks: all ranks that are neither tensor nor pipeline ranks of each other. */
 int64_t foreign_row_ranks(const foreign_reader *r);
 const char *foreign_value(const foreign_reader *r, const char *setting); /* as it stands now */

@@ -204,6 +204,8 @@ static status translate_preference(foreign_reader *r, const foreign_item *stage)
     if (!is_known) foreign_refuse(r, loss, "ralo has sigmoid (DPO), ipo, orpo and simpo");
     else TRY(foreign_offer(r, loss ? loss : stage, "preference.loss", kind, NULL));
     bool is_orpo = strcmp(kind, "orpo") == 0;
+    if (strcmp(kind, "simpo") == 0 && !foreign_find(r, "simpo_gamma"))
+        TRY(foreign_offer(r, NULL, "preference.gamma", "0.5", "its default"));
     return foreign_offer(r, beta, is_orpo ? "preference.lambda" : "preference.beta", beta ? beta->text : "0.1",
                          beta ? NULL : "its default");
 }
@@ -231,7 +233,7 @@ static status translate_stage(foreign_reader *r) {
                           : is_text ? "true"
                                     : "false",
                           packing ? NULL : "its default"));
-    else if (packing) foreign_report_no_effect(r, packing, "examples are packed as they fit");
+    else TRY(foreign_offer(r, packing, "data.pack", "false", "a batch counts examples, so a row holds one"));
     if (is_text) TRY(foreign_offer(r, all ? all : stage, "data.train_on", "all", NULL));
     else if (all) TRY(foreign_offer(r, all, "data.train_on", item_is_true(all) ? "all" : "response", NULL));
     return OK;

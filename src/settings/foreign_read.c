@@ -118,6 +118,7 @@ static bool type_is_right(foreign_type type, const char *text, const yaml_node *
     case FT_PAIR: return n->kind == YAML_LIST; /* the setting's own reader looks at the two */
     case FT_ANY: return n->kind != YAML_MAP;
     case FT_TREE: return true;
+    case FT_JSON: return n->kind == YAML_MAP;
     }
     return false;
 }
@@ -129,7 +130,8 @@ static bool type_check(foreign *f, const foreign_file *file, const foreign_item 
                                            [FT_TEXT] = "text",
                                            [FT_PAIR] = "a list of two numbers",
                                            [FT_ANY] = "a single value or a list",
-                                           [FT_TREE] = ""};
+                                           [FT_TREE] = "",
+                                           [FT_JSON] = "a map"};
     if (type_is_right(i->row->type, i->text, n)) return true;
     const char *found = n->kind == YAML_MAP ? "a map" : n->kind == YAML_LIST ? "a list" : i->text;
     const char *quote = n->kind == YAML_SCALAR ? "'" : "";
@@ -141,6 +143,21 @@ static bool type_check(foreign *f, const foreign_file *file, const foreign_item 
 static void item_add(foreign_file *file, foreign_item item) {
     file->items = array_grow(file->items, &file->capacity, file->n_items + 1, sizeof *file->items);
     file->items[file->n_items++] = item;
+}
+
+static const yaml_node *child_of(const yaml_node *map, const char *key) {
+    if (!map || map->kind != YAML_MAP) return NULL;
+    for (const yaml_node *n = map->first_child; n; n = n->next)
+        if (strcmp(n->key, key) == 0) return n;
+    return NULL;
+}
+
+/* An empty section, or one that says enabled: false. */
+static bool section_is_off(const yaml_node *map) {
+    const yaml_node *enabled = child_of(map, "enabled");
+    bool flag;
+    if (map->kind != YAML_MAP) return false;
+    return !map->first_child || (enabled && enabled->kind == YAML_SCALAR && bool_read(enabled->text, &flag) && !flag);
 }
 
 static void walk(foreign *f, foreign_file *file, const yaml_node *map, const char *shown, const char *prefix);
@@ -179,12 +196,16 @@ static void walk(foreign *f, foreign_file *file, const yaml_node *map, const cha
         if (!strchr(n->key, '.') && *n->key)
             keys_visit(file->dialect, find_visit, &s); /* maps are nested, never dotted */
         foreign_item item = {.key = key, .text = node_text(n, &f->memory), .line = n->line, .row = s.found};
+        if (s.found && s.found->type == FT_JSON && n->kind == YAML_MAP) item.text = map_json(n, &f->memory);
         item.is_null = node_is_null(n);
         item.is_auto = file->dialect->has_auto && n->kind == YAML_SCALAR && strcmp(n->text, "auto") == 0;
         if (!s.found && !s.is_group) {
             unknown_key(f, file, key, n->line);
         } else if (!s.found) {
             walk_group(f, file, n, item, row_key);
+        } else if (s.found->kind == FOREIGN_OFF && section_is_off(n)) {
+            item.text = "false";
+            item_add(file, item);
         } else if (s.found->kind == FOREIGN_OFF && n->kind == YAML_MAP) {
             foreign_problem(f, "%s:%d: %s: %s", file->path, n->line, key, s.found->text);
         } else if (s.found->kind == FOREIGN_WHOLE || item.is_null || item.is_auto || type_check(f, file, &item, n)) {
@@ -194,13 +215,6 @@ static void walk(foreign *f, foreign_file *file, const yaml_node *map, const cha
 }
 
 /* ---- whose file it is -------------------------------------------------------------------------------------------- */
-
-static const yaml_node *child_of(const yaml_node *map, const char *key) {
-    if (!map || map->kind != YAML_MAP) return NULL;
-    for (const yaml_node *n = map->first_child; n; n = n->next)
-        if (strcmp(n->key, key) == 0) return n;
-    return NULL;
-}
 
 /* How many keys at the top a dialect knows. */
 static int keys_known(const foreign_dialect *d, const yaml_node *root) {

@@ -13,26 +13,33 @@ static const foreign_item *find(const foreign_reader *r, const rollout_keys *k, 
 
 static int64_t whole_or(const foreign_item *i, int64_t otherwise) { return i ? item_whole(i) : otherwise; }
 
+/* Keys that RLOO alone has, or the command line, which says what `trl rloo` would. */
 static bool is_rloo(const foreign_reader *r, const rollout_keys *k) {
+    if (config_was_given(r->c, "rl.loss")) return strcmp(foreign_value(r, "rl.loss"), "rloo") == 0;
     return trainer_has_any(r, k->prefix, "normalize_advantages reward_clip_range rloo_k kl_coef") &&
            !find(r, k, "loss_type");
 }
 
-/* generation_batch_size completions, or rows of a device x devices x steps_per_generation, in groups. */
+/* An optimizer step of TRL trains on rows of a device x devices x gradient_accumulation_steps completions. Where it generates for several steps at once
+ * (generation_batch_size, steps_per_generation), each of them trains on its own share, so here each has a rollout of its own; rl.updates would train on the
+ * same completions again, which is what num_iterations is. */
 static status translate_batch(foreign_reader *r, const rollout_keys *k, const foreign_item *group, int64_t in_group) {
     const foreign_item *all = find(r, k, "generation_batch_size"), *per = find(r, k, "steps_per_generation"),
-                       *iterations = find(r, k, "num_iterations"), *said[] = {all, k->rows, per, k->accumulation};
-    int64_t a = whole_or(k->accumulation, 1), s = whole_or(per, a), n = whole_or(k->rows, k->usual_rows), completions;
-    bool is_right = in_group > 0 && a > 0 && s > 0 && n > 0 && whole_or(iterations, 1) > 0 &&
-                    !__builtin_mul_overflow(n, s, &completions) &&
-                    !__builtin_mul_overflow(completions, foreign_row_ranks(r), &completions);
-    if (is_right && all) completions = item_whole(all);
-    if (!is_right || completions < 1 || completions % in_group || s % a) {
+                       *iterations = find(r, k, "num_iterations"), *said[] = {k->rows, k->accumulation, all, per};
+    int64_t a = whole_or(k->accumulation, 1), n = whole_or(k->rows, k->usual_rows), ranks = foreign_row_ranks(r),
+            times = whole_or(iterations, 1), at_once, completions;
+    bool is_right = in_group > 0 && a > 0 && n > 0 && times > 0 && !__builtin_mul_overflow(n, ranks, &at_once) &&
+                    !__builtin_mul_overflow(at_once, a, &completions) && completions % in_group == 0;
+    if (all && per) foreign_refuse(r, per, "generation_batch_size in line %d says it too; keep one", all->line);
+    int64_t steps = !is_right ? a : all ? item_whole(all) / at_once : whole_or(per, a);
+    if (is_right && (steps < 1 || (all && item_whole(all) % at_once) || (times > 1 && steps % a))) is_right = false;
+    if (!is_right) {
         foreign_problem(
             r->f,
-            "%s: completions of a rollout: found %lld rows x %lld steps x %lld ranks in groups of %lld, expected whole "
-            "groups, and steps_per_generation a multiple of gradient_accumulation_steps",
-            r->file->path, (long long)n, (long long)s, (long long)foreign_row_ranks(r), (long long)in_group);
+            "%s: completions of a step: found %lld rows x %lld steps x %lld ranks in groups of %lld, expected "
+            "whole groups, and whole steps in a generation batch; give other gradient_accumulation_steps, or "
+            "more --ranks",
+            r->file->path, (long long)n, (long long)a, (long long)ranks, (long long)in_group);
         for (size_t i = 0; i < ARRAY_LENGTH(said); i++)
             if (said[i]) foreign_report_no_effect(r, said[i], "see above");
         if (group) foreign_report_no_effect(r, group, "see above");
@@ -40,7 +47,8 @@ static status translate_batch(foreign_reader *r, const rollout_keys *k, const fo
         return OK;
     }
     const char *note =
-        foreign_format(r, "%lld completions, %lld of each prompt", (long long)completions, (long long)in_group);
+        foreign_format(r, "%lld completions a step, %lld of each prompt%s", (long long)completions, (long long)in_group,
+                       steps > a ? "; each step has a rollout of its own here" : "");
     const char *prompts = foreign_format(r, "%lld", (long long)(completions / in_group));
     bool is_offered = false;
     for (size_t i = 0; i < ARRAY_LENGTH(said); i++) {
@@ -50,9 +58,7 @@ static status translate_batch(foreign_reader *r, const rollout_keys *k, const fo
         is_offered = true;
     }
     if (!is_offered) TRY(foreign_offer(r, NULL, "rl.prompts", prompts, note));
-    int64_t updates;
-    if (__builtin_mul_overflow(whole_or(iterations, 1), s / a, &updates)) updates = INT64_MAX;
-    TRY(foreign_offer(r, iterations, "rl.updates", foreign_format(r, "%lld", (long long)updates), NULL));
+    TRY(foreign_offer(r, iterations, "rl.updates", foreign_format(r, "%lld", (long long)times), NULL));
     return foreign_offer(r, group, "rl.k", foreign_format(r, "%lld", (long long)in_group),
                          group ? NULL : "its default");
 }
@@ -82,26 +88,58 @@ static status translate_rewards(foreign_reader *r, const rollout_keys *k) {
     return OK;
 }
 
-static status translate_loss(foreign_reader *r, const rollout_keys *k) {
-    const foreign_item *loss = find(r, k, "loss_type"), *level = find(r, k, "importance_sampling_level"),
-                       *scale = find(r, k, "scale_rewards"), *beta = find(r, k, "beta");
-    bool is_gspo = level && strcmp(level->text, "sequence") == 0, flag = true;
-    const char *name = loss ? trainer_list(r, loss) : is_rloo(r, k) ? "rloo" : "dapo";
-    if (loss && !trainer_word_in(name, "rloo grpo dr_grpo dapo"))
-        foreign_refuse(r, loss, "ralo has grpo, dr_grpo, dapo and rloo");
-    else
-        TRY(foreign_offer(r, is_gspo ? level : loss, "rl.loss", is_gspo ? "gspo" : name,
-                          loss || is_gspo ? NULL : "its default"));
-    if (is_gspo && loss) foreign_report_set(r, loss, "rl.loss", NULL);
-    if (level && !is_gspo) foreign_report_no_effect(r, level, "tokens, as here");
-    bool is_off = scale && ((bool_read(scale->text, &flag) && !flag) || strcmp(scale->text, "none") == 0);
-    if (is_off && strcmp(name, "dr_grpo") != 0)
-        foreign_refuse(r, scale, "rewards stay undivided by their deviation with loss_type: dr_grpo only");
-    else if (scale && strcmp(scale->text, "batch") == 0)
+/* Is the deviation of a group left out? */
+static bool is_unscaled(const foreign_item *scale) {
+    bool flag;
+    return scale && ((bool_read(scale->text, &flag) && !flag) || strcmp(scale->text, "none") == 0);
+}
+
+static void check_scale(foreign_reader *r, const foreign_item *scale, bool is_dr_grpo) {
+    if (!scale) return;
+    if (is_unscaled(scale) != is_dr_grpo)
+        foreign_refuse(r, scale,
+                       is_dr_grpo
+                           ? "loss_type: dr_grpo never divides rewards by their deviation; say none, or grpo does"
+                           : "rewards stay undivided by their deviation with loss_type: dr_grpo only");
+    else if (strcmp(scale->text, "batch") == 0)
         foreign_refuse(
             r, scale,
             "rewards are divided by the deviation of their group; of the whole step with rl.loss=reinforce++");
-    else if (scale) foreign_report_no_effect(r, scale, "as rl.loss does");
+    else foreign_report_no_effect(r, scale, "as rl.loss does");
+}
+
+/* What rl.loss=dapo and gspo bring with them beside the formula, TRL asks for one by one. */
+static status translate_defaults(foreign_reader *r, const rollout_keys *k, const char *loss) {
+    bool is_dapo = strcmp(loss, "dapo") == 0;
+    if ((is_dapo || strcmp(loss, "gspo") == 0) && !find(r, k, "epsilon"))
+        TRY(foreign_offer(r, NULL, "rl.epsilon", "0.2", "its default, also above unless epsilon_high says otherwise"));
+    if (!is_dapo) return OK;
+    if (!find(r, k, "mask_truncated_completions"))
+        TRY(foreign_offer(r, NULL, "rl.mask_truncated", "false", "its default"));
+    return foreign_offer(r, NULL, "rl.dynamic_sampling", "0", "it draws no prompts again");
+}
+
+static status translate_loss(foreign_reader *r, const rollout_keys *k) {
+    const foreign_item *loss = find(r, k, "loss_type"), *level = find(r, k, "importance_sampling_level"),
+                       *scale = find(r, k, "scale_rewards"), *beta = find(r, k, "beta");
+    bool is_gspo = level && strcmp(level->text, "sequence") == 0;
+    const char *name = loss ? trainer_list(r, loss) : is_rloo(r, k) ? "rloo" : "dapo", *note = NULL;
+    bool is_dr_grpo = strcmp(name, "dr_grpo") == 0;
+    if (!loss && !is_gspo) note = "its default";
+    else if (is_dr_grpo && !scale) note = "rewards stay undivided by their deviation, as with scale_rewards: none";
+    if (loss && !trainer_word_in(name, "rloo grpo dr_grpo dapo"))
+        foreign_refuse(r, loss, "ralo has grpo, dr_grpo, dapo and rloo");
+    else if (is_gspo && strcmp(name, "grpo") != 0)
+        foreign_refuse(r, level,
+                       "whole completions are weighed by GSPO, whose mean is over completions: say loss_type: "
+                       "grpo beside it (%s %s)",
+                       loss ? "found" : "TRL's default is", name);
+    else TRY(foreign_offer(r, is_gspo ? level : loss, "rl.loss", is_gspo ? "gspo" : name, note));
+    if (is_gspo && loss) foreign_report_set(r, loss, "rl.loss", NULL);
+    if (level && strcmp(level->text, "token") == 0) foreign_report_no_effect(r, level, "tokens, as here");
+    else if (level && !is_gspo) foreign_refuse(r, level, "ralo has token, and sequence (GSPO)");
+    check_scale(r, scale, is_dr_grpo);
+    TRY(translate_defaults(r, k, is_gspo ? "gspo" : name));
     return foreign_offer(r, beta, "rl.beta",
                          beta            ? beta->text
                          : is_rloo(r, k) ? "0.05"

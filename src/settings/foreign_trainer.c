@@ -34,14 +34,25 @@ static bool is_given(foreign_reader *r, const foreign_item *i, const char *setti
     return true;
 }
 
+/* The preset that a model of the hub has the shape of, if there is one: Qwen2.5-7B-Instruct is qwen2.5-7b, Meta-Llama-3-8B llama3-8b. */
+static void preset_name(const char *model, char out[64]) {
+    static const char *const tuned[] = {"-instruct", "-chat", "-it", "-base", "-hf"};
+    if (strncasecmp(model, "meta-", 5) == 0) model += 5;
+    bool is_llama = strncasecmp(model, "llama-", 6) == 0 && isdigit((unsigned char)model[6]);
+    snprintf(out, 64, "%s%.50s", is_llama ? "llama" : "", is_llama ? model + 6 : model);
+    for (char *c = out; *c; c++) *c = (char)tolower((unsigned char)*c);
+    for (int times = 0; times < 2; times++) /* Llama-2-7b-chat-hf */
+        for (size_t k = 0; k < ARRAY_LENGTH(tuned) && !model_preset_find(out); k++)
+            if (str_ends_with(out, tuned[k])) out[strlen(out) - strlen(tuned[k])] = 0;
+}
+
 status trainer_model(foreign_reader *r, const foreign_item *i) {
     if (!i || is_given(r, i, "model.path") || is_given(r, i, "model.preset")) return OK;
     if (path_is(i->text, S_IFDIR)) return foreign_offer(r, i, "model.path", i->text, NULL);
     char name[64];
     const char *last = last_part(i->text), *where = foreign_where(r, i);
     if (is_plain(last) && model_dir_is(last)) return foreign_offer(r, i, "model.path", last, "downloaded here");
-    snprintf(name, sizeof name, "%.60s", last);
-    for (char *c = name; *c; c++) *c = (char)tolower((unsigned char)*c);
+    preset_name(last, name);
     bool is_preset = model_preset_find(name) != NULL;
     const char *shape =
         is_preset ? foreign_format(r, ", or say --preset %s to train that shape from random weights", name) : "";
@@ -161,6 +172,8 @@ static status offer_files(foreign_reader *r, const char *setting, const trainer_
 }
 
 status trainer_data(foreign_reader *r, const trainer_source *sources, size_t n) {
+    if (n == 0 && !config_was_given(r->c, "data.source")) /* a script has them in Python */
+        foreign_refuse_train(r, foreign_format(r, "%s names no data; give --data FILE", r->file->path));
     return offer_files(r, "data.source", sources, n);
 }
 
@@ -344,14 +357,26 @@ status trainer_fsdp(foreign_reader *r, const foreign_item *i) {
 
 /* ---- the rest ------------------------------------------------------------------------------------------------------ */
 
+/* What of the list ralo sends to; of others the run's own files have the numbers. */
 status trainer_report_to(foreign_reader *r, const foreign_item *i) {
-    static const char *const here[] = {"none", "all", "mlflow", "tensorboard", "trackio"};
     if (!i) return OK;
-    const char *list = trainer_list(r, i);
-    for (size_t k = 0; k < ARRAY_LENGTH(here); k++)
-        if (strcmp(list, here[k]) == 0) return foreign_offer(r, i, "track.to", list, NULL);
-    foreign_report_no_effect(r, i, NUMBERS);
-    return OK;
+    strbuf kept;
+    strbuf_init(&kept);
+    bool is_whole = true;
+    for (const char *at = trainer_list(r, i); *at;) {
+        const char *name = foreign_format(r, "%.*s", (int)strcspn(at, ","), at);
+        bool is_here = trainer_word_in(name, "none all mlflow tensorboard trackio");
+        if (is_here) strbuf_printf(&kept, "%s%s", kept.length ? "," : "", name);
+        is_whole &= is_here;
+        at += strcspn(at, ",");
+        at += *at == ',';
+    }
+    status rc = OK;
+    if (kept.length)
+        rc = foreign_offer(r, i, "track.to", kept.text, is_whole ? NULL : "the others have no effect here: " NUMBERS);
+    else foreign_report_no_effect(r, i, NUMBERS "; track.to=trackio has a page like wandb's");
+    strbuf_fini(&kept);
+    return rc;
 }
 
 status trainer_resume(foreign_reader *r, const foreign_item *i) {

@@ -11,6 +11,7 @@
 #define RANKS_HERE "ranks are started by --ranks, mpirun or srun, and talk by comm.*"
 #define NO_IMAGES "ralo trains models of text, without images, video and sound"
 #define ONLY_ADAMW "ralo has AdamW only; memory.states is the format of its m and v"
+#define NO_CPO "SimPO here has no term of the chosen answer's loss; set it to 0, or use preference.loss=orpo"
 
 /* One dataset of the file. */
 typedef struct trainer_source {

@@ -58,23 +58,27 @@ static const foreign_row rows[] = {
      "ds3_gather_for_generation router_aux_loss_coef}", FOREIGN_IDLE, FT_ANY, NULL, ONE_STEP},
     {"eos_token",                FOREIGN_SET, FT_TEXT, "data.eos_token", NULL},
     {"{chat_template_path chat_template}", FOREIGN_OFF, FT_TEXT, NULL, "put it into the model's directory as chat_template.jinja"},
-    {"completion_only_loss",     FOREIGN_WORD, FT_TEXT, "data.train_on", "true=response|false=all"},
-    {"assistant_only_loss",      FOREIGN_WORD, FT_TEXT, "data.train_on", "true=response|false="},
+    {"completion_only_loss",     FOREIGN_OWN, FT_BOOL, NULL, NULL},
+    {"assistant_only_loss",      FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {"activation_offloading",    FOREIGN_WORD, FT_TEXT, "memory.offload.activations", "true=host|false=none"},
 
     {"label_smoothing",          FOREIGN_OWN, FT_REAL, NULL, NULL},
     {"desirable_weight",         FOREIGN_OWN, FT_REAL, NULL, NULL},
     {"undesirable_weight",       FOREIGN_OWN, FT_REAL, NULL, NULL},
     {"simpo_gamma",              FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {"cpo_alpha",                FOREIGN_OFF, FT_REAL, NULL, "SimPO here has no term of the chosen answer's loss; set it to 0, or use preference.loss=orpo"},
+    {"cpo_alpha",                FOREIGN_OFF, FT_REAL, NULL, NO_CPO},
     {"precompute_ref_log_probs", FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {"{precompute_ref_batch_size ref_model_mixup_alpha ref_model_sync_steps ref_model_init_kwargs}", FOREIGN_IDLE, FT_ANY, NULL,
      "preference.reference says how the reference is kept"},
     {"{sync_ref_model reference_free force_use_ref_model}", FOREIGN_OFF, FT_BOOL, NULL, "the reference is the model as it begins"},
     {"{rpo_alpha ld_alpha loss_weights use_weighting}", FOREIGN_OFF, FT_ANY, NULL, "ralo has no such term in its loss"},
-    {"{f_alpha_divergence_coef discopop_tau}", FOREIGN_IDLE, FT_REAL, NULL, "it belongs to a loss that is off"},
+    {"{f_alpha_divergence_coef discopop_tau sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg "
+     "entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target}", FOREIGN_IDLE, FT_REAL, NULL, "it belongs to a loss that is off"},
     {"f_divergence_type",        FOREIGN_WORD, FT_TEXT, "preference.loss", "reverse_kl="},
     {"max_prompt_length",        FOREIGN_OWN, FT_INT, NULL, NULL},
+    {"{generate_during_eval padding_value label_pad_token_id}", FOREIGN_IDLE, FT_ANY, NULL, ONE_STEP},
+    {"is_encoder_decoder",       FOREIGN_OFF, FT_BOOL, NULL, "ralo trains decoders"},
+    {"alpha",                    FOREIGN_OFF, FT_REAL, NULL, "ralo has no AlphaPO; remove it"},
 
 #define ROLLOUT ""
 #include "settings/foreign_rollout.inc"
@@ -88,26 +92,33 @@ static bool loss_is(const foreign_reader *r, const char *words) {
     return loss && trainer_word_in(trainer_list(r, loss), words);
 }
 
+/* max_completion_length is a key of GRPO and RLOO, and of older versions of DPO, KTO, ORPO and CPO. */
+static bool is_of_rollouts(const foreign_reader *r) {
+    return trainer_has_any(r, "",
+                           "num_generations rloo_k reward_funcs reward_weights num_iterations epsilon epsilon_high "
+                           "generation_batch_size steps_per_generation scale_rewards importance_sampling_level "
+                           "normalize_advantages "
+                           "reward_clip_range use_vllm vllm_mode kl_coef") ||
+           loss_is(r, "grpo dr_grpo dapo bnpo");
+}
+
+static bool is_of_preferences(const foreign_reader *r) {
+    return trainer_has_any(r, "",
+                           "label_smoothing precompute_ref_log_probs simpo_gamma cpo_alpha sync_ref_model rpo_alpha") ||
+           (foreign_find(r, "loss_type") && !loss_is(r, "nll dft chunked_nll"));
+}
+
 static method method_of(const foreign_reader *r) {
     if (config_was_given(r->c, "train.task")) {
         const char *task = foreign_value(r, "train.task");
         bool is_kto = strcmp(foreign_value(r, "preference.loss"), "kto") == 0;
         return strcmp(task, "rloo") == 0 ? RL : strcmp(task, "preference") != 0 ? SFT : is_kto ? KTO : PREFERENCE;
     }
-    if (trainer_has_any(
-            r, "",
-            "num_generations rloo_k max_completion_length reward_funcs reward_weights num_iterations epsilon "
-            "epsilon_high "
-            "generation_batch_size steps_per_generation scale_rewards importance_sampling_level normalize_advantages "
-            "reward_clip_range use_vllm vllm_mode kl_coef") ||
-        loss_is(r, "grpo dr_grpo dapo bnpo"))
-        return RL;
+    if (is_of_rollouts(r)) return RL;
     if (trainer_has_any(r, "", "desirable_weight undesirable_weight") || loss_is(r, "kto")) return KTO;
-    if (trainer_has_any(
-            r, "",
-            "beta label_smoothing precompute_ref_log_probs simpo_gamma max_prompt_length sync_ref_model rpo_alpha") ||
-        (foreign_find(r, "loss_type") && !loss_is(r, "nll dft chunked_nll")))
-        return PREFERENCE;
+    if (is_of_preferences(r)) return PREFERENCE;
+    if (foreign_find(r, "max_completion_length")) return RL;
+    if (trainer_has_any(r, "", "beta max_prompt_length")) return PREFERENCE;
     return SFT;
 }
 
@@ -119,7 +130,7 @@ static status translate_preference(foreign_reader *r, method m) {
     const foreign_item *loss = foreign_find(r, "loss_type"), *beta = foreign_find(r, "beta"),
                        *smooth = foreign_find(r, "label_smoothing"), *good = foreign_find(r, "desirable_weight"),
                        *bad = foreign_find(r, "undesirable_weight"), *gamma = foreign_find(r, "simpo_gamma"),
-                       *disk = foreign_find(r, "precompute_ref_log_probs");
+                       *disk = foreign_find(r, "precompute_ref_log_probs"), *alpha = foreign_find(r, "cpo_alpha");
     const char *kind = m == KTO ? "kto" : gamma && !loss ? "simpo" : "dpo", *name = loss ? trainer_list(r, loss) : NULL;
     bool is_known = !loss;
     for (size_t i = 0; name && i < ARRAY_LENGTH(losses); i++)
@@ -127,7 +138,10 @@ static status translate_preference(foreign_reader *r, method m) {
     TRY(foreign_offer(r, NULL, "train.task", "preference", "its keys are of preferences"));
     if (!is_known) foreign_refuse(r, loss, "ralo has sigmoid (DPO), ipo, simpo, orpo and kto");
     else TRY(foreign_offer(r, loss, "preference.loss", kind, NULL));
-    bool is_orpo = strcmp(kind, "orpo") == 0;
+    bool is_orpo = strcmp(kind, "orpo") == 0, is_simpo = strcmp(kind, "simpo") == 0;
+    if (is_simpo && !alpha) foreign_refuse(r, loss ? loss : gamma, "TRL's default beside it is cpo_alpha: 1; " NO_CPO);
+    if (is_simpo && !beta) TRY(foreign_offer(r, NULL, "preference.beta", "0.1", "its default"));
+    if (is_simpo && !gamma) TRY(foreign_offer(r, NULL, "preference.gamma", "0.5", "its default"));
     if (beta) TRY(foreign_offer(r, beta, is_orpo ? "preference.lambda" : "preference.beta", beta->text, NULL));
     if (smooth) TRY(foreign_offer(r, smooth, "preference.label_smoothing", smooth->text, NULL));
     if (good) TRY(foreign_offer(r, good, "preference.desirable_weight", good->text, NULL));
@@ -158,50 +172,75 @@ static status translate_row_length(foreign_reader *r, method m) {
     return OK;
 }
 
+/* TRL counts the completions of records with a prompt, and every token of conversations. Which kind a file holds is not known yet. */
+static status translate_trained_tokens(foreign_reader *r, method m) {
+    const foreign_item *completion = foreign_find(r, "completion_only_loss"),
+                       *assistant = foreign_find(r, "assistant_only_loss");
+    if (m != SFT) {
+        if (completion) foreign_report_no_effect(r, completion, "answers alone are trained on");
+        if (assistant) foreign_report_no_effect(r, assistant, "answers alone are trained on");
+        return OK;
+    }
+    bool is_all = completion && !item_is_true(completion) && !item_is_true(assistant);
+    const char *value = is_all ? "all" : "response", *note = NULL;
+    if (!is_all && !item_is_true(assistant))
+        note = "of `messages` TRL counts every token unless assistant_only_loss is true: --set data.train_on=all";
+    TRY(foreign_offer(r, completion ? completion : assistant, "data.train_on", value, note));
+    if (completion && assistant) foreign_report_set(r, assistant, "data.train_on", NULL);
+    return OK;
+}
+
+/* config, split and files of a data set: without its name (--data gives the file) they say nothing. */
+static void report_parts(foreign_reader *r, const trainer_source *s) {
+    const foreign_item *parts[] = {s->config, s->split, s->files};
+    for (size_t k = 0; k < ARRAY_LENGTH(parts); k++)
+        if (parts[k])
+            foreign_report_no_effect(r, parts[k],
+                                     s->path ? "part of the dataset's name" : "no dataset is named beside it");
+}
+
 /* dataset_mixture of the alignment handbook: a weight is the share of a data set that is used. */
 static status mixture_sources(foreign_reader *r, trainer_source *sources, size_t *n) {
     static const char list[] = "dataset_mixture.datasets";
     const foreign_item *held = foreign_find(r, "dataset_mixture.test_split_size");
     bool is_given = config_was_given(r->c, "data.source"); /* then nothing is made of these names */
     size_t first = *n;
-    for (int i = 0; i < LIST_MOST; i++) {
+    for (int i = -1; i < LIST_MOST; i++) {
         const foreign_item *id = trainer_dataset_of(r, list, i, "id"),
                            *share = trainer_dataset_of(r, list, i, "weight");
+        trainer_source s = {.path = id,
+                            .config = trainer_dataset_of(r, list, i, "config"),
+                            .split = trainer_dataset_of(r, list, i, "split")};
+        report_parts(r, &s);
         if (share && item_real(share) != 1 && !is_given)
             foreign_refuse(r, share, "take that share of the records while converting");
         else if (share) foreign_report_no_effect(r, share, "all records");
         if (!id) continue;
         bool is_again = false;
         for (size_t k = first; k < *n; k++) is_again |= strcmp(sources[k].path->text, id->text) == 0;
-        sources[(*n)++] = (trainer_source){.path = id,
-                                           .config = trainer_dataset_of(r, list, i, "config"),
-                                           .split = trainer_dataset_of(r, list, i, "split"),
-                                           .is_again = is_again};
+        s.is_again = is_again;
+        sources[(*n)++] = s;
     }
     return held ? trainer_held_out(r, held, false) : OK;
 }
 
 static status translate_data(foreign_reader *r) {
-    trainer_source sources[2 * LIST_MOST + 2];
+    trainer_source sources[2 * LIST_MOST + 4];
     size_t n = 0;
-    const foreign_item *name = foreign_find(r, "dataset_name");
     for (int i = -1; i < LIST_MOST; i++) {
-        const foreign_item *path = trainer_dataset(r, i, "path");
-        if (path)
-            sources[n++] = (trainer_source){.path = path,
-                                            .config = trainer_dataset(r, i, "name"),
-                                            .split = trainer_dataset(r, i, "split"),
-                                            .files = trainer_dataset(r, i, "data_files")};
+        trainer_source s = {.path = trainer_dataset(r, i, "path"),
+                            .config = trainer_dataset(r, i, "name"),
+                            .split = trainer_dataset(r, i, "split"),
+                            .files = trainer_dataset(r, i, "data_files")};
+        report_parts(r, &s);
+        if (s.path) sources[n++] = s;
     }
-    if (name)
-        sources[n++] = (trainer_source){
-            .path = name, .config = foreign_find(r, "dataset_config"), .split = foreign_find(r, "dataset_train_split")};
+    trainer_source named = {.path = foreign_find(r, "dataset_name"),
+                            .config = foreign_find(r, "dataset_config"),
+                            .split = foreign_find(r, "dataset_train_split")};
+    report_parts(r, &named);
+    if (named.path) sources[n++] = named;
     TRY(mixture_sources(r, sources, &n));
-    for (size_t i = 0; i < n; i++) {
-        const foreign_item *parts[] = {sources[i].config, sources[i].split, sources[i].files};
-        for (size_t k = 0; k < ARRAY_LENGTH(parts); k++)
-            if (parts[k]) foreign_report_no_effect(r, parts[k], "part of the dataset's name");
-    }
     return trainer_data(r, sources, n);
 }
 
@@ -242,6 +281,10 @@ static status translate(foreign_reader *r) {
         TRY(foreign_offer(
             r, NULL, "train.task", "sft",
             "no key of another method is there; TRL's command says it: --set train.task=preference or rloo"));
+    TRY(translate_trained_tokens(r, m));
+    TRY(foreign_offer(
+        r, NULL, "data.chat", "auto",
+        "TRL writes prompts that are texts, not messages, without the chat template: --set data.chat=none"));
     report_others(r, m);
     trainer_adapter adapter = {.is_on = item_is_true(peft),
                                .why_off = "use_peft is off",
@@ -257,7 +300,9 @@ static status translate(foreign_reader *r) {
     if (peft && adapter.is_on) foreign_report_set(r, peft, "model.lora.rank", NULL);
     else if (peft) foreign_report_no_effect(r, peft, "off");
     TRY(trainer_weights(r, four, eight, adapter.is_on));
-    if (!foreign_find(r, "packing") && m == SFT) TRY(foreign_offer(r, NULL, "data.pack", "false", "its default"));
+    if (!foreign_find(r, "packing") && m != RL)
+        TRY(foreign_offer(r, NULL, "data.pack", "false",
+                          m == SFT ? "its default" : "a batch counts examples, so a row holds one"));
     TRY(translate_row_length(r, m));
     const foreign_item *when = foreign_find(r, "eval_strategy"), *before = foreign_find(r, "evaluation_strategy");
     bool evaluates = (when && !foreign_is_off(when)) || (before && !foreign_is_off(before));

@@ -92,6 +92,12 @@ static const word_row rows[] = {
     {"orpo simpo kto ipo pref_loss dpo_loss_type", "preference.loss", NULL, "with train.task=preference"},
     {"grpo rloo ppo num_generations rloo_k", "rl.k", NULL, "with train.task=rloo"},
     {"max_completion_length max_new_tokens response_length", "rl.max_completion", NULL, "with train.task=rloo"},
+    {"loss_type", NULL, NULL, "here it is preference.loss with train.task=preference, rl.loss with train.task=rloo"},
+    {"max_prompt_length max_prompt_len", "data.seq_len", NULL, "a row holds the prompt and its answer"},
+    {"scale_rewards", "rl.loss", "dr_grpo", "which leaves rewards undivided by their deviation; grpo divides them"},
+    {"reward_weights", "reward.list", "numeric:1,format:0.2", NULL},
+    {"simpo_gamma", "preference.gamma", NULL, NULL},
+    {"neftune_noise_alpha label_smoothing_factor", NULL, NULL, "ralo does not have this; leave it out"},
     {"reward_funcs reward_function reward_fn", "reward.list", NULL, "exact, numeric, regex, format, length, program or http"},
     {"seed random_seed", "train.seed", NULL, NULL},
     {"num_threads n_threads omp_num_threads", "run.threads", NULL, NULL},
@@ -121,6 +127,8 @@ static const struct {
      "train.task=rloo is reinforcement learning with rewards, `rl.loss` has its kinds"},
     {"train.task", "pretrain pretraining pt clm finetune lora",
      "train.task=sft; whole texts are trained on where the data is text"},
+    {"preference.loss", "sigmoid", "preference.loss=dpo"},
+    {"rl.loss", "bnpo", "rl.loss=dapo has the mean over all tokens of the step"},
     {"precision", "float32 32 32_true", "precision=fp32"},
     {"precision", "float16 half 16 16_mixed", "precision=fp16"},
     {"precision", "bf16_mixed", "precision=bf16"},
@@ -132,6 +140,12 @@ static const struct {
 
 bool foreign_value_explain(const char *key, const char *value, strbuf *out) {
     char word[64];
+    if (strcmp(key, "data.chat") == 0 &&
+        (str_ends_with(value, ".jinja") || strstr(value, "{%") || strchr(value, '/'))) {
+        strbuf_add(
+            out, "put a template into the tokenizer's directory as chat_template.jinja, which data.chat=auto renders");
+        return true;
+    }
     word_of(value, word);
     for (size_t i = 0; i < ARRAY_LENGTH(value_rows); i++) {
         if (strcmp(value_rows[i].setting, key) != 0 || !is_named(&(word_row){.names = value_rows[i].words}, word))
@@ -142,6 +156,17 @@ bool foreign_value_explain(const char *key, const char *value, strbuf *out) {
         return true;
     }
     return false;
+}
+
+/* "did you mean 'preference.beta' or 'rl.beta'?", where a name without its group is that of several. */
+static bool explain_several(const char *key, strbuf *out) {
+    size_t n = 0;
+    for (size_t i = 0; setting_at(i) && !strchr(key, '.'); i++)
+        if (strcmp(str_after_last_dot(setting_at(i)->key), key) == 0)
+            strbuf_printf(out, "%s'%s'", n++ ? " or " : "did you mean ", setting_at(i)->key);
+    if (n > 1) strbuf_add(out, "?");
+    else out->length = 0; /* one alone the letters find too */
+    return n > 1;
 }
 
 bool foreign_word_explain(const char *key, bool is_flag, strbuf *out) {
@@ -162,5 +187,5 @@ bool foreign_word_explain(const char *key, bool is_flag, strbuf *out) {
         if (r->how) strbuf_printf(out, "%s%s", r->setting ? ", " : "", r->how);
         return true;
     }
-    return false;
+    return !is_flag && explain_several(key, out);
 }

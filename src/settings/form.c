@@ -150,3 +150,12 @@ void form_expected(const char *range, strbuf *out) {
         else strbuf_printf(out, "{%s: number in %s}", p.name, p.rest);
     }
 }
+
+const char *map_json(const yaml_node *map, arena *memory) {
+    json_t *object = yaml_to_json(map);
+    char *text = json_dumps(object, JSON_COMPACT | JSON_SORT_KEYS);
+    const char *out = text ? arena_string(memory, text) : NULL;
+    free(text);
+    json_decref(object);
+    return out;
+}

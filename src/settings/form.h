@@ -23,3 +23,6 @@ void form_expected(const char *range, strbuf *out);
 bool real_read(const char *text, double *out);
 bool int_read(const char *text, int64_t *out);
 bool bool_read(const char *text, bool *out);
+
+/* A map of a file, whatever is in it, as one line of JSON; NULL: it is none. */
+const char *map_json(const yaml_node *map, arena *memory);

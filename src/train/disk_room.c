@@ -2,11 +2,16 @@
  *
  * A new checkpoint is complete before the oldest is removed: run.keep and one more exist for a while, and two in RUN/best. Unfinished files
  * of other writers are removed before the first save, so they count as free.
- * An error: a checkpoint, or the export, that is larger than the free space including root's reserve. A warning:
+ * An error: a run directory that cannot be written to; a checkpoint, or the export, that is larger than the free space including root's reserve. A warning:
  * several of them do not fit at the same time, or only in that reserve; somebody may free space in the meantime. A
  * file system that does not report its size is not checked. */
 #include "train/disk_room.h"
 #include "train/frozen.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
 
 int64_t disk_room_saves(const train_request *r, int64_t first) {
     int64_t steps = r->train.steps, every = r->train.save_every;
@@ -154,10 +159,26 @@ static void find_space(disk_need *need) {
     strbuf_fini(&dir);
 }
 
+/* Every run writes its numbers there, whatever else it saves. */
+static status check_writable(const char *run_dir) {
+    strbuf dir;
+    strbuf_init(&dir);
+    dir_nearest(run_dir, &dir);
+    status rc = OK;
+    if (faccessat(AT_FDCWD, dir.text, W_OK | X_OK, AT_EACCESS) != 0) {
+        int why = errno;
+        rc = ERR(ERR_INPUT, "run.dir %s: %s cannot be written to: %s; set run.dir (--out) to a directory that can",
+                 run_dir, strcmp(dir.text, run_dir) == 0 ? "it" : dir.text, strerror(why));
+    }
+    strbuf_fini(&dir);
+    return rc;
+}
+
 static status check_disk(const train_request *r, const plan *p, const char *run_dir) {
     enum { CHECKPOINTS, EXPORT, NUMBERS, NVME, N_NEEDS };
     checkpoint_survey found;
     int64_t first, n_ranks = r->comm ? comm_node_size(r->comm) : 1;
+    TRY(check_writable(run_dir));
     TRY(checkpoint_survey_make(&found, run_dir));
     TRY(first_step(r, &found, &first));
     disk_need needs[N_NEEDS] = {

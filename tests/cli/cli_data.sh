@@ -184,6 +184,12 @@ check 0 "!from the cache" -- train "${tiny[@]}" --set data.source=qa.jsonl --set
 [ "$(hash_of)" != "$first" ] || fail "data.train_on_newline changed nothing"
 check 2 "data.chat_kwargs" "a JSON object" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.chat_kwargs=mark --set run.dir=never
 
+# ---- content that a template does not take: which turn, and what to write
+echo '{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}]}' >null.jsonl
+check 2 "null.jsonl:1: " "turn 2 has, null content: write \"\"" -- show --set data.source=null.jsonl --set data.tokenizer=tokenizer
+echo '{"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}, {"role": "assistant", "content": "y"}]}' >parts.jsonl
+check 2 "parts.jsonl:1: " "turn 1 has, a list of parts as content: write their text as one string" -- show --set data.source=parts.jsonl --set data.tokenizer=tokenizer
+
 # ---- ralo show: records as the model reads them
 show=(show --set data.source=qa.jsonl --set data.tokenizer=tokenizer)
 "$RALO" "${show[@]}" --records 1 >out 2>err || fail "ralo show: $(cat err)"
@@ -195,7 +201,14 @@ printf '{"question": "\\u001b[31m", "answer": "a"}\n' >escape.jsonl
 "$RALO" show --set data.source=escape.jsonl --set data.tokenizer=tokenizer >out 2>err || fail "ralo show: $(cat err)"
 grep -qF '\x1b[31m' out || fail "ralo show writes control characters: $(cat out)"
 check 2 "text.txt" "JSON Lines" -- show --set data.source=text.txt
+mkdir nothing && printf 'PAR1\025\004\025\000PAR1' >x.parquet # the reason that training gives
+check 2 "found no file of data in the directory nothing" -- show --set data.source=nothing
+check 2 "x.parquet: found a file of Parquet" "read_parquet" -- show --set data.source=x.parquet
+check 2 "found no file tatsu-lab/alpaca" "load_dataset('tatsu-lab/alpaca'" -- show --set data.source=tatsu-lab/alpaca
 rm tokenizer/tokenizer_config.json tokenizer/chat_template.jinja
+echo '{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}' >turns.jsonl
+check 2 "turns need a chat template" "put a chat_template.jinja into the tokenizer's directory" -- show --set data.source=turns.jsonl \
+    --set data.tokenizer=tokenizer --set data.chat=none
 check 2 "351 tokens" "vocabulary of 300" "model.vocab=351" -- train "${tiny[@]}" --set model.vocab=300 \
     --set data.source=qa.jsonl --set run.dir=never
 check 0 "the other entries are never trained" -- train "${tiny[@]}" --set model.vocab=2000 --set data.source=qa.jsonl \

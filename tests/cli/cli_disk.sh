@@ -18,10 +18,19 @@ if [ -n "${OWN_MOUNTS-}" ] && mkdir tight && mount -t tmpfs -o size=256k none ti
         check 2 "run.dir tight/run: " "are free there, a checkpoint takes" -- train --ranks 2 "${wide[@]}" --set run.dir=tight/run
     fi
     [ -z "$(ls tight)" ] || fail "a refused run has made a directory"
+    mkdir tight/made && mount -o remount,ro tight
+    nothing=(--set run.save_last=false)
+    check 2 "run.dir tight/made: it cannot be written to: Read-only file system; set run.dir (--out)" -- \
+        train "${wide[@]}" "${nothing[@]}" --set run.dir=tight/made
+    check 2 "run.dir tight/new/run: tight cannot be written to: Read-only file system" -- train "${wide[@]}" --set run.dir=tight/new/run
     umount tight
 else
     echo "no mounts are permitted here: runs on a full disk are not tried"
 fi
+
+# Output that a disk has no room for says so.
+"$RALO" plan --preset test-llama >/dev/full 2>err && fail "a plan written to a full disk is no error"
+grep -q "write to stdout: No space left on device; the output is incomplete" err || fail "a full stdout: $(cat err)"
 
 # One has room, as many as are asked for have not: a warning, and the run goes on, here to a trace that cannot be written.
 small=(--preset test-llama --set data.source=builtin:grammar --set train.steps=1000000000 --set train.warmup=0 --set run.dir=small)

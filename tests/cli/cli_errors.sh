@@ -424,6 +424,8 @@ for kib in 50000 60000 70000; do
     (ulimit -v $kib && timeout 20 "$RALO" plan "${tiny[@]}") >out 2>err
     [ $? != 124 ] || fail "plan in $kib KiB does not end: $(tail -n 1 err)"
 done
+(ulimit -v 400000 && "$RALO" train --preset gpt2 --set data.seq_len=64 --set train.steps=1 --set run.dir=never) >out 2>err
+! grep -q "arena needs" err || grep -q "ulimit -v.*set memory.device" err || fail "a limit of the process: $(tail -n 1 err)"
 # What has a name and is no file keeps it: renamed over /dev/null, a file would take it from the whole machine.
 mkfifo pipe && exec 3<>pipe
 check 2 "trace: pipe is" "expected a file or a new name" -- train "${tiny[@]}" --set run.dir=never --trace pipe

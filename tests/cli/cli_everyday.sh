@@ -147,6 +147,6 @@ check 2 "train.patience: found 2 with train.eval_every none" -- train "${worse[@
 # ---- what cannot be
 check 2 "train.epochs (2, given by the command line) and train.steps (3, given by" -- train "${tiny[@]}" --set train.epochs=2 --set train.steps=3
 check 2 "train.warmup_ratio (0.1) and train.warmup (3) are both given" -- train "${tiny[@]}" --set train.warmup=3 --set train.warmup_ratio=0.1
-check 2 "train.epochs: found 2 with the endless builtin:arithmetic" "set train.steps" -- train --set train.epochs=2
+check 2 "train.epochs: found 2 and no data; give --data FILE" "set train.steps" "endless builtin:arithmetic" -- train --set train.epochs=2
 check 2 "train.epochs: found 2, and data.source nix.jsonl is not there" -- plan --set train.epochs=2 --set data.source=nix.jsonl
 finish "epochs, warmup as a share, a file to evaluate on, early stopping, and runs that go on"

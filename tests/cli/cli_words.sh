@@ -22,6 +22,13 @@ check 2 "did you mean 'parallel.tensor'" -- plan --set tensor_parallel_size=2
 check 2 "start N ranks with --ranks N" -- plan --set num_processes=8
 check 2 "here it is data.train_on, response or all" -- plan --set train_on_inputs=true
 check 2 "here it is rl.k, with train.task=rloo" -- plan --set num_generations=8
+check 2 "unknown setting 'beta'; did you mean 'verifiable.beta' or 'preference.beta' or 'rl.beta'?" -- plan --set beta=0.1
+check 2 "here it is preference.loss with train.task=preference" "!critic" -- plan --set loss_type=sigmoid
+check 2 "here it is rl.loss=dr_grpo, which leaves rewards undivided" -- plan --set scale_rewards=none
+check 2 "here it is data.seq_len, a row holds the prompt and its answer" -- plan --set max_prompt_length=512
+check 2 "found 'my.jinja'" "tokenizer's directory as chat_template.jinja" -- plan --set data.chat_template=my.jinja
+check 2 "ralo does not have this; leave it out" -- plan --set neftune_noise_alpha=5
+check 2 "found 'sigmoid'" "preference.loss=dpo" -- plan --set preference.loss=sigmoid
 check 2 "here it is train.schedule, cosine, linear, constant or wsd" -- plan --set train.scheduler=cosine
 check 2 "here it is data.source, files of JSON Lines or text" -- plan --set dataset=tatsu-lab/alpaca
 printf 'model: {preset: test-llama}\nload_in_4bit: true\n' >mixed.yaml

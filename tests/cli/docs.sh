@@ -1,6 +1,7 @@
 #!/bin/bash
 # docs.sh - the documents point at what is there: links and headings exist, settings that are named are settings, tests that are
-# named are tests, the files that CONTRIBUTING.md says to touch are there, and both README files are short. RALO names the program.
+# named are tests, the files that CONTRIBUTING.md says to touch are there, pages in Korean show the same output as the English ones, and both README
+# files are short. RALO names the program.
 . "$(dirname "$0")/../harness/check.sh"
 need python3
 "$RALO" help settings >settings || die "ralo help settings"
@@ -52,6 +53,21 @@ def check_settings(page, text):
             wrong.append(f"{page}: {key} is no setting")
 
 
+def outputs(path):
+    """Indented lines that are no command of another language: what a terminal shows."""
+    text = re.sub(r"(?ms)^```.*?^```$", "", open(path).read())
+    return [" ".join(line.split()) for line in re.findall(r"(?m)^    .*$", text)]
+
+
+def check_outputs(page):
+    """What a program prints is the same in both languages, so a page in Korean shows what the English one does."""
+    english = page.replace("docs/guide/ko/", "docs/guide/").replace("README_KO", "README")
+    shown = outputs(english)
+    for line in outputs(page):
+        if not re.search("[가-힣]", line) and not any(other.startswith(line) for other in shown):
+            wrong.append(f"{page}: {line[:80]} is not in {english}")
+
+
 def check_tests(page, text):
     for name in set(re.findall(r"`((?:test|cli|fuzz)_[a-z0-9_*]+)`", text)):
         pattern = re.compile(name.replace("*", ".*") + "$")
@@ -74,6 +90,8 @@ for page in pages:
     if page.startswith(("README", "docs/guide", "docs/proof", "docs/glossary")):
         check_settings(page, text)
         check_tests(page, text)
+    if page == "README_KO.md" or page.startswith("docs/guide/ko/"):
+        check_outputs(page)
 for page in ("README.md", "README_KO.md"):
     n = open(page).read().count("\n")
     if n > 250:

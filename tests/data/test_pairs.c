@@ -160,6 +160,11 @@ static void a_prompt_inside_the_answers_is_what_they_share(void **state) {
         {"{\"chosen\": \"Q: x A: y\", \"rejected\": \"Q: x A: y z\"}", "Q: x A: ", "y", "y z"},
         {"{\"chosen\": \"caf\xc3\xa9\", \"rejected\": \"caf\xc3\xa8\"}", "caf", "\xc3\xa9", "\xc3\xa8"},
         {"{\"chosen\": \"ab\", \"rejected\": \"cd\"}", "", "ab", "cd"},
+        /* other names of the prompt, as records with one answer have them */
+        {"{\"question\": \"4+4=\", \"chosen\": \"The 8\", \"rejected\": \"The 9\"}", "4+4=", "The 8", "The 9"},
+        {"{\"instruction\": \"Add\", \"input\": \"\", \"chosen\": \"x8\", \"rejected\": \"x9\"}", "Add", "x8", "x9"},
+        {"{\"instruction\": \"Add\", \"input\": \"4, 4\", \"chosen\": \"x8\", \"rejected\": \"x9\"}", "Add\n4, 4", "x8",
+         "x9"},
     };
     static const data_options o = {.kind = DATA_PAIRS};
     example_parser p = {0};
@@ -256,6 +261,10 @@ static void what_cannot_be_compared_is_named(void **state) {
         {DATA_PAIRS, "{\"prompt\": \"p\", \"chosen\": null, \"rejected\": \"a\"}", "null and a string"},
         {DATA_PAIRS, "{\"prompt\": 4, \"chosen\": \"a\", \"rejected\": \"b\"}", "'prompt'|found a number"},
         {DATA_PAIRS, "{\"prompt\": [], \"chosen\": \"a\", \"rejected\": \"b\"}", "'prompt'|a list and a string"},
+        {DATA_PAIRS, "{\"input\": \"p\", \"chosen\": \"xa\", \"rejected\": \"xb\"}",
+         "'input', which would be ignored|data.prompt_column"},
+        {DATA_PAIRS, "{\"messages\": [" TURN("user", "p") "], \"chosen\": \"xa\", \"rejected\": \"xb\"}",
+         "'messages', which would be ignored|lists of turns"},
         {DATA_PAIRS, "{\"chosen\": [1], \"rejected\": [2]}", "'chosen'|differ from their first turn"},
         {DATA_PAIRS, "{\"chosen\": [], \"rejected\": [2]}", "'chosen'|differ from their first turn"},
         {DATA_PAIRS, "{\"prompt\": {}, \"chosen\": [1], \"rejected\": [2]}", "'prompt'|an object and a list"},

@@ -200,7 +200,7 @@ static const struct {
     {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"weight\": false}]}",
      ":2|messages[0]|weight false"},
     {"{\"system\": \"s\", \"conversations\": [{\"from\": \"gpt\", \"value\": \"a\"}]}",
-     ":2|key 'system'|a string|first turn|del(.system)"},
+     ":2|key 'system'|a string|first turn|.conversations = [{from: \"system\", value: .system}] + .conversations"},
     {"{\"system_prompt\": \"s\", \"question\": \"q\", \"answer\": \"a\"}", ":2|key 'system_prompt'|data.prompt_column"},
     {"{\"instruction\": \"i\", \"output\": \"o\", \"history\": [[\"a\", \"b\"]]}", ":2|key 'history'|a list"},
     {"{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}], \"completion\": \"b\"}",

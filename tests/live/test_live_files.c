@@ -357,6 +357,7 @@ static void progress_and_the_time_left(void **state) {
                 json_number_value(json_object_get(run, "loss")) == 1.5);
     assert_true(json_number_value(json_object_get(run, "epoch")) == 0.5 &&
                 json_number_value(json_object_get(run, "eta_seconds")) == 150);
+    assert_true(json_is_integer(json_object_get(run, "pid")) && json_is_integer(json_object_get(run, "step")));
     json_decref(run);
     board_close(&b);
 }

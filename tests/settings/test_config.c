@@ -196,6 +196,19 @@ static void test_maps_of_names(void **state) {
     refused_set("memory.place={}");
 }
 
+/* A JSON object may stand in a file as the map that it is. */
+static void test_maps_as_json(void **state) {
+    config c;
+    config_init(&c);
+    assert_int_equal(read_text(&c, "data: {chat_kwargs: {\"enable_thinking\": false, level: high}}"), OK);
+    assert_string_equal(c.data.chat_kwargs, "{\"enable_thinking\":false,\"level\":\"high\"}");
+    assert_int_equal(config_set(&c, "data.chat_kwargs={\"a\": 1}", "--set"), OK);
+    assert_string_equal(c.data.chat_kwargs, "{\"a\": 1}");
+    config_fini(&c);
+    REFUSED("data: {chat_kwargs: [a]}", "data.chat_kwargs: found a list, expected a JSON object");
+    refused_set("data.chat_kwargs=");
+}
+
 /* So is a list of names: in a file, in its brackets and with commas. */
 static void test_lists_of_names(void **state) {
     static const char *const ways[] = {"model.lora.targets=q,v", "model.lora.targets=[q, v]",
@@ -566,6 +579,7 @@ int main(void) {
         cmocka_unit_test(test_aliases_and_pairs),
         cmocka_unit_test(test_keys_of_fsdp),
         cmocka_unit_test(test_maps_of_names),
+        cmocka_unit_test(test_maps_as_json),
         cmocka_unit_test(test_lists_of_names),
         cmocka_unit_test(test_words_and_null),
         cmocka_unit_test(test_forms),

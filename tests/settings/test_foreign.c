@@ -204,6 +204,15 @@ static void test_keys_that_are_wrong(void **state) {
     REFUSED(DS("[1]"), "expected an object");
 }
 
+/* Sections that are written out and switched off ask for nothing. */
+static void test_sections_that_are_off(void **state) {
+    REPORTS(DS("{\"curriculum_learning\": {\"enabled\": false, \"x\": 1}, \"compression_training\": {}, "
+               "\"pipeline\": {\"stages\": \"auto\"}, \"timers\": {\"throughput\": {\"enabled\": true}}}"),
+            "curriculum_learning", "off", "compression_training", "pipeline", "timers");
+    REFUSED(DS("{\"curriculum_learning\": {\"enabled\": true}}"), "it would change the training");
+    REFUSED(DS("{\"data_efficiency\": {\"seed\": 1}}"), "it would change the training");
+}
+
 /* DeepSpeed's reader takes comments and trailing commas. */
 static void test_comments_and_trailing_commas(void **state) {
     GIVES(DS("// first\n{\n  // the batch\n  \"train_batch_size\": 8, # rows\n  /* two\n lines */ \"fp16\": "
@@ -581,6 +590,7 @@ int main(void) {
         cmocka_unit_test(test_ranks_that_share),
         cmocka_unit_test(test_the_batch_triangle),
         cmocka_unit_test(test_keys_that_are_wrong),
+        cmocka_unit_test(test_sections_that_are_off),
         cmocka_unit_test(test_comments_and_trailing_commas),
         cmocka_unit_test(test_text_that_is_not_json),
         cmocka_unit_test(test_all_reasons_at_once),

@@ -64,7 +64,7 @@ static void check_examples(const example *examples, size_t n) {
 /* clang-format off */
 static void test_examples_of_axolotl(void **state) {
     static const example examples[] = {
-        {"axolotl/llama3-lora-1b.yaml", 0, {"model.path", "NousResearch/Llama-3.2-1B", "model.lora.rank", "16", "model.lora.alpha", "32", "model.lora.dropout", "0.05",
+        {"axolotl/llama3-lora-1b.yaml", 0, {"model.preset", "llama3.2-1b", "model.lora.rank", "16", "model.lora.alpha", "32", "model.lora.dropout", "0.05",
             "data.seq_len", "2048", "data.pack", "true", "data.eval_fraction", "0.1", "train.micro_batch", "2", "train.accumulation", "2", "train.lr", "0.0002",
             "memory.states", "int8", "precision", "bf16"}},
         {"axolotl/llama3-lora-1b-kernels.yaml", 0, {"model.lora.rank", "16", "memory.states", "int8", "train.schedule", "cosine"}},
@@ -84,7 +84,7 @@ static void test_examples_of_axolotl(void **state) {
         {"axolotl/qwen3-32b-qlora.yaml", 0, {"model.base", "nf4", "model.lora.alpha", "32"}},
         {"axolotl/qwen3-8b-fsdp-tp-cp.yaml", 0, {"parallel.tensor", "2", "parallel.sequence", "2", "parallel.zero", "3", "memory.recompute", "auto"}},
         {"axolotl/gemma2-qlora.yaml", 0, {"model.base", "nf4", "model.preset", "gemma-2-9b"}},
-        {"axolotl/llama2-lora.yaml", 0, {"model.preset", "auto", "model.base", "int8", "model.lora.rank", "32"}},
+        {"axolotl/llama2-lora.yaml", 0, {"model.preset", "llama2-7b", "model.base", "int8", "model.lora.rank", "32"}},
         {"axolotl/llama3-lora-8b.yaml", 1, {"lora_modules_to_save: found [embed_tokens, lm_head]"}},
         {"axolotl/mistral-dpo-qlora.yaml", 1, {"lora_modules_to_save"}},
         {"axolotl/llama3-lora-1b-deduplicate-dpo.yaml", 1, {"dataset_exact_deduplication"}},
@@ -179,13 +179,104 @@ static void test_methods_of_trl(void **state) {
     q = YAML(
         "learning_rate: 1e-6\nmax_length: 64\n"); /* its command would say the method; here the command line does */
     q.set[0] = "train.task=preference";
-    GIVES(q, "train.task", "preference", "train.lr", "1e-06", "data.seq_len", "auto",
-          "data.seq_len_max", "128"); /* a row holds both answers */
-    GIVES(YAML("learning_rate: 1e-6\nmax_length: 64\npacking: true\n"), "data.seq_len", "64", "data.seq_len_max", "auto");
+    GIVES(q, "train.task", "preference", "train.lr", "1e-06", "data.seq_len", "auto", "data.seq_len_max",
+          "128"); /* a row holds both answers */
+    GIVES(YAML("learning_rate: 1e-6\nmax_length: 64\npacking: true\n"), "data.seq_len", "64", "data.seq_len_max",
+          "auto");
     REFUSED(YAML("num_generations: 8\nreward_funcs: [accuracy_reward]\nloss_type: bnpo\nscale_rewards: "
                  "batch\nsync_ref_model: true\n"),
             "4 things", "reward.program", "loss_type: found bnpo; ralo has grpo, dr_grpo, dapo and rloo",
             "scale_rewards: found batch", "sync_ref_model");
+}
+
+/* What a loss of ralo brings with it (dapo: a wider clip, masks, new draws; simpo: beta 2) must not enter a run whose own program has other defaults. */
+static void test_defaults_of_trl_count(void **state) {
+    GIVES(YAML("num_generations: 8\nper_device_train_batch_size: 8\n"), "rl.loss", "dapo", "rl.epsilon", "0.2",
+          "rl.epsilon_high", "auto", "rl.mask_truncated", "false", "rl.dynamic_sampling", "0");
+    GIVES(YAML("num_generations: 8\nloss_type: dapo\nepsilon_high: 0.28\nmask_truncated_completions: true\n"),
+          "rl.epsilon", "0.2", "rl.epsilon_high", "0.28", "rl.mask_truncated", "true", "rl.dynamic_sampling", "0");
+    GIVES(YAML("num_generations: 8\nloss_type: grpo\nimportance_sampling_level: sequence\n"), "rl.loss", "gspo",
+          "rl.epsilon", "0.2");
+    GIVES(YAML("kl_coef: 0.02\nper_device_train_batch_size: 4\nlearning_rate: 1e-6\n"), "rl.loss", "rloo", "rl.beta",
+          "0.02", "rl.k", "2", "rl.prompts", "2");
+    request rloo = YAML("max_completion_length: 64\nper_device_train_batch_size: 4\n"); /* `trl rloo` */
+    rloo.set[0] = "rl.loss=rloo";
+    GIVES(rloo, "rl.loss", "rloo", "rl.k", "2", "rl.beta", "0.05", "rl.dynamic_sampling", "auto");
+    REFUSED(YAML("num_generations: 8\nimportance_sampling_level: sequence\n"), "loss_type: grpo", "default is dapo");
+    REFUSED(YAML("num_generations: 8\nloss_type: grpo\nimportance_sampling_level: sequence_token\n"),
+            "ralo has token, and sequence");
+    REFUSED(YAML("num_generations: 8\nloss_type: dr_grpo\nscale_rewards: group\n"), "never divides rewards");
+    REPORTS(YAML("num_generations: 8\nloss_type: dr_grpo\n"), "rewards stay undivided");
+    GIVES(YAML("learning_rate: 1e-6\nloss_type: simpo\ncpo_alpha: 0\n"), "preference.loss", "simpo", "preference.beta",
+          "0.1", "preference.gamma", "0.5");
+    REFUSED(YAML("learning_rate: 1e-6\nloss_type: simpo\nsimpo_gamma: 0.3\n"), "cpo_alpha: 1", "set it to 0");
+    GIVES(YAML("base_model: gpt2\nrl: simpo\ncpo_alpha: 0.0\n"), "preference.beta", "0.1", "preference.gamma", "0.5");
+    REFUSED(YAML("base_model: gpt2\nrl: simpo\n"), "cpo_alpha: 1");
+    GIVES(YAML("base_model: gpt2\nrl: dpo\nrl_beta: 0.3\ntrl: {beta: 0.2}\n"), "preference.beta", "0.2");
+    GIVES(YAML("finetuning_type: full\nstage: dpo\npref_loss: simpo\n"), "preference.beta", "0.1", "preference.gamma",
+          "0.5");
+    REPORTS(YAML("learning_rate: 2e-5\nnum_train_epochs: 1\n"), "data.train_on = response", "TRL counts every token");
+    REPORTS(YAML("learning_rate: 2e-5\nassistant_only_loss: false\n"), "data.train_on = response",
+            "TRL counts every token");
+    GIVES(YAML("learning_rate: 2e-5\ncompletion_only_loss: false\n"), "data.train_on", "all");
+    REPORTS(YAML("learning_rate: 2e-5\nbeta: 0.1\n"), "data.chat = auto", "without the chat template");
+    request q = YAML("learning_rate: 2e-5\nbeta: 0.1\n");
+    q.set[0] = "data.chat=none";
+    GIVES(q, "data.chat", "none");
+}
+
+/* TRL may generate for several optimizer steps at once; each trains on its own share of the completions, once for each of num_iterations. */
+static void test_generation_batches_of_trl(void **state) {
+    GIVES(YAML("per_device_train_batch_size: 8\nnum_generations: 8\ngeneration_batch_size: 64\n"), "rl.prompts", "1",
+          "rl.updates", "1");
+    GIVES(YAML("per_device_train_batch_size: 8\ngradient_accumulation_steps: 2\nnum_generations: "
+               "8\nsteps_per_generation: 8\nnum_iterations: 3\n"),
+          "rl.prompts", "2", "rl.updates", "3");
+    REPORTS(YAML("per_device_train_batch_size: 8\nnum_generations: 8\nsteps_per_generation: 4\n"),
+            "8 completions a step, 8 of each prompt; each step has a rollout of its own");
+    REFUSED(YAML("num_generations: 8\ngeneration_batch_size: 20\n"), "whole steps in a generation batch");
+    REFUSED(YAML("num_generations: 8\ngeneration_batch_size: 64\nsteps_per_generation: 8\n"), "keep one");
+}
+
+/* A batch of preferences counts examples there. A row that held several would make fewer, larger steps of an epoch. */
+static void test_batches_of_preferences_count_examples(void **state) {
+    GIVES(YAML("learning_rate: 1e-6\nbeta: 0.1\nloss_type: sigmoid\nper_device_train_batch_size: 4\n"), "data.pack",
+          "false", "train.micro_batch", "4");
+    GIVES(YAML("learning_rate: 1e-6\ndesirable_weight: 1\n"), "data.pack", "false");
+    GIVES(YAML("finetuning_type: full\nstage: dpo\npacking: true\n"), "data.pack", "false");
+    GIVES(YAML("finetuning_type: full\nstage: kto\n"), "data.pack", "false");
+    GIVES(YAML("base_model: gpt2\nrl: dpo\n"), "data.pack", "false");
+    GIVES(YAML("num_generations: 8\nlearning_rate: 1e-6\n"), "data.pack",
+          "true"); /* completions fill rows, however many there are in a step */
+}
+
+/* Older versions of DPO, KTO and ORPO have max_completion_length too. */
+static void test_a_completion_length_alone_is_no_rollout(void **state) {
+    GIVES(YAML("learning_rate: 1e-6\nbeta: 0.1\nloss_type: sigmoid\nmax_prompt_length: 512\nmax_completion_length: "
+               "512\n"),
+          "train.task", "preference", "preference.loss", "dpo");
+    GIVES(YAML("learning_rate: 1e-6\ndesirable_weight: 1\nmax_completion_length: 512\n"), "preference.loss", "kto");
+    GIVES(YAML("learning_rate: 1e-6\nbeta: 0\nmax_completion_length: 512\n"), "train.task", "rloo");
+}
+
+static void test_maps_and_names(void **state) {
+    GIVES(YAML("num_generations: 8\nchat_template_kwargs: {enable_thinking: false, name: \"7\", depth: [1, x]}\n"),
+          "data.chat_kwargs", "{\"depth\":[1,\"x\"],\"enable_thinking\":false,\"name\":\"7\"}");
+    REFUSED(YAML("num_generations: 8\nchat_template_kwargs: 5\n"), "found '5', expected a map");
+    GIVES(YAML("model_name_or_path: Qwen/Qwen2.5-0.5B-Instruct\n"), "model.preset", "qwen2.5-0.5b");
+    GIVES(YAML("model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct\n"), "model.preset", "llama3-8b");
+    GIVES(YAML("model_name_or_path: meta-llama/Llama-2-7b-chat-hf\n"), "model.preset", "llama2-7b");
+    GIVES(YAML("base_model: NousResearch/Llama-3.2-1B\n"), "model.preset", "llama3.2-1b");
+    GIVES(YAML("model_name_or_path: google/gemma-2-2b-it\n"), "model.preset", "gemma-2-2b");
+    GIVES(YAML("model_name_or_path: some/Llama-Guard\n"), "model.path", "some/Llama-Guard");
+    GIVES(YAML("dataset_config: main\ndataset_train_split: train\nlearning_rate: 1\n"), "train.task", "sft");
+    outcome o; /* the settings of a script, whose data is in Python: no reason to train on a built-in source */
+    request q = YAML("model_name_or_path: .\nmax_steps: 2\n");
+    translate(&o, &q);
+    assert_int_equal(o.rc, OK);
+    assert_int_equal(foreign_check_train(&o.f), ERR_INPUT);
+    assert_in(error_message(), "t.yaml names no data; give --data FILE");
+    outcome_fini(&o);
 }
 
 static void test_contradictions_are_refused_together(void **state) {
@@ -273,6 +364,24 @@ static void test_a_deepspeed_file_that_is_named(void **state) {
     assert_int_equal(remove("zero.json"), 0);
 }
 
+/* What transformers does by itself gives way to what the DeepSpeed file says, and the schedule is DeepSpeed's where its file has one. */
+static void test_a_deepspeed_file_before_defaults(void **state) {
+    write_text("zero.json",
+               "{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_max_lr\": 3e-5, "
+               "\"warmup_num_steps\": 7}}, \"gradient_clipping\": 0.7, \"optimizer\": {\"type\": \"AdamW\", "
+               "\"params\": {\"lr\": 3e-5, \"betas\": [0.8, 0.99], \"weight_decay\": 0.3}}}");
+    GIVES(YAML("finetuning_type: full\ndeepspeed: zero.json\n"), "train.schedule", "constant", "train.lr", "3e-05",
+          "train.betas", "[0.8, 0.99]", "train.weight_decay", "0.3", "train.warmup", "7", "train.clip", "0.7");
+    GIVES(YAML("learning_rate: 1e-4\nmax_grad_norm: 0.5\nlr_scheduler_type: cosine\ndeepspeed: zero.json\n"),
+          "train.schedule", "constant", "train.lr", "0.0001", "train.clip", "0.5");
+    REPORTS(YAML("learning_rate: 1e-4\nlr_scheduler_type: cosine\ndeepspeed: zero.json\n"),
+            "lr_scheduler_type = cosine", "-> train.schedule = constant  (conflict: zero.json says so)");
+    request q = YAML("learning_rate: 1e-4\ndeepspeed: zero.json\n");
+    q.set[0] = "train.schedule=cosine";
+    GIVES(q, "train.schedule", "cosine");
+    assert_int_equal(remove("zero.json"), 0);
+}
+
 /* Recipes of the alignment handbook are TRL's arguments with a mixture of data sets and a template of their own. */
 static void test_recipes_of_the_handbook(void **state) {
     request q =
@@ -314,6 +423,9 @@ static void test_settings_that_follow(void **state) {
           "train.saves_per_epoch", "1", "train.eval_every", "none", "train.save_every", "none");
     GIVES(YAML("base_model: .\ndatasets:\n- path: a.jsonl\n  type: alpaca\nevals_per_epoch: 4\nsaves_per_epoch: 1\n"),
           "train.evals_per_epoch", "4", "train.saves_per_epoch", "1", "train.eval_every", "none");
+    GIVES(YAML("base_model: .\nval_set_size: 0.1\n"), "train.evals_per_epoch", "1", "train.saves_per_epoch", "1");
+    GIVES(YAML("base_model: .\nval_set_size: 0\nsave_steps: 50\n"), "train.evals_per_epoch", "none",
+          "train.saves_per_epoch", "none", "train.save_every", "50");
     GIVES(YAML("learning_rate: 2e-4\nlr_scheduler_type: constant\nwarmup_steps: 9\n"), "train.schedule", "constant",
           "train.warmup", "0");
     GIVES(YAML("base_model: gpt2\nsequence_len: 500_000\nfloat16: true\nadapter:\nlora_r: 8\ngradient_checkpointing: "
@@ -324,6 +436,9 @@ static void test_settings_that_follow(void **state) {
     REPORTS(YAML("learning_rate: 2e-4\ndataloader_num_workers: 4\ntorch_compile: true\nreport_to: wandb\n"),
             "dataloader_num_workers = 4", "no effect here: ralo reads and tokenizes", "torch_compile = true",
             "metrics.jsonl");
+    GIVES(YAML("learning_rate: 2e-4\nreport_to: [wandb, tensorboard, trackio]\n"), "track.to", "tensorboard,trackio");
+    REPORTS(YAML("learning_rate: 2e-4\nreport_to: [wandb, tensorboard]\n"), "track.to = tensorboard",
+            "the others have no effect");
     request ours = {.config_name = "c.yaml", .config_text = "train: {lr: 0.5}\nlearning_rate: 3\n"};
     REFUSED(ours, "c.yaml:2", "unknown setting 'learning_rate'"); /* a file is ours or theirs */
 }
@@ -334,9 +449,15 @@ int main(void) {
         cmocka_unit_test(test_examples_of_llamafactory),
         cmocka_unit_test(test_examples_of_trl),
         cmocka_unit_test(test_methods_of_trl),
+        cmocka_unit_test(test_defaults_of_trl_count),
+        cmocka_unit_test(test_generation_batches_of_trl),
+        cmocka_unit_test(test_batches_of_preferences_count_examples),
+        cmocka_unit_test(test_a_completion_length_alone_is_no_rollout),
+        cmocka_unit_test(test_maps_and_names),
         cmocka_unit_test(test_contradictions_are_refused_together),
         cmocka_unit_test(test_data_and_models_by_name),
         cmocka_unit_test(test_a_deepspeed_file_that_is_named),
+        cmocka_unit_test(test_a_deepspeed_file_before_defaults),
         cmocka_unit_test(test_recipes_of_the_handbook),
         cmocka_unit_test(test_a_file_without_training),
         cmocka_unit_test(test_settings_that_follow),

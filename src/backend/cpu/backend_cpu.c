@@ -44,9 +44,13 @@ static status cpu_memory_open(backend_context *c, tier t, size_t n_bytes, void *
     /* One huge page more, and the ends given back, so that the arena starts on a huge page. */
     uint8_t *raw = mmap(NULL, n_mapped + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (raw == MAP_FAILED) {
-        char size[32];
-        return ERR(ERR_FIT, "the %s arena needs %s and the system refused: %s", tier_name(t),
-                   str_format_bytes(size, n_bytes), strerror(errno));
+        char size[32], why[64];
+        snprintf(why, sizeof why, "%s", strerror(errno));
+        return ERR(
+            ERR_FIT,
+            "the %s arena needs %s and the system refused: %s; a limit of this process (ulimit -v) is lower than what "
+            "the machine has: set memory.device and memory.host to what it may use, and the plan follows",
+            tier_name(t), str_format_bytes(size, n_bytes), why);
     }
     size_t before = (HUGE_PAGE - (uintptr_t)raw % HUGE_PAGE) % HUGE_PAGE;
     uint8_t *memory = raw + before;
