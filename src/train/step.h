@@ -38,6 +38,7 @@ typedef struct stepper {
     train_state *state;
 
     bool has_prepare; /* does the program have a prepare section? */
+    bool is_loaded;   /* SECTION_LOADED, if there is one, has run */
     bool carried;     /* the first micro-batch of the next step has already run, in the last turn ... */
     double carried_s; /* ... and took so much of that step's time */
     double seconds;   /* spent in steps since the start of this process */
