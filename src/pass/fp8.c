@@ -98,8 +98,8 @@ static quantized quantize_blocks(const rewriter *w, value_id v, section where, i
     p->current_layer = layer;
     quantized z = {.q = add_like(p, &x, "e4m3", DTYPE_F8E4M3, x.shape, where),
                    .t = add_like(p, &x, "e4m3.t", DTYPE_F8E4M3, SHAPE(m, n), where),
-                   .scale = add_like(p, &x, "scale", DTYPE_F32, fp8_scales_shape(n, m, square), where),
-                   .t_scale = add_like(p, &x, "scale.t", DTYPE_F32, fp8_scales_shape(m, n, square), where)};
+                   .scale = add_like(p, &x, "e4m3.scale", DTYPE_F32, fp8_scales_shape(n, m, square), where),
+                   .t_scale = add_like(p, &x, "e4m3.scale.t", DTYPE_F32, fp8_scales_shape(m, n, square), where)};
     op *o = program_emit(p, OP_QUANTIZE_BLOCKS, where);
     o->attr.square = square;
     op_in(o, QUANTIZE_BLOCKS_X, v);
@@ -121,7 +121,7 @@ static quantized quantize(const rewriter *w, value_id v, section where, int laye
     value_id amax = program_value(p, name, DTYPE_F32, SHAPE(1), transient, where);
     quantized z = {.q = add_like(p, &x, "e4m3", DTYPE_F8E4M3, x.shape, where),
                    .t = add_like(p, &x, "e4m3.t", DTYPE_F8E4M3, SHAPE(x.shape.dim[1], x.shape.dim[0]), where),
-                   .scale = add_like(p, &x, "scale", DTYPE_F32, SHAPE(1), where)};
+                   .scale = add_like(p, &x, "e4m3.scale", DTYPE_F32, SHAPE(1), where)};
     op *o;
     if (!request_amax(w, v, amax)) {
         o = program_emit(p, OP_ABSMAX, where);
