@@ -12,7 +12,7 @@
  *
  * Products of few rows, which reading the weights limits, go to few_rows.cu on GPUs that have its instructions.
  * Products that cuBLASLt refuses (16-bit rows of odd length, for one) go to gemm_plain.cu; with RALO_CUDA_PRODUCTS=plain all do, with
- * RALO_CUDA_PRODUCTS=cublaslt none go to few_rows.cu. */
+ * RALO_CUDA_PRODUCTS=cublaslt none go to few_rows.cu or lora_product.cu. */
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/gemm_cache.h"
 #include "backend/cuda/work.h"
@@ -239,8 +239,10 @@ static void run_plain(backend_context *c, const gemm_call *g) {
     launch_plain_product(c->stream, &plain);
 }
 
+bool gemm_is_librarys(const backend_context *c) { return c->gemms->plain || c->gemms->library; }
+
 bool gemm_is_few_rows(const backend_context *c, const product *q) {
-    return !c->gemms->plain && !c->gemms->library && c->capability == FEW_ROWS_CAPABILITY && q->m <= FEW_ROWS_MOST &&
+    return !gemm_is_librarys(c) && c->capability == FEW_ROWS_CAPABILITY && q->m <= FEW_ROWS_MOST &&
            q->b_turned && !q->a_turned && !q->accumulate && !q->add &&
            (q->type == DTYPE_BF16 || q->type == DTYPE_F16) && (q->c_type == q->type || q->c_type == DTYPE_F32) &&
            q->k % 8 == 0 && q->lda == q->k && q->ldb == q->k;

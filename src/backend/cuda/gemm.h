@@ -44,4 +44,5 @@ bool gemm_launch_onto(backend_context *c, const gemm_call *g, const float *one, 
 
 /* Is this a product of few_rows.cu, and what that is told of one. */
 bool gemm_is_few_rows(const backend_context *c, const product *q);
+bool gemm_is_librarys(const backend_context *c); /* all products are cuBLASLt's or plain, as RALO_CUDA_PRODUCTS asks */
 few_rows_product gemm_few_rows(const gemm_call *g);

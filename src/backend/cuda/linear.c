@@ -3,14 +3,26 @@
  * dw is the finished sum over all tokens: adding it to an accumulator is another op, so that micro-batches and ranks are
  * summed in one order. Where op.rows says that fewer rows hold something, all are computed: the shape stays, and with it
  * the algorithm and every row's bits. What a dx is added to is copied to its place first where the plan has not put it
- * there: cuBLASLt's algorithms may round a sum with another matrix otherwise than one in place. */
+ * there: cuBLASLt's algorithms may round a sum with another matrix otherwise than one in place. An adapter is added inside the sums by
+ * lora_product.cu, or behind the product where that has no kernel for it. */
+#include "backend/adapted.h"
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/lora_product.h"
 
 SAME_PLACE(LINEAR_X, LINEAR_DX_DY, LINEAR_DW_DY, LINEAR_DW_ADD_DY);
 SAME_PLACE(LINEAR_W, LINEAR_DX_W, LINEAR_DW_X, LINEAR_DW_ADD_X);
 SAME_PLACE(LINEAR_Y, LINEAR_DX_DX, LINEAR_DW_DW, LINEAR_DW_ADD_DW);
 
 static void linear_run(backend_context *c, const kernel_call *k) {
+    if (op_is_adapted(k->op)) {
+        adapted_calls two;
+        if (lora_product_run(c, k)) return;
+        adapted_split(k, &two);
+        linear_run(c, &two.calls[0]);
+        if (two.ops[1].kind == OP_LORA_UP) cuda_kernel_LORA_UP(c, &two.calls[1]);
+        else linear_run(c, &two.calls[1]);
+        return;
+    }
     gemm_call g = {.q = linear_product(k->program, k->op),
                    .a = k->in[LINEAR_X],
                    .b = k->in[LINEAR_W],
