@@ -35,9 +35,9 @@ static void find_uses(joiner *j) {
 /* The op of this kind that writes v for `reader` alone; NULL: there is none. */
 static const op *written_for(const joiner *j, value_id v, const op *reader, op_kind kind) {
     const op *o = v && j->writer[v] ? &j->ops[j->writer[v] - 1] : NULL;
-    const value *a = program_get(j->p, reader->out[0]);
+    const value *a = v ? program_get(j->p, v) : NULL; /* of the shape of what the reader writes */
     bool fits = o && o->kind == kind && o->layer == reader->layer && j->readers[v] == 1 && !o->rows && !reader->rows &&
-                !program_get(j->p, v)->persistent;
+                !a->persistent;
     return fits && dtype_bytes(a->type) == 2 && a->shape.dim[0] >= TOKENS_LEAST ? o : NULL;
 }
 

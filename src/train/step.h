@@ -45,7 +45,7 @@ typedef struct stepper {
     double micro_seconds, kernel_seconds; /* of them in forward and backward alone; and there in kernels */
     uint64_t n_micro_runs;                /* in these */
     uint64_t timed_tokens, timed_steps;
-    double busy_seconds[OP_COUNT]; /* in steps, by kind of op */
+    double busy_seconds[OP_COUNT];         /* in steps, by kind of op */
     uint64_t driver_read_ns, driver_bytes; /* when memory of the device was last asked for, and how much was in use */
 } stepper;
 

@@ -80,8 +80,9 @@ static void other_programs_keep_their_ops(void **state) {
         assert_int_equal(kept[i].up, LINEARS * layers);
         assert_int_equal(kept[i].linear_adapted + kept[i].dx_adapted, 0);
     }
-    counts dropped = counts_of(true, PRECISION_BF16, TOKENS,
-                               SETTINGS("model.lora.rank=4", "model.lora.dropout=0.1", "memory.recompute=none"), &layers);
+    counts dropped =
+        counts_of(true, PRECISION_BF16, TOKENS,
+                  SETTINGS("model.lora.rank=4", "model.lora.dropout=0.1", "memory.recompute=none"), &layers);
     assert_int_equal(dropped.linear_adapted, LINEARS * layers);
     assert_int_equal(dropped.dx_adapted, 0);
 }

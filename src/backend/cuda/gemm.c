@@ -242,10 +242,9 @@ static void run_plain(backend_context *c, const gemm_call *g) {
 bool gemm_is_librarys(const backend_context *c) { return c->gemms->plain || c->gemms->library; }
 
 bool gemm_is_few_rows(const backend_context *c, const product *q) {
-    return !gemm_is_librarys(c) && c->capability == FEW_ROWS_CAPABILITY && q->m <= FEW_ROWS_MOST &&
-           q->b_turned && !q->a_turned && !q->accumulate && !q->add &&
-           (q->type == DTYPE_BF16 || q->type == DTYPE_F16) && (q->c_type == q->type || q->c_type == DTYPE_F32) &&
-           q->k % 8 == 0 && q->lda == q->k && q->ldb == q->k;
+    return !gemm_is_librarys(c) && c->capability == FEW_ROWS_CAPABILITY && q->m <= FEW_ROWS_MOST && q->b_turned &&
+           !q->a_turned && !q->accumulate && !q->add && (q->type == DTYPE_BF16 || q->type == DTYPE_F16) &&
+           (q->c_type == q->type || q->c_type == DTYPE_F32) && q->k % 8 == 0 && q->lda == q->k && q->ldb == q->k;
 }
 
 few_rows_product gemm_few_rows(const gemm_call *g) {

@@ -26,9 +26,9 @@ typedef struct lora_product {
 
 /* The tensors as the TMA unit knows them, in boxes of 64 columns and of so many rows. */
 enum {
-    LORA_PRODUCT_A_ROWS = 128,     /* a and xa */
+    LORA_PRODUCT_A_ROWS = 128,      /* a and xa */
     LORA_PRODUCT_TURNED_ROWS = 128, /* b and up, turned */
-    LORA_PRODUCT_B_ROWS = 64,      /* ... and not */
+    LORA_PRODUCT_B_ROWS = 64,       /* ... and not */
     LORA_PRODUCT_C_ROWS = 64
 };
 typedef struct lora_product_maps {

@@ -18,8 +18,9 @@ enum { ROW_BYTES = STEP * 2, A_BYTES = ROWS * ROW_BYTES, HALF_BYTES = HALF * ROW
 enum { CLUSTER = 2 /* blocks that share b */, SHARE = COLUMNS / CLUSTER, SHARE_BYTES = SHARE * ROW_BYTES };
 enum { STRIPE = 8 /* rows of tiles that go down together */ };
 enum { BOX_BYTES = 64 * ROW_BYTES /* of a group's rows */, PRODUCER_REGISTERS = 24, GROUP_REGISTERS = 240 };
-static_assert(COLUMNS == (int)LORA_PRODUCT_PART && ROWS == (int)LORA_PRODUCT_A_ROWS && SHARE == (int)LORA_PRODUCT_TURNED_ROWS &&
-                  STEP == (int)LORA_PRODUCT_B_ROWS && BOX_BYTES == (int)LORA_PRODUCT_C_ROWS * ROW_BYTES,
+static_assert(COLUMNS == (int)LORA_PRODUCT_PART && ROWS == (int)LORA_PRODUCT_A_ROWS &&
+                  SHARE == (int)LORA_PRODUCT_TURNED_ROWS && STEP == (int)LORA_PRODUCT_B_ROWS &&
+                  BOX_BYTES == (int)LORA_PRODUCT_C_ROWS * ROW_BYTES,
               "boxes of launch_lora_product.h");
 
 struct shared_state {
@@ -45,7 +46,8 @@ struct tile {
 #if WGMMA_HERE
 
 template <bool TURNED> static __device__ tile tile_at(const lora_product &q, const tiles &all, int number) {
-    int per_stripe = all.stripe * all.columns, first = number / per_stripe * all.stripe, in_stripe = number % per_stripe;
+    int per_stripe = all.stripe * all.columns, first = number / per_stripe * all.stripe,
+        in_stripe = number % per_stripe;
     int n = min(all.stripe, all.rows - first);
     tile t = {(first + in_stripe % n) * ROWS * CLUSTER, in_stripe / n * (int)COLUMNS, TURNED ? -1 : 0, 0};
     if (!TURNED) return t;
@@ -72,7 +74,8 @@ static __device__ void arrive_at(uint32_t barrier, uint32_t rank) {
 }
 
 /* A block's share of b for one step: rows of b as (n, k), else columns of b as (k, n) in boxes of 64. */
-template <bool TURNED> static __device__ void fetch_share(uint32_t to, const CUtensorMap *map, int n, int k, uint32_t barrier) {
+template <bool TURNED>
+static __device__ void fetch_share(uint32_t to, const CUtensorMap *map, int n, int k, uint32_t barrier) {
     if (TURNED) fetch_box_for_all(to, map, k, n, barrier);
     else
 #pragma unroll
@@ -84,7 +87,9 @@ template <bool TURNED> static __device__ void fetch_share(uint32_t to, const CUt
     for (int number = (int)blockIdx.x / CLUSTER; number < all.rows * all.columns; number += (int)gridDim.x / CLUSTER)
 
 /* Steps of a tile that are the adapter's. */
-static __device__ int adapter_steps(const lora_product &q, const tile &t) { return t.small < 0 ? 0 : ((int)q.r + STEP - 1) / STEP; }
+static __device__ int adapter_steps(const lora_product &q, const tile &t) {
+    return t.small < 0 ? 0 : ((int)q.r + STEP - 1) / STEP;
+}
 
 template <bool TURNED>
 static __device__ void produce(const lora_product &q, const lora_product_maps &m, shared_state &s, const tiles &all) {
@@ -95,7 +100,8 @@ static __device__ void produce(const lora_product &q, const lora_product_maps &m
         int row = t.row + rank * ROWS, share = rank * SHARE;
         const int n_first = adapter_steps(q, t);
         for (int step = -n_first; step < n_steps; step++, to.advance()) {
-            uint32_t a = shared_address(s.stages[to.stage].a), b = shared_address(s.stages[to.stage].b) + rank * SHARE_BYTES;
+            uint32_t a = shared_address(s.stages[to.stage].a),
+                     b = shared_address(s.stages[to.stage].b) + rank * SHARE_BYTES;
             uint32_t full = shared_address(&s.full[to.stage]);
             barrier_wait(shared_address(&s.empty[to.stage]), to.parity ^ 1);
             barrier_arrive_expecting(full, A_BYTES + B_BYTES);
@@ -126,7 +132,8 @@ static __device__ void add_bias(float (&acc)[TILES_N][4], const lora_product &q,
     column += threadIdx.x % 4 * 2;
 #pragma unroll
     for (int j = 0; j < TILES_N; j++) {
-        float2 bias = unpack<__nv_bfloat16>(*(const uint32_t *)((const __nv_bfloat16 *)q.bias + min(column + j * 8, (int)q.n - 2)));
+        float2 bias = unpack<__nv_bfloat16>(
+            *(const uint32_t *)((const __nv_bfloat16 *)q.bias + min(column + j * 8, (int)q.n - 2)));
         acc[j][0] += bias.x, acc[j][1] += bias.y, acc[j][2] += bias.x, acc[j][3] += bias.y;
     }
 }
@@ -183,8 +190,8 @@ static __device__ void queue_step(float (&acc)[TILES_N][4], shared_state::stage 
 
 /* acc = scale xa up. */
 template <bool TURNED, int N>
-static __device__ void begin_with_adapter(float (&acc)[TILES_N][4], int n_steps, ring_place<STAGES> &now, const lora_product &q,
-                                          shared_state &s, int group) {
+static __device__ void begin_with_adapter(float (&acc)[TILES_N][4], int n_steps, ring_place<STAGES> &now,
+                                          const lora_product &q, shared_state &s, int group) {
     for (int step = 0; step < n_steps; step++, now.advance()) {
         barrier_wait(shared_address(&s.full[now.stage]), now.parity);
         queue_step<TURNED, N>(acc, s.stages[now.stage], group, step > 0);
@@ -201,8 +208,8 @@ static __device__ void begin_with_adapter(float (&acc)[TILES_N][4], int n_steps,
 
 /* All steps along k of a tile; between them the tile before is stored. */
 template <bool TURNED>
-static __device__ void multiply_tile(float (&acc)[TILES_N][4], bool more, rounded &last, ring_place<STAGES> &now, const lora_product &q,
-                                     const lora_product_maps &m, shared_state &s, int group) {
+static __device__ void multiply_tile(float (&acc)[TILES_N][4], bool more, rounded &last, ring_place<STAGES> &now,
+                                     const lora_product &q, const lora_product_maps &m, shared_state &s, int group) {
     const int n_steps = ((int)q.k + STEP - 1) / STEP;
     uint32_t before = 0;
     for (int step = 0; step < n_steps; step++, now.advance()) {
