@@ -13,6 +13,7 @@ result_of() { # KEYS ARGUMENTS: of the result of the run
         --set train.problems=0 --set run.device=cuda --json "$@"
     tail -n 1 out | python3 -c "import json, sys; print(json.loads(sys.stdin.read())$keys)"
 }
+export RALO_CUDA_PRODUCTS=own # small products are cuBLASLt's otherwise, if it is faster
 plain=$(result_of '["param_hash"]')
 for way in memory.recompute=full memory.recompute=selective memory.offload.params=host memory.offload.activations=host run.breakdown=true; do
     other=$(result_of '["param_hash"]' --set "$way")

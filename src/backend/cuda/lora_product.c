@@ -27,10 +27,10 @@ static bool takes(const backend_context *c, const kernel_call *k, const product 
 #else
     bool here = false;
 #endif
-    return here && !gemm_is_librarys(c) && q->type == DTYPE_BF16 && q->c_type == q->type && !q->add && !k->rows &&
-           q->n % PACK == 0 && q->k % PACK == 0 && r % PACK == 0 && (!q->b_turned || parts_fit(k->op)) &&
-           is_aligned(k->in[LINEAR_X]) && is_aligned(k->in[LINEAR_W]) && is_aligned(k->in[LINEAR_XA]) &&
-           is_aligned(k->in[LINEAR_UP]) && is_aligned(k->out[LINEAR_Y]);
+    return here && q->type == DTYPE_BF16 && q->c_type == q->type && !q->add && !k->rows && q->n % PACK == 0 &&
+           q->k % PACK == 0 && r % PACK == 0 && (!q->b_turned || parts_fit(k->op)) && is_aligned(k->in[LINEAR_X]) &&
+           is_aligned(k->in[LINEAR_W]) && is_aligned(k->in[LINEAR_XA]) && is_aligned(k->in[LINEAR_UP]) &&
+           is_aligned(k->out[LINEAR_Y]);
 }
 
 static CUtensorMap map_of(const void *data, const value *v, int box_rows) {
@@ -43,7 +43,12 @@ static CUtensorMap map_of(const void *data, const value *v, int box_rows) {
                                          .type = launch_type_of(v->type)});
 }
 
-bool lora_product_run(backend_context *c, const kernel_call *k) {
+bool lora_product_takes(const backend_context *c, const kernel_call *k) {
+    const product q = linear_product(k->program, k->op);
+    return takes(c, k, &q, call_in(k, LINEAR_UP)->shape.dim[q.b_turned ? 1 : 0]);
+}
+
+void lora_product_run(backend_context *c, const kernel_call *k) {
     const product q = linear_product(k->program, k->op);
     const value *up = call_in(k, LINEAR_UP);
     lora_product w = {.m = q.m,
@@ -53,7 +58,6 @@ bool lora_product_run(backend_context *c, const kernel_call *k) {
                       .b_turned = q.b_turned,
                       .scale = k->op->attr.scale,
                       .n_multiprocessors = c->n_multiprocessors};
-    if (!takes(c, k, &q, w.r)) return false;
     if (q.bias) w.bias = k->in[LINEAR_B];
     if (q.b_turned) w.parts = lora_parts_of(k->op);
     int b_rows = q.b_turned ? LORA_PRODUCT_TURNED_ROWS : LORA_PRODUCT_B_ROWS;
@@ -63,5 +67,4 @@ bool lora_product_run(backend_context *c, const kernel_call *k) {
                               .xa = map_of(k->in[LINEAR_XA], call_in(k, LINEAR_XA), LORA_PRODUCT_A_ROWS),
                               .up = map_of(k->in[LINEAR_UP], up, b_rows)};
     launch_lora_product(c->stream, &w, &maps);
-    return true;
 }

@@ -5,5 +5,6 @@
 
 launch_lora_parts lora_parts_of(const op *o);
 
-/* false: there is no kernel for it on this GPU, or of these sizes, and nothing is done. Follows from the op and its sizes alone. */
-bool lora_product_run(backend_context *c, const kernel_call *k);
+/* Is there a kernel for it, on this GPU and for these sizes? */
+bool lora_product_takes(const backend_context *c, const kernel_call *k);
+void lora_product_run(backend_context *c, const kernel_call *k);
