@@ -1,11 +1,14 @@
-/* bench_lora.c - the ops of adapters at the shapes of a 7B, in bytes per second, beside a copy in the same run.
+/* bench_lora.c - the ops of adapters at the shapes of a 7B, in bytes per second, beside a copy in the same run; on a GPU also all products of
+ * one layer with adapters behind them or inside their sums.
  *
  * On the first GPU that works, else on the CPU. LORA_UP in place, as layout lets it. Bytes are those that an op must move
- * (op_bytes); the copy reads and writes half a GiB each. */
+ * (op_bytes); the copy reads and writes half a GiB each. The products run in turns of SLICE_S, of which the last second counts: a GPU at its
+ * limit of power needs a moment for its clock, and a short run of one product alone is faster than it is in a step. */
 #include "backend/backend.h"
 #include <stdlib.h>
 
-enum { N_TOKENS = 8192, ROUNDS = 5 };
+enum { N_TOKENS = 8192, ROUNDS = 5, TURNS = 3, RANK = 16 };
+static const double SLICE_S = 1.6, COUNTED_S = 1;
 
 typedef struct bench {
     const backend *b;
@@ -114,6 +117,123 @@ static void bench_lora_op(const bench *t, const lora_bench *l, op_kind kind, dou
     program_fini(&p);
 }
 
+/* ---- the products of a layer ------------------------------------------------------------------------------------------ */
+
+typedef struct layer_linear {
+    const char *name;
+    int64_t out, in;
+    int n_parts;
+    int64_t columns[3];
+} layer_linear;
+
+enum { OPS_MOST = 16 };
+typedef struct layer_products {
+    program p;
+    kernel_call calls[OPS_MOST];
+    size_t n;
+} layer_products;
+
+static value_id add(program *p, const char *what, const layer_linear *l, shape s) {
+    char name[64];
+    snprintf(name, sizeof name, "%s.%s.%zu", what, l->name, p->n_values);
+    return program_persistent(p, name, DTYPE_BF16, s, ROLE_INPUT);
+}
+
+static void emit_forward(program *p, const layer_linear *l, bool inside) {
+    int64_t R = 0;
+    op_attr a = {.scale = 2, .n_parts = l->n_parts};
+    for (int i = 0; i < l->n_parts; i++) {
+        a.part_first[i] = R;
+        R += a.part_columns[i] = l->columns[i];
+    }
+    value_id x = add(p, "read", l, SHAPE(N_TOKENS, l->in)), w = add(p, "w", l, SHAPE(l->out, l->in));
+    value_id y = add(p, "made", l, SHAPE(N_TOKENS, l->out)), xa = add(p, "xa", l, SHAPE(N_TOKENS, l->n_parts * RANK));
+    value_id up = add(p, "up", l, SHAPE(R, RANK));
+    op *o = program_emit(p, OP_LINEAR, SECTION_MICRO);
+    op_in(o, LINEAR_X, x), op_in(o, LINEAR_W, w), op_out(o, LINEAR_Y, y);
+    if (inside) o->attr = a, op_in(o, LINEAR_XA, xa), op_in(o, LINEAR_UP, up);
+    if (inside) return;
+    o = program_emit(p, OP_LORA_UP, SECTION_MICRO);
+    o->attr = a;
+    op_in(o, LORA_UP_BASE, y), op_in(o, LORA_UP_XA, xa), op_in(o, LORA_UP_B, up), op_out(o, LORA_UP_Y, y);
+}
+
+static void emit_backward(program *p, const layer_linear *l, bool inside) {
+    int64_t R = l->n_parts * RANK;
+    value_id dy = add(p, "read", l, SHAPE(N_TOKENS, l->out)), w = add(p, "w", l, SHAPE(l->out, l->in));
+    value_id dx = add(p, "made", l, SHAPE(N_TOKENS, l->in)), dxa = add(p, "dxa", l, SHAPE(N_TOKENS, R));
+    value_id down = add(p, "down", l, SHAPE(R, l->in));
+    op *o;
+    if (!inside) {
+        o = program_emit(p, OP_LINEAR_DX, SECTION_MICRO);
+        o->attr.adapter = true;
+        op_in(o, LINEAR_DX_DY, dxa), op_in(o, LINEAR_DX_W, down), op_out(o, LINEAR_DX_DX, dx);
+    }
+    o = program_emit(p, OP_LINEAR_DX, SECTION_MICRO);
+    op_in(o, LINEAR_DX_DY, dy), op_in(o, LINEAR_DX_W, w), op_out(o, LINEAR_DX_DX, dx);
+    if (inside) op_in(o, LINEAR_DX_DXA, dxa), op_in(o, LINEAR_DX_DOWN, down);
+    else op_in(o, LINEAR_DX_ADD, dx);
+}
+
+/* What is read and what is made lies in the same place for all; every product has weights of its own. */
+static void products_open(const bench *t, layer_products *l, const layer_linear *linears, size_t n, bool inside,
+                          void *read, void *made) {
+    program_init(&l->p);
+    for (size_t i = 0; i < n; i++) emit_forward(&l->p, &linears[i], inside);
+    for (size_t i = n; i-- > 0;) emit_backward(&l->p, &linears[i], inside);
+    void **memory = mem_alloc(l->p.n_values * sizeof *memory);
+    size_t work_bytes = 0;
+    for (value_id v = 1; v < l->p.n_values; v++) {
+        const value *a = program_get(&l->p, v);
+        memory[v] = str_starts_with(a->name, "read")   ? read
+                    : str_starts_with(a->name, "made") ? made
+                                                       : fill(t, value_bytes(a));
+    }
+    l->n = l->p.n_ops;
+    for (size_t i = 0; i < l->n; i++) work_bytes = MAX(work_bytes, t->b->work_bytes(&l->p, &l->p.ops[i], 0) + 1);
+    void *work = fill(t, work_bytes);
+    for (size_t i = 0; i < l->n; i++) {
+        const op *o = &l->p.ops[i];
+        kernel_call *k = &l->calls[i];
+        *k = (kernel_call){.program = &l->p, .op = o, .work = work};
+        for (int j = 0; j < op_input_count(o->kind); j++) k->in[j] = o->in[j] ? memory[o->in[j]] : NULL;
+        for (int j = 0; j < op_output_count(o->kind); j++) k->out[j] = memory[o->out[j]];
+        if (t->b->prepare(t->c, k) != OK) fail();
+    }
+    free(memory); /* the device's goes with the process */
+}
+
+/* Milliseconds of a layer in the last second of a slice. */
+static double products_run(const bench *t, const layer_products *l) {
+    double begin = clock_s(), from = 0;
+    int n = 0;
+    while (from == 0 || clock_s() - from < COUNTED_S) {
+        if (from == 0 && clock_s() - begin >= SLICE_S - COUNTED_S) from = clock_s();
+        for (int round = 0; round < 4; round++)
+            for (size_t i = 0; i < l->n; i++) t->b->kernels[l->calls[i].op->kind](t->c, &l->calls[i]);
+        if (t->b->synchronize(t->c) != OK) fail();
+        n += from > 0 ? 4 : 0;
+    }
+    return 1e3 * (clock_s() - from) / n;
+}
+
+static void bench_products(const bench *t) {
+    static const layer_linear LINEARS[] = {{"qkv", 4608, 3584, 3, {3584, 512, 512}},
+                                           {"o", 3584, 3584, 1, {3584}},
+                                           {"gate_up", 37888, 3584, 2, {18944, 18944}},
+                                           {"down", 3584, 18944, 1, {3584}}};
+    static layer_products ways[2];
+    size_t most = (size_t)N_TOKENS * 37888 * 2;
+    void *read = fill(t, most), *made = fill(t, most);
+    for (int inside = 0; inside < 2; inside++)
+        products_open(t, &ways[inside], LINEARS, ARRAY_LENGTH(LINEARS), inside, read, made);
+    for (int turn = 0; turn < TURNS; turn++)
+        for (int inside = 0; inside < 2; inside++)
+            printf("products of a layer, forward and dx, rank %d, adapters %s: %.3f ms\n", RANK,
+                   inside ? "inside their sums" : "behind them", products_run(t, &ways[inside]));
+    for (int inside = 0; inside < 2; inside++) program_fini(&ways[inside].p);
+}
+
 int main(void) {
     static const lora_bench CASES[] = {
         {"qkv", 4608, 16, 3, {3584, 512, 512}},    {"o", 3584, 16, 1, {3584}},
@@ -127,6 +247,7 @@ int main(void) {
     printf("adapters of a 7B, %d tokens of bf16; a copy: %.1f GB/s\n", N_TOKENS, copy / 1e9);
     for (size_t i = 0; i < ARRAY_LENGTH(CASES); i++)
         for (size_t k = 0; k < ARRAY_LENGTH(KINDS); k++) bench_lora_op(&t, &CASES[i], KINDS[k], copy);
+    if (t.b->discrete) bench_products(&t);
     t.b->close(t.c);
     return 0;
 }

@@ -13,7 +13,8 @@
  * the codes of a packed weight are one tensor, of which the parts are rows, as every row has a scale of its own.
  *
  * It runs behind the passes that copy ops (autodiff, recompute), which see an ordinary frozen parameter, and before those that
- * move values: codes are offloaded as any parameter. Refused: fp8 products, which read a weight in 8 bits of their own. */
+ * move values: codes are offloaded as any parameter. Products of 8 bits (pass/fp8.c) read 8-bit numbers that are made of the weight once,
+ * in SECTION_LOADED: there a step dequantises nothing, and the codes serve evaluation. */
 #include "pass/pass.h"
 
 #include <stdlib.h>
@@ -121,23 +122,11 @@ static void drop_storage(value *v) {
     v->role = ROLE_WORK;
 }
 
-static status check(const pass_options *options, base_format f) {
-    precision q = options->choice.precision;
-    if (!precision_fp8(q)) return OK;
-    return ERR(
-        ERR_INPUT,
-        "model.base: found %s with precision %s, expected precision %s: fp8 products read weights of the compute "
-        "dtype; set precision=%s, or model.base=bf16",
-        base_format_name(f), precision_name(q), precision_master(q) ? "bf16" : "bf16_sr",
-        precision_master(q) ? "bf16" : "bf16_sr");
-}
-
 status pass_base(program *p, const pass_options *options, step_interface *step) {
     const model *m = options->model;
     base_format format = BASE_COMPUTE;
     for (size_t i = 0; i < m->n_params; i++) format = MAX(format, m->params[i].base);
     if (format == BASE_COMPUTE) return OK;
-    TRY(check(options, format));
     step->base = arena_array(&p->memory, base_parts, m->n_params);
     base_values *whole = m->int8 ? mem_alloc(m->n_params * sizeof *whole) : NULL;
     size_t n_old = p->n_values, n_ops, *param_of = mem_alloc(n_old * sizeof *param_of); /* 1 + the parameter */

@@ -76,7 +76,8 @@ static bool has_tokens(const op *o, int k) {
     SAME_PLACE(LORA_UP_XA, LORA_BWD_XA);
     bool is_adapter = o->kind == OP_LORA_UP || o->kind == OP_LORA_BWD;
     return k == TOKENS_IN || is_function(o->kind) || (o->kind == OP_LINEAR_DX && k == LINEAR_DX_ADD) ||
-           (is_adapter && k == LORA_UP_XA);
+           (is_adapter && k == LORA_UP_XA) || (o->kind == OP_LINEAR && k == LINEAR_XA) ||
+           (o->kind == OP_LINEAR_DX && k == LINEAR_DX_DXA);
 }
 
 static bool is_row_sum(op_kind k) { return k == OP_LINEAR_DW || k == OP_BIAS_GRAD || k == OP_LORA_BWD; }

@@ -11,7 +11,8 @@
  * scales of its own: no history, so a step depends only on parameters and data, and
  * stopping, resuming and running it again give the same bits. The backward keeps x^T in 8 bits instead of x, half the bytes.
  * Weights are quantized once per step, in SECTION_PREPARE, w and w^T beside the parameter: all micro-batches read them, and
- * with ZeRO 3 they are whole on every rank and the layers' parameters are gathered once per step.
+ * with ZeRO 3 they are whole on every rank and the layers' parameters are gathered once per step. Frozen ones never change: they are
+ * quantized once, in SECTION_LOADED.
  *
  * With choice.fp8_logits the loss is one of them: UNEMBED8_LOSS_GRAD makes logits, dh and dw of 8-bit numbers, with one scale per tensor.
  *
@@ -33,6 +34,7 @@ typedef struct quantized {
 
 typedef struct rewriter {
     program *p;
+    const model *m;
     bool power;     /* scales are powers of two */
     bool blocks;    /* ... of the blocks of a layer's tensors */
     quantized *of;  /* per value of the old table; q is NO_VALUE where there is none yet */
@@ -57,10 +59,13 @@ static bool is_rewritten(const program *p, const op *o) {
 
 /* ---- 8-bit tensors ------------------------------------------------------------------------------------------------- */
 
+/* Quantized weights are persistent; all else lives for a micro-batch. */
+static bool of_weights(section where) { return where != SECTION_MICRO; }
+
 static value_id add_like(program *p, const value *x, const char *suffix, dtype type, shape s, section where) {
     char name[256];
     snprintf(name, sizeof name, "%.200s.%s", x->name, suffix);
-    if (where == SECTION_PREPARE) return program_persistent(p, name, type, s, ROLE_PARAM);
+    if (of_weights(where)) return program_persistent(p, name, type, s, ROLE_PARAM);
     return program_value(p, name, type, s, ROLE_ACTIVATION, where);
 }
 
@@ -89,12 +94,12 @@ static quantized quantize_blocks(const rewriter *w, value_id v, section where, i
     program *p = w->p;
     const value x = *program_get(p, v);
     int64_t n = x.shape.dim[0], m = x.shape.dim[1];
-    bool square = where == SECTION_PREPARE;
+    bool square = of_weights(where);
     p->current_layer = layer;
     quantized z = {.q = add_like(p, &x, "e4m3", DTYPE_F8E4M3, x.shape, where),
                    .t = add_like(p, &x, "e4m3.t", DTYPE_F8E4M3, SHAPE(m, n), where),
-                   .scale = add_like(p, &x, "scale", DTYPE_F32, fp8_scales_shape(n, m, square), where),
-                   .t_scale = add_like(p, &x, "scale.t", DTYPE_F32, fp8_scales_shape(m, n, square), where)};
+                   .scale = add_like(p, &x, "e4m3.scale", DTYPE_F32, fp8_scales_shape(n, m, square), where),
+                   .t_scale = add_like(p, &x, "e4m3.scale.t", DTYPE_F32, fp8_scales_shape(m, n, square), where)};
     op *o = program_emit(p, OP_QUANTIZE_BLOCKS, where);
     o->attr.square = square;
     op_in(o, QUANTIZE_BLOCKS_X, v);
@@ -104,7 +109,7 @@ static quantized quantize_blocks(const rewriter *w, value_id v, section where, i
     return z;
 }
 
-/* Appends the ops that quantize v; one of a layer may be in blocks. Quantized weights are persistent. */
+/* Appends the ops that quantize v; one of a layer may be in blocks. */
 static quantized quantize(const rewriter *w, value_id v, section where, int layer) {
     if (w->blocks && layer >= 0) return quantize_blocks(w, v, where, layer);
     program *p = w->p;
@@ -112,11 +117,11 @@ static quantized quantize(const rewriter *w, value_id v, section where, int laye
     p->current_layer = layer;
     char name[256];
     snprintf(name, sizeof name, "%.200s.amax", x.name);
-    role transient = where == SECTION_PREPARE ? ROLE_WORK : ROLE_ACTIVATION;
+    role transient = of_weights(where) ? ROLE_WORK : ROLE_ACTIVATION;
     value_id amax = program_value(p, name, DTYPE_F32, SHAPE(1), transient, where);
     quantized z = {.q = add_like(p, &x, "e4m3", DTYPE_F8E4M3, x.shape, where),
                    .t = add_like(p, &x, "e4m3.t", DTYPE_F8E4M3, SHAPE(x.shape.dim[1], x.shape.dim[0]), where),
-                   .scale = add_like(p, &x, "scale", DTYPE_F32, SHAPE(1), where)};
+                   .scale = add_like(p, &x, "e4m3.scale", DTYPE_F32, SHAPE(1), where)};
     op *o;
     if (!request_amax(w, v, amax)) {
         o = program_emit(p, OP_ABSMAX, where);
@@ -153,6 +158,28 @@ static void append_product(rewriter *w, const op *old, value_id x, value_id x_sc
     if (old->kind == OP_LINEAR) op_in(&o, LINEAR8_B, old->in[LINEAR_B]);
     o.attr.over_tokens = old->kind == OP_LINEAR_DW;
     program_append(w->p, &o);
+}
+
+/* The adapter's gradient that was appended last, if `add` is nothing else: it is taken out again, to add to the product. */
+static bool take_adapter(rewriter *w, value_id add, op *out) {
+    const op *last = w->p->n_ops ? &w->p->ops[w->p->n_ops - 1] : NULL;
+    if (!last || last->kind != OP_LINEAR_DX || !last->attr.adapter || last->in[LINEAR_DX_ADD] ||
+        last->out[LINEAR_DX_DX] != add)
+        return false;
+    *out = *last;
+    w->p->n_ops--;
+    w->writer[add] = 0;
+    return true;
+}
+
+/* dx = product + what an adapter gives, which adds to the product where it lies: two passes over dx fewer than by ADD. */
+static void append_product_and_adapter(rewriter *w, const op *old, op *adapter, const quantized *dy,
+                                       const quantized *weight) {
+    op product = *old;
+    product.out[LINEAR_DX_DX] = adapter->out[LINEAR_DX_DX];
+    append_product(w, &product, dy->q, dy->scale, weight->t, weight->t_scale);
+    op_in(adapter, LINEAR_DX_ADD, product.out[LINEAR_DX_DX]), op_out(adapter, LINEAR_DX_DX, old->out[LINEAR_DX_DX]);
+    program_append(w->p, adapter);
 }
 
 /* dx = add + product. LINEAR8 adds nothing, so the product is a value of its own. */
@@ -205,32 +232,41 @@ static void rewrite(rewriter *w, const op *o) {
         return;
     }
     const quantized *x, *dy, *weight;
+    op adapter;
     switch (o->kind) {
     case OP_LINEAR:
         x = quantized_of(w, o->in[LINEAR_X], o), weight = quantized_of(w, o->in[LINEAR_W], o);
         append_product(w, o, x->q, x->scale, weight->q, weight->scale);
         break;
-    case OP_LINEAR_DX:
+    case OP_LINEAR_DX: {
+        bool adapted = take_adapter(w, o->in[LINEAR_DX_ADD], &adapter);
         dy = quantized_of(w, o->in[LINEAR_DX_DY], o), weight = quantized_of(w, o->in[LINEAR_DX_W], o);
-        if (o->in[LINEAR_DX_ADD]) append_product_and_add(w, o, dy->q, dy->scale, weight->t, weight->t_scale);
+        if (adapted) append_product_and_adapter(w, o, &adapter, dy, weight);
+        else if (o->in[LINEAR_DX_ADD]) append_product_and_add(w, o, dy->q, dy->scale, weight->t, weight->t_scale);
         else append_product(w, o, dy->q, dy->scale, weight->t, weight->t_scale);
         break;
+    }
     default: /* LINEAR_DW */
         dy = quantized_of(w, o->in[LINEAR_DW_DY], o), x = quantized_of(w, o->in[LINEAR_DW_X], o);
         append_product(w, o, dy->t, dy->t_scale, x->t, x->t_scale);
     }
 }
 
-/* Quantizes the weights of a step, in the order in which the forward reads them. */
-static void prepare_weights(rewriter *w, const op *ops, size_t n_ops) {
-    for (size_t i = 0; i < n_ops; i++)
-        if (ops[i].kind == OP_LINEAR && is_rewritten(w->p, &ops[i])) {
-            value_id weight = ops[i].in[LINEAR_W];
-            if (!w->of[weight].q) w->of[weight] = quantize(w, weight, SECTION_PREPARE, ops[i].layer);
-        } else if (ops[i].kind == OP_UNEMBED_LOSS_GRAD && w->logits) {
-            value_id weight = ops[i].in[UNEMBED_LOSS_GRAD_W];
-            if (!w->of[weight].q) w->of[weight] = quantize(w, weight, SECTION_PREPARE, ops[i].layer);
-        }
+static bool is_frozen(const model *m, value_id weight) {
+    for (size_t i = 0; i < m->n_params; i++)
+        if (m->params[i].value == weight) return m->params[i].frozen && !m->params[i].is_copy;
+    return false;
+}
+
+/* Quantizes the weights that are frozen, or those of a step, in the order in which the forward reads them. */
+static void quantize_weights(rewriter *w, const op *ops, size_t n_ops, bool frozen) {
+    for (size_t i = 0; i < n_ops; i++) {
+        value_id weight = NO_VALUE;
+        if (ops[i].kind == OP_LINEAR && is_rewritten(w->p, &ops[i])) weight = ops[i].in[LINEAR_W];
+        if (ops[i].kind == OP_UNEMBED_LOSS_GRAD && w->logits) weight = ops[i].in[UNEMBED_LOSS_GRAD_W];
+        if (weight && !w->of[weight].q && is_frozen(w->m, weight) == frozen)
+            w->of[weight] = quantize(w, weight, frozen ? SECTION_LOADED : SECTION_PREPARE, ops[i].layer);
+    }
 }
 
 /* A frozen weight has no gradient: nothing reads what its gradient would be made of. */
@@ -307,14 +343,16 @@ status pass_fp8(program *p, const pass_options *options, step_interface *step) {
     if (options->choice.fp8_logits) TRY(check_logits(p, options->model));
     if (options->choice.fp8_scales == FP8_BLOCKS) TRY(check_sides(p));
     rewriter w = {.p = p,
+                  .m = options->model,
                   .power = options->choice.fp8_scales != FP8_EXACT,
                   .blocks = options->choice.fp8_scales == FP8_BLOCKS,
                   .logits = options->choice.fp8_logits,
                   .of = mem_alloc(p->n_values * sizeof *w.of)};
     w.writer = mem_alloc(p->n_values * sizeof *w.writer);
     op *ops = program_take_ops(p, &n_ops);
-    for (; i < n_ops && ops[i].section < SECTION_PREPARE; i++) program_append(p, &ops[i]);
-    prepare_weights(&w, ops, n_ops);
+    for (; i < n_ops && ops[i].section < SECTION_LOADED; i++) program_append(p, &ops[i]);
+    quantize_weights(&w, ops, n_ops, true);
+    quantize_weights(&w, ops, n_ops, false);
     for (; i < n_ops; i++) rewrite(&w, &ops[i]);
     drop_unread(p);
     free(ops);

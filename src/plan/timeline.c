@@ -89,11 +89,12 @@ static void add_section(plan_timeline *t, const program *g, section s, const cha
 
 /* What is shown of the sections that are no part of every step: those in which the most bytes are alive. */
 typedef struct shown_sections {
-    bool start, eval, turn;
+    bool start, loaded, eval, turn;
 } shown_sections;
 
 static void note_section(shown_sections *s, section peak) {
     s->start |= peak == SECTION_START;
+    s->loaded |= peak == SECTION_LOADED;
     s->eval |= peak == SECTION_EVAL;
     s->turn |= peak == SECTION_TURN;
 }
@@ -101,6 +102,7 @@ static void note_section(shown_sections *s, section peak) {
 static void find_parts(plan_timeline *t, const plan *p, shown_sections shown) {
     const program *g = &p->program;
     if (shown.start) add_section(t, g, SECTION_START, "start");
+    if (shown.loaded) add_section(t, g, SECTION_LOADED, "frozen weights, once");
     add_section(t, g, SECTION_PREPARE, "prepare");
     add_micro(t, p);
     add_section(t, g, SECTION_UPDATE, "update");

@@ -54,7 +54,7 @@ static uint64_t bits_of(float x) {
     return bits;
 }
 
-/* The constants of LORA_* and DROPOUT decide what is computed from which columns: equal operands do not say it. */
+/* The constants of adapters and DROPOUT decide what is computed from which columns: equal operands do not say it. */
 static uint64_t mix_adapter(uint64_t h, const op *o) {
     const op_attr *a = &o->attr;
     h = mix(mix(h, bits_of(a->rate)), a->noise_key);
@@ -66,7 +66,7 @@ static uint64_t mix_adapter(uint64_t h, const op *o) {
     return h;
 }
 
-static bool is_adapter(op_kind k) { return k == OP_LORA_UP || k == OP_LORA_BWD || k == OP_DROPOUT; }
+static bool is_adapter(const op *o) { return o->attr.n_parts > 0 || o->kind == OP_DROPOUT; }
 
 uint64_t program_hash(const program *p) {
     uint64_t h = p->n_ops;
@@ -75,7 +75,7 @@ uint64_t program_hash(const program *p) {
         h = mix(h, (uint64_t)o->kind << 16 | (uint64_t)o->at << 8 | o->section);
         h = mix(h, (uint64_t)o->attr.first_element);
         if (op_is_comm(o->kind)) h = mix_comm(h, p, o);
-        if (is_adapter(o->kind)) h = mix_adapter(h, o);
+        if (is_adapter(o)) h = mix_adapter(h, o);
         if (o->attr.window || o->attr.softcap > 0) h = mix(mix(h, (uint64_t)o->attr.window), bits_of(o->attr.softcap));
         if (o->attr.logits_softcap > 0) h = mix(h, bits_of(o->attr.logits_softcap));
         if (o->attr.gain_offset > 0 || o->attr.wide || o->attr.gelu_gate)

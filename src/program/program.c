@@ -10,8 +10,8 @@ static const char *const role_names[ROLE_COUNT] = {"inputs",      "params", "gra
                                                    "activations", "work",   "comm",  "cache"};
 static const char *const tier_names[TIER_COUNT] = {"device", "host", "nvme", "device1", "device2", "device3"};
 static const char *const stream_names[STREAM_COUNT] = {"compute", "host", "h2d", "d2h", "read", "write", "comm"};
-static const char *const section_names[SECTION_COUNT] = {"start",  "prepare", "micro",   "eval",
-                                                         "update", "turn",    "prefill", "decode"};
+static const char *const section_names[SECTION_COUNT] = {"start",  "loaded", "prepare", "micro", "eval",
+                                                         "update", "turn",   "prefill", "decode"};
 
 const char *role_name(role r) { return role_names[r]; }
 const char *tier_name(tier t) { return tier_names[t]; }

@@ -64,6 +64,7 @@ typedef enum stream {
 } stream;
 typedef enum section {
     SECTION_START,
+    SECTION_LOADED,  /* once, when the parameters are there and before the first step */
     SECTION_PREPARE, /* once per step, before its first micro-batch */
     SECTION_MICRO,
     SECTION_EVAL,

@@ -166,10 +166,12 @@ const op_cost cost_LAYERNORM_BWD = {PER_INPUT(12, LAYERNORM_BWD_X)};
 /* ---- products -------------------------------------------------------------------------------------------------------- */
 
 static double linear(const program *p, const op *o) { /* x (N, in), w (out, in) */
-    return 2.0 * rows_of(p, o->in[LINEAR_X]) * count_of(p, o->in[LINEAR_W]);
+    double adapter = o->in[LINEAR_UP] ? count_of(p, o->in[LINEAR_UP]) : 0;
+    return 2.0 * rows_of(p, o->in[LINEAR_X]) * (count_of(p, o->in[LINEAR_W]) + adapter);
 }
 static double linear_dx(const program *p, const op *o) { /* dy (N, out), w (out, in) */
-    return 2.0 * rows_of(p, o->in[LINEAR_DX_DY]) * count_of(p, o->in[LINEAR_DX_W]);
+    double adapter = o->in[LINEAR_DX_DOWN] ? count_of(p, o->in[LINEAR_DX_DOWN]) : 0;
+    return 2.0 * rows_of(p, o->in[LINEAR_DX_DY]) * (count_of(p, o->in[LINEAR_DX_W]) + adapter);
 }
 static double linear_dw(const program *p, const op *o) { /* dy (N, out), x (N, in) */
     SAME_PLACE(LINEAR_DW_DY, LINEAR_DW_ADD_DY);
@@ -180,6 +182,33 @@ static double linear8(const program *p, const op *o) { /* x (N, in), w (out, in)
     return 2.0 * rows_of(p, o->in[LINEAR8_X]) * count_of(p, o->in[LINEAR8_W]);
 }
 
+/* y or dy, rows of out columns; small, xa or dxa, of G r; b or db (R, r). */
+static status check_lora(const checker *c, value_id y, value_id small, value_id b) {
+    const op_attr *a = &c->o->attr;
+    int64_t end = 0, n_rows = 0;
+    TRY(verify_rows(c, y));
+    TRY(verify_rows(c, small));
+    REQUIRE(a->n_parts >= 1 && a->n_parts <= LORA_PARTS, "bad number of parts", y);
+    for (int i = 0; i < a->n_parts; i++) {
+        REQUIRE(a->part_first[i] >= end && a->part_columns[i] > 0 &&
+                    a->part_columns[i] <= sh(c, y)->dim[1] - a->part_first[i],
+                "parts are not columns of it in ascending order", y);
+        end = a->part_first[i] + a->part_columns[i];
+        n_rows += a->part_columns[i];
+    }
+    REQUIRE(sh(c, b)->rank == 2 && sh(c, b)->dim[0] == n_rows, "expected a row for every column of the parts", b);
+    int64_t r = sh(c, b)->dim[1];
+    REQUIRE(r >= 1 && r <= LORA_RANK_MOST, "bad rank", b);
+    REQUIRE(is_shape2(c, small, sh(c, y)->dim[0], a->n_parts * r) && same_type(c, y, small), "expected rows (N, G r)",
+            small);
+    return OK;
+}
+static status check_adapter(const checker *c, value_id y, value_id xa, value_id up) {
+    TRY(check_lora(c, y, xa, up));
+    REQUIRE(same_type(c, y, up), "dtypes differ", up);
+    return OK;
+}
+
 status verify_LINEAR(const checker *c) {
     value_id x = IN(LINEAR_X), w = IN(LINEAR_W), b = IN(LINEAR_B), y = OUT(LINEAR_Y);
     TRY(verify_rows(c, x));
@@ -187,7 +216,8 @@ status verify_LINEAR(const checker *c) {
     REQUIRE(same_type(c, x, w) && same_type(c, x, y), "dtypes differ", y);
     REQUIRE(is_shape2(c, y, sh(c, x)->dim[0], sh(c, w)->dim[0]), "output is not (N, out)", y);
     if (b) REQUIRE(is_shape1(c, b, sh(c, w)->dim[0]) && same_type(c, x, b), "bias is not (out)", b);
-    return OK;
+    REQUIRE(!IN(LINEAR_XA) == !IN(LINEAR_UP), "an adapter has two operands", y);
+    return IN(LINEAR_XA) ? check_adapter(c, y, IN(LINEAR_XA), IN(LINEAR_UP)) : OK;
 }
 const op_cost cost_LINEAR = {FLOPS(linear)};
 
@@ -197,6 +227,12 @@ status verify_LINEAR_DX(const checker *c) {
     REQUIRE(sh(c, w)->rank == 2 && sh(c, w)->dim[0] == sh(c, dy)->dim[1], "weight is not (out, in)", w);
     REQUIRE(is_shape2(c, dx, sh(c, dy)->dim[0], sh(c, w)->dim[1]) && same_type(c, dy, dx), "dx is not (N, in)", dx);
     if (add) TRY(verify_like(c, dx, add));
+    value_id dxa = IN(LINEAR_DX_DXA), down = IN(LINEAR_DX_DOWN);
+    REQUIRE(!dxa == !down, "an adapter has two operands", dx);
+    if (!dxa) return OK;
+    TRY(verify_rows(c, dxa));
+    REQUIRE(same_type(c, dy, dxa) && sh(c, dxa)->dim[0] == sh(c, dy)->dim[0], "expected rows (N, R)", dxa);
+    REQUIRE(is_shape2(c, down, sh(c, dxa)->dim[1], sh(c, w)->dim[1]) && same_type(c, dy, down), "is not (R, in)", down);
     return OK;
 }
 const op_cost cost_LINEAR_DX = {FLOPS(linear_dx)};
@@ -222,28 +258,6 @@ status verify_LINEAR_DW_ADD(const checker *c) {
 }
 const op_cost cost_LINEAR_DW_ADD = {FLOPS(linear_dw)};
 
-/* y or dy, rows of out columns; small, xa or dxa, of G r; b or db (R, r). */
-static status check_lora(const checker *c, value_id y, value_id small, value_id b) {
-    const op_attr *a = &c->o->attr;
-    int64_t end = 0, n_rows = 0;
-    TRY(verify_rows(c, y));
-    TRY(verify_rows(c, small));
-    REQUIRE(a->n_parts >= 1 && a->n_parts <= LORA_PARTS, "bad number of parts", y);
-    for (int i = 0; i < a->n_parts; i++) {
-        REQUIRE(a->part_first[i] >= end && a->part_columns[i] > 0 &&
-                    a->part_columns[i] <= sh(c, y)->dim[1] - a->part_first[i],
-                "parts are not columns of it in ascending order", y);
-        end = a->part_first[i] + a->part_columns[i];
-        n_rows += a->part_columns[i];
-    }
-    REQUIRE(sh(c, b)->rank == 2 && sh(c, b)->dim[0] == n_rows, "expected a row for every column of the parts", b);
-    int64_t r = sh(c, b)->dim[1];
-    REQUIRE(r >= 1 && r <= LORA_RANK_MOST, "bad rank", b);
-    REQUIRE(is_shape2(c, small, sh(c, y)->dim[0], a->n_parts * r) && same_type(c, y, small), "expected rows (N, G r)",
-            small);
-    return OK;
-}
-
 static double lora_product(const program *p, value_id rows, value_id b) {
     return 2.0 * rows_of(p, rows) * count_of(p, b);
 }
@@ -263,8 +277,7 @@ static double lora_dy_saved(const program *p, const op *o) { return other_column
 
 status verify_LORA_UP(const checker *c) {
     value_id base = IN(LORA_UP_BASE), b = IN(LORA_UP_B);
-    TRY(check_lora(c, base, IN(LORA_UP_XA), b));
-    REQUIRE(same_type(c, base, b), "dtypes differ", b);
+    TRY(check_adapter(c, base, IN(LORA_UP_XA), b));
     return verify_like(c, base, OUT(LORA_UP_Y));
 }
 const op_cost cost_LORA_UP = {FLOPS(lora_up)};

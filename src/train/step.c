@@ -108,6 +108,13 @@ static status run_micro(stepper *s, int64_t last) {
     return s->source->ran ? s->source->ran(s->context, last + 1 - n, n) : OK;
 }
 
+/* Sections that come before the micro-batches of a step. */
+static status run_before_micros(stepper *s) {
+    if (!s->is_loaded) TRY(exec_run(s->exec, SECTION_LOADED));
+    s->is_loaded = true;
+    return s->has_prepare ? exec_run(s->exec, SECTION_PREPARE) : OK;
+}
+
 /* Forward and backward of a step. If the first micro-batch was carried, only its scalars are missing: the update
  * reads them. */
 static status run_micros(stepper *s, int64_t step, int64_t *n) {
@@ -118,7 +125,7 @@ static status run_micros(stepper *s, int64_t step, int64_t *n) {
     for (int64_t micro = s->carried; micro < *n; micro++) {
         TRY(s->source->next(s->context, inputs_of(s, micro)));
         write_scalars(s, inputs_of(s, micro)->scalars, step, micro);
-        if (micro == 0 && s->has_prepare) TRY(exec_run(s->exec, SECTION_PREPARE));
+        if (micro == 0) TRY(run_before_micros(s));
         if (is_last_of_run(s, micro)) TRY(run_micro(s, micro));
     }
     return OK;
@@ -160,6 +167,8 @@ status stepper_init(stepper *s) {
     size_t first, end;
     program_section(&s->plan->program, SECTION_PREPARE, &first, &end);
     s->has_prepare = first < end;
+    program_section(&s->plan->program, SECTION_LOADED, &first, &end);
+    s->is_loaded = first == end;
     if (s->source->micros && s->plan->step.micros_per_run > 1)
         return ERR(ERR_BUG, "the task has steps of several lengths, but a pipeline runs all micro-batches at once");
     if ((s->source->before || s->source->ran) && s->plan->step.turn_scalars)

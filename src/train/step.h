@@ -38,13 +38,14 @@ typedef struct stepper {
     train_state *state;
 
     bool has_prepare; /* does the program have a prepare section? */
+    bool is_loaded;   /* SECTION_LOADED, if there is one, has run */
     bool carried;     /* the first micro-batch of the next step has already run, in the last turn ... */
     double carried_s; /* ... and took so much of that step's time */
     double seconds;   /* spent in steps since the start of this process */
     double micro_seconds, kernel_seconds; /* of them in forward and backward alone; and there in kernels */
     uint64_t n_micro_runs;                /* in these */
     uint64_t timed_tokens, timed_steps;
-    double busy_seconds[OP_COUNT]; /* in steps, by kind of op */
+    double busy_seconds[OP_COUNT];         /* in steps, by kind of op */
     uint64_t driver_read_ns, driver_bytes; /* when memory of the device was last asked for, and how much was in use */
 } stepper;
 

@@ -1,4 +1,4 @@
-/* test_ops_lora.c - LORA_UP, LORA_BWD, LINEAR_DX that adds, and DROPOUT, against their definitions in double.
+/* test_ops_lora.c - LORA_UP, LORA_BWD, LINEAR_DX that adds, products with an adapter in their sums, and DROPOUT, against their definitions in double.
  *
  * Sums are fp32, in an order that is the backend's: the bound of one is two roundings for each of its terms, of the sum of
  * their sizes. Tensor cores may cut a product off instead of rounding it, which the second rounding covers. */
@@ -401,6 +401,107 @@ static void test_masks_repeat_and_are_independent(void **state) {
     op_case_close(x);
 }
 
+/* ---- products with an adapter ---------------------------------------------------------------------------------------- */
+
+typedef struct adapted_case {
+    lora_case k;
+    int64_t in;
+    bool bias;
+    bool one_rounding; /* on compute capability 9.0 in bf16 */
+} adapted_case;
+
+/* Tiles of 128 x 256 and steps of 64 along k that are not filled; columns without an adapter; ranks of less than a step, of a step and of
+ * several; and sizes that no such kernel takes. */
+static const adapted_case adapted_cases[] = {
+    {{300, 512, 16, 2, {0, 256}, {256, 256}}, 136, true, true},
+    {{300, 776, 24, 2, {0, 512}, {256, 256}}, 104, false, true},
+    {{70, 520, 8, 1, {256}, {256}}, 64, true, true},
+    {{257, 256, 72, 1, {0}, {256}}, 264, false, true},
+    {{129, 768, 64, 3, {0, 256, 512}, {256, 256, 256}}, 72, true, true},
+    {{130, 320, 16, 2, {0, 160}, {160, 160}}, 96, true, false},
+    {{33, 40, 2, 3, {0, 16, 24}, {16, 7, 16}}, 21, true, false},
+};
+
+/* What may be lost of a number where the product, or the adapter, is rounded before the other is added. */
+static double rounded_between(const adapted_case *a, dtype type) {
+    device_info gpu = {0};
+    const backend *b = backend_under_test();
+    if (b->discrete) assert_int_equal(b->describe(0, &gpu), OK);
+    bool once = type == DTYPE_BF16 && a->one_rounding && gpu.capability == 90 &&
+                strcmp(getenv("RALO_CUDA_PRODUCTS"), "own") == 0;
+    return once || type == DTYPE_F32 ? 0 : type == DTYPE_BF16 ? 0x1p-8 : 0x1p-11;
+}
+
+static void check_adapted_linear(const adapted_case *a, dtype type) {
+    const lora_case *k = &a->k;
+    op_attr attr = attr_of(k);
+    int64_t n = k->N * k->out;
+    double between = rounded_between(a, type);
+    op_case *t = op_case_open(OP_LINEAR, &attr);
+    op_case_random(t, LINEAR_X, type, SHAPE(k->N, a->in), 1, 41);
+    op_case_random(t, LINEAR_W, type, SHAPE(k->out, a->in), 1, 42);
+    if (a->bias) op_case_random(t, LINEAR_B, type, SHAPE(k->out), 1, 43);
+    op_case_random(t, LINEAR_XA, type, SHAPE(k->N, k->n_parts * k->r), 1, 44);
+    op_case_random(t, LINEAR_UP, type, SHAPE(rows_of_b(k), k->r), 1, 45);
+    op_case_output(t, LINEAR_Y, type, SHAPE(k->N, k->out));
+    op_case_run(t, 2);
+    const double *x = op_case_input_values(t, LINEAR_X), *w = op_case_input_values(t, LINEAR_W);
+    const double *bias = a->bias ? op_case_input_values(t, LINEAR_B) : NULL, *got = op_case_values(t, LINEAR_Y);
+    double *base = new_doubles(n), *product = new_doubles(n), *want = new_doubles(n), *sizes = new_doubles(n);
+    for (int64_t i = 0; i < n; i++) {
+        base[i] = product[i] = bias ? bias[i % k->out] : 0;
+        for (int64_t j = 0; j < a->in; j++) {
+            double term = x[i / k->out * a->in + j] * w[i % k->out * a->in + j];
+            base[i] += term, product[i] = fabs(product[i]) + fabs(term);
+        }
+    }
+    define_up(k, base, op_case_input_values(t, LINEAR_XA), op_case_input_values(t, LINEAR_UP), want, sizes);
+    for (int64_t i = 0; i < n; i++) {
+        double sums = arithmetic(a->in + k->r, sizes[i] + product[i]);
+        check_element(got[i], want[i], sums + between * fabs(base[i]), type, "linear", (size_t)i);
+    }
+    double *all[] = {base, product, want, sizes};
+    for (size_t i = 0; i < ARRAY_LENGTH(all); i++) free(all[i]);
+    op_case_close(t);
+}
+
+static void check_adapted_dx(const adapted_case *a, dtype type) {
+    int64_t N = a->k.N, in = a->in, out = a->k.out, R = a->k.n_parts * a->k.r;
+    double between = rounded_between(a, type);
+    op_case *t = op_case_open(OP_LINEAR_DX, &(op_attr){0});
+    op_case_random(t, LINEAR_DX_DY, type, SHAPE(N, out), 1, 51);
+    op_case_random(t, LINEAR_DX_W, type, SHAPE(out, in), 1, 52);
+    op_case_random(t, LINEAR_DX_DXA, type, SHAPE(N, R), 1, 53);
+    op_case_random(t, LINEAR_DX_DOWN, type, SHAPE(R, in), 1, 54);
+    op_case_output(t, LINEAR_DX_DX, type, SHAPE(N, in));
+    op_case_run(t, 2);
+    const double *dy = op_case_input_values(t, LINEAR_DX_DY), *w = op_case_input_values(t, LINEAR_DX_W);
+    const double *dxa = op_case_input_values(t, LINEAR_DX_DXA), *down = op_case_input_values(t, LINEAR_DX_DOWN);
+    const double *got = op_case_values(t, LINEAR_DX_DX);
+    for (int64_t i = 0; i < N * in; i++) {
+        double product = 0, adapter = 0, size = 0;
+        for (int64_t j = 0; j < out; j++) {
+            double term = dy[i / in * out + j] * w[j * in + i % in];
+            product += term, size += fabs(term);
+        }
+        for (int64_t j = 0; j < R; j++) {
+            double term = dxa[i / in * R + j] * down[j * in + i % in];
+            adapter += term, size += fabs(term);
+        }
+        double loss = between * (fabs(product) + fabs(adapter));
+        check_element(got[i], product + adapter, arithmetic(out + R, size) + loss, type, "linear_dx", (size_t)i);
+    }
+    op_case_close(t);
+}
+
+static void test_products_add_an_adapter(void **state) {
+    for (size_t i = 0; i < ARRAY_LENGTH(adapted_cases); i++)
+        for (size_t ti = 0; ti < ARRAY_LENGTH(check_types); ti++) {
+            check_adapted_linear(&adapted_cases[i], check_types[ti]);
+            check_adapted_dx(&adapted_cases[i], check_types[ti]);
+        }
+}
+
 /* ---- rules ----------------------------------------------------------------------------------------------------------- */
 
 static status verify_parts(const lora_case *k, int64_t wide) {
@@ -433,6 +534,7 @@ static void test_parts_that_are_no_columns_are_refused(void **state) {
 }
 
 int main(void) {
+    setenv("RALO_CUDA_PRODUCTS", "own", 0); /* small products are cuBLASLt's otherwise, if it is faster */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_gradients_are_the_slopes_of_the_definition),
         cmocka_unit_test(test_lora_of_fp32_matches_its_definition),
@@ -441,6 +543,7 @@ int main(void) {
         cmocka_unit_test(test_every_kernel_of_products_scales_and_adds),
         cmocka_unit_test(test_rows_of_generation_do_not_know_each_other),
         cmocka_unit_test(test_linear_dx_adds),
+        cmocka_unit_test(test_products_add_an_adapter),
         cmocka_unit_test(test_dropout_keeps_what_its_noise_says),
         cmocka_unit_test(test_dropout_of_a_part_is_that_of_the_whole),
         cmocka_unit_test(test_dropout_of_rate_0_changes_nothing),

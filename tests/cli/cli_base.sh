@@ -48,7 +48,6 @@ cmp -s loss-base loss-copy || fail "reference base $(cat loss-base), copy $(cat 
 
 # Refused.
 check 2 "model.base" "model.lora.rank" -- train --set model.base=nf4
-check 2 "model.base" "precision fp8" -- train --set model.base=nf4 --set model.lora.rank=4 --set precision=fp8
 check 2 "model.base" "parallel.tensor 2" -- plan --set model.base=nf4 --set model.lora.rank=4 --set parallel.tensor=2
 check 2 "over nf4" "another model" -- train "${sets[@]}" --set model.base=int8 --set train.steps=6 --set run.dir=whole --resume auto
 check 2 "over nf4" "another model" -- train "${sets[@]}" --set train.steps=6 --set run.dir=whole --resume auto

@@ -30,7 +30,7 @@ export RALO_CUDA_PLUGIN=$given
 need_gpu
 CUDA_VISIBLE_DEVICES= check 2 'shows no GPU' CUDA_VISIBLE_DEVICES 'run.device to cpu' -- train "${small[@]}"
 check 2 'run.gpu: found 999, expected 0 to' -- train "${small[@]}" --set run.gpu=999
-RALO_CUDA_PRODUCTS=fast check 2 'RALO_CUDA_PRODUCTS: found fast, expected cublaslt or plain' -- train "${small[@]}"
+RALO_CUDA_PRODUCTS=fast check 2 'RALO_CUDA_PRODUCTS: found fast, expected cublaslt, own or plain' -- train "${small[@]}"
 # A plan for more than is free, as when another process came after it was made.
 check 3 'of GPU memory and' 'are free' nvidia-smi 'memory.device' -- train "${small[@]}" --preset test-llama --set run.dir=b \
     --set memory.device=9000G --set train.micro_batch=65536 --set data.seq_len=64 --set memory.recompute=none \

@@ -43,7 +43,8 @@ static void fp8_adds_behind_the_product(void **state) {
     op_in(o, LINEAR_DX_DY, dy), op_in(o, LINEAR_DX_W, w), op_in(o, LINEAR_DX_ADD, add), op_out(o, LINEAR_DX_DX, dx);
     p.current_layer = -1;
     step_interface step = {.grads = &add};
-    pass_options options = {.choice = {.precision = PRECISION_FP8}};
+    model none = {0};
+    pass_options options = {.choice = {.precision = PRECISION_FP8}, .model = &none};
     assert_int_equal(pass_fp8(&p, &options, &step), OK);
     assert_int_equal(program_verify(&p), OK);
     assert_int_equal(count_kind(&p, OP_LINEAR8), 2);
@@ -52,6 +53,39 @@ static void fp8_adds_behind_the_product(void **state) {
     assert_non_null(sum);
     assert_true(sum->in[ADD_A] == add && sum->out[ADD_Y] == dx && sum->layer == 0);
     assert_true(find_kind(&p, OP_LINEAR8) < sum);
+    program_fini(&p);
+}
+
+/* dx = dxa a + dy w: the product goes first, and the adapter adds to it in place of an ADD. */
+static void fp8_lets_an_adapter_add_to_the_product(void **state) {
+    program p;
+    program_init(&p);
+    p.current_layer = 0;
+    value_id x = input(&p, "x", DTYPE_BF16, SHAPE(32, 48)), dy = input(&p, "dy", DTYPE_BF16, SHAPE(32, 64));
+    value_id dxa = input(&p, "dxa", DTYPE_BF16, SHAPE(32, 16));
+    value_id w = program_persistent(&p, "w", DTYPE_BF16, SHAPE(64, 48), ROLE_PARAM);
+    value_id a = program_persistent(&p, "a", DTYPE_BF16, SHAPE(16, 48), ROLE_PARAM);
+    value_id y = activation(&p, "y", SHAPE(32, 64)), dx = activation(&p, "dx", SHAPE(32, 48));
+    value_id small = activation(&p, "small", SHAPE(32, 48));
+    op *o = program_emit(&p, OP_LINEAR, SECTION_MICRO);
+    op_in(o, LINEAR_X, x), op_in(o, LINEAR_W, w), op_out(o, LINEAR_Y, y);
+    o = program_emit(&p, OP_LINEAR_DX, SECTION_MICRO);
+    o->attr.adapter = true;
+    op_in(o, LINEAR_DX_DY, dxa), op_in(o, LINEAR_DX_W, a), op_out(o, LINEAR_DX_DX, small);
+    o = program_emit(&p, OP_LINEAR_DX, SECTION_MICRO);
+    op_in(o, LINEAR_DX_DY, dy), op_in(o, LINEAR_DX_W, w), op_in(o, LINEAR_DX_ADD, small), op_out(o, LINEAR_DX_DX, dx);
+    p.current_layer = -1;
+    step_interface step = {.grads = &dx};
+    model none = {0};
+    pass_options options = {.choice = {.precision = PRECISION_FP8}, .model = &none};
+    assert_int_equal(pass_fp8(&p, &options, &step), OK);
+    assert_int_equal(program_verify(&p), OK);
+    assert_int_equal(count_kind(&p, OP_LINEAR8), 2);
+    assert_int_equal(count_kind(&p, OP_ADD), 0);
+    const op *last = &p.ops[p.n_ops - 1], *product = last - 1;
+    assert_true(last->kind == OP_LINEAR_DX && last->attr.adapter && product->kind == OP_LINEAR8);
+    assert_true(last->in[LINEAR_DX_ADD] == product->out[LINEAR8_Y] && last->out[LINEAR_DX_DX] == dx);
+    assert_true(last->in[LINEAR_DX_DY] == dxa && last->in[LINEAR_DX_W] == a && last->layer == 0);
     program_fini(&p);
 }
 
@@ -145,6 +179,7 @@ static void the_hash_sees_the_constants_of_adapters(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fp8_adds_behind_the_product),
+        cmocka_unit_test(fp8_lets_an_adapter_add_to_the_product),
         cmocka_unit_test(chunks_cut_what_is_added),
         cmocka_unit_test(joined_norm_and_rope_keep_what_is_absent),
         cmocka_unit_test(the_hash_sees_the_constants_of_adapters),

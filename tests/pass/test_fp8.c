@@ -112,6 +112,36 @@ static void blocks_need_no_largest_number(void **state) {
     compiled_close(&k);
 }
 
+/* The base of adapters never changes: a step rounds none of it, and its 8-bit numbers take two bytes a weight as trained ones do. */
+static void frozen_weights_are_rounded_once(void **state) {
+    (void)state;
+    enum { LAYERS = 2, LINEARS = 4 };
+    for (int logits = 0; logits < 2; logits++) {
+        compiled k;
+        compile(&k, &(training){.preset = "test-qwen3",
+                                .precision = PRECISION_FP8,
+                                .accumulation = 2,
+                                .more = SETTINGS("model.lora.rank=4", "model.vocab=272", "train.eval_rows=4",
+                                                 logits ? "train.fp8.logits=true" : "train.fp8.logits=false")});
+        const program *p = &k.p.program;
+        assert_int_equal(count(p, SECTION_LOADED, OP_QUANTIZE), LINEARS * LAYERS + logits);
+        assert_int_equal(count(p, SECTION_LOADED, OP_ABSMAX), LINEARS * LAYERS + logits);
+        assert_int_equal(count(p, SECTION_PREPARE, OP_QUANTIZE) + count(p, SECTION_PREPARE, OP_ABSMAX), 0);
+        /* No gradients of weights, and none for the embedding, which is frozen too. */
+        assert_int_equal(count(p, SECTION_MICRO, OP_LINEAR8), 2 * LINEARS * LAYERS - 1);
+        uint64_t rounded = 0, weights = 0;
+        for (value_id v = 1; v < p->n_values; v++) {
+            const value *w = &p->values[v];
+            if (w->persistent && w->type == DTYPE_F8E4M3) rounded += value_bytes(w);
+        }
+        for (size_t i = 0; i < p->n_ops; i++)
+            if (p->ops[i].section == SECTION_LOADED && p->ops[i].kind == OP_QUANTIZE)
+                weights += (uint64_t)shape_count(&program_get(p, p->ops[i].in[QUANTIZE_X])->shape);
+        assert_int_equal(rounded, 2 * weights);
+        compiled_close(&k);
+    }
+}
+
 /* What was asked for by name and cannot be done is an error that names the numbers. */
 static void what_was_asked_for_and_does_not_fit_is_refused(void **state) {
     (void)state;
@@ -353,15 +383,34 @@ static void no_technique_changes_a_bit_of_blocks(void **state) {
     }
 }
 
-static void a_run_that_stops_goes_on_with_the_same_bits(void **state) {
+/* Adapters over a base whose 8-bit numbers are made once, also where they are made on the device and kept elsewhere, and where an
+ * update and the next micro-batch are one section. */
+static void no_technique_changes_a_bit_of_adapters(void **state) {
     (void)state;
+    static const char *const usual[] = {"model.lora.rank=4", NULL};
+    char *dir = training_dir(), path[600];
+    snprintf(path, sizeof path, "memory.nvme_path=%s", dir);
+    const char *const *const cells[] = {
+        SETTINGS("memory.recompute=full"),
+        SETTINGS("memory.offload.params=host", "memory.offload.states=host", "memory.overlap_update=true"),
+        SETTINGS("memory.offload.params=nvme", "memory.offload.activations=host", "memory.recompute=norms", path),
+    };
+    training t = {.preset = "test-qwen3", .precision = PRECISION_FP8, .accumulation = 2, .steps = 4, .more = usual};
+    train_result plain;
+    training_must(training_run(&t, &plain));
+    training_as_planned(&plain, "adapters");
+    for (size_t i = 0; i < ARRAY_LENGTH(cells); i++) {
+        const char *more[SETTINGS_MOST];
+        settings_join(more, usual, cells[i]);
+        check_bits(&plain, t, more);
+    }
+    training_dir_remove(dir);
+}
+
+static void check_resumed(training t) {
     train_result whole, part, rest;
     char *dir = training_dir();
-    training t = {.preset = "test-qwen3",
-                  .precision = PRECISION_FP8_SR,
-                  .accumulation = 2,
-                  .steps = 6,
-                  .more = SETTINGS("train.schedule=constant")};
+    t.steps = 6;
     training_must(training_run(&t, &whole));
     t.dir = dir;
     t.steps = 3;
@@ -372,6 +421,15 @@ static void a_run_that_stops_goes_on_with_the_same_bits(void **state) {
     assert_int_equal(rest.steps, 6);
     assert_true(rest.param_hash == whole.param_hash && part.param_hash != whole.param_hash);
     training_dir_remove(dir);
+}
+
+static void a_run_that_stops_goes_on_with_the_same_bits(void **state) {
+    (void)state;
+    training t = {.preset = "test-qwen3", .precision = PRECISION_FP8_SR, .accumulation = 2};
+    t.more = SETTINGS("train.schedule=constant");
+    check_resumed(t);
+    t.more = SETTINGS("train.schedule=constant", "model.lora.rank=4");
+    check_resumed(t);
 }
 
 /* Rounding every operand to 3 bits of fraction is noise that averages out: the loss goes where that of bf16 goes. The bound
@@ -408,6 +466,7 @@ int main(void) {
         cmocka_unit_test(logits_are_rewritten_where_they_are_asked_for),
         cmocka_unit_test(what_was_asked_for_and_does_not_fit_is_refused),
         cmocka_unit_test(blocks_need_no_largest_number),
+        cmocka_unit_test(frozen_weights_are_rounded_once),
         cmocka_unit_test(ops_round_where_scales_are_powers_of_two),
         cmocka_unit_test(what_does_not_fit_stays_in_16_bits),
         cmocka_unit_test(weights_take_two_bytes_more),
@@ -416,6 +475,7 @@ int main(void) {
         cmocka_unit_test(no_technique_changes_a_bit),
         cmocka_unit_test(no_technique_changes_a_bit_of_8_bit_logits),
         cmocka_unit_test(no_technique_changes_a_bit_of_blocks),
+        cmocka_unit_test(no_technique_changes_a_bit_of_adapters),
         cmocka_unit_test(a_run_that_stops_goes_on_with_the_same_bits),
         cmocka_unit_test(it_learns_as_bf16_does),
     };

@@ -3,7 +3,8 @@
  * Weights are (out, in) with rows contiguous, activations (N, ...) with rows contiguous; the three directions differ
  * only in the strides they hand to gemm.c, nothing is transposed in memory. dw is the finished sum over all tokens:
  * adding it to an accumulator is another op, so that micro-batches and ranks are summed in one order.
- * A LINEAR that says how many rows hold something is generation's: gemm_rows.c, whose rows know nothing of each other. */
+ * An adapter beside a product is added behind it (adapted.h). A LINEAR that says how many rows hold something is generation's: gemm_rows.c, whose rows know nothing of each other. */
+#include "backend/adapted.h"
 #include "backend/cpu/gemm.h"
 
 SAME_PLACE(LINEAR_X, LINEAR_DX_DY, LINEAR_DW_DY, LINEAR_DW_ADD_DY);
@@ -39,12 +40,27 @@ static gemm_call linear_call(op_kind kind, const value *first, const value *seco
 }
 
 static size_t linear_work_bytes(const program *p, const op *o, int n_threads) {
+    if (op_is_adapted(o)) {
+        op parts[ADAPTED_CALLS];
+        adapted_ops(o, parts);
+        size_t second = parts[1].kind == OP_LORA_UP ? cpu_work_LORA_UP(p, &parts[1], n_threads)
+                                                    : linear_work_bytes(p, &parts[1], n_threads);
+        return MAX(linear_work_bytes(p, &parts[0], n_threads), second);
+    }
     gemm_call g = linear_call(o->kind, &p->values[o->in[LINEAR_X]], &p->values[o->in[LINEAR_W]]);
     if (o->rows) return gemm_rows_work_bytes(g.m, g.n, g.k, g.a.type, o->attr.lanes, n_threads);
     return gemm_work_bytes(g.m, g.n, g.k, g.a.type, p->values[o->out[LINEAR_Y]].type, n_threads);
 }
 
 static void linear_run(backend_context *c, const kernel_call *k) {
+    if (op_is_adapted(k->op)) {
+        adapted_calls two;
+        adapted_split(k, &two);
+        linear_run(c, &two.calls[0]);
+        if (two.ops[1].kind == OP_LORA_UP) cpu_kernel_LORA_UP(c, &two.calls[1]);
+        else linear_run(c, &two.calls[1]);
+        return;
+    }
     gemm_call g = linear_call(k->op->kind, call_in(k, LINEAR_X), call_in(k, LINEAR_W));
     g.a.data = k->in[LINEAR_X];
     g.b.data = k->in[LINEAR_W];

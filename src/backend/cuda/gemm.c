@@ -12,7 +12,8 @@
  *
  * Products of few rows, which reading the weights limits, go to few_rows.cu on GPUs that have its instructions.
  * Products that cuBLASLt refuses (16-bit rows of odd length, for one) go to gemm_plain.cu; with RALO_CUDA_PRODUCTS=plain all do, with
- * RALO_CUDA_PRODUCTS=cublaslt none go to few_rows.cu. */
+ * RALO_CUDA_PRODUCTS=cublaslt none go to few_rows.cu or lora_product.cu; with RALO_CUDA_PRODUCTS=own those that lora_product.cu takes are not
+ * measured against cuBLASLt's. */
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/gemm_cache.h"
 #include "backend/cuda/work.h"
@@ -48,6 +49,7 @@ struct gemm_plans {
     cudaEvent_t start, stop;
     bool plain;     /* nothing is asked of cuBLASLt */
     bool library;   /* all is asked of cuBLASLt first */
+    bool own;       /* none is, where there is a kernel of ours */
     bool measuring; /* inside gemm_prepare */
     bool said;      /* that this takes its time */
     status rc;      /* of the measurements in there */
@@ -350,6 +352,51 @@ static status candidates_measure(backend_context *c, gemm_plan *p, const gemm_ca
     return OK;
 }
 
+/* ---- kernels of ours or the library's --------------------------------------------------------------------------------- */
+
+/* The best of some samples of each, in turns: clocks drift. */
+static status ways_measure(backend_context *c, const kernel_call *k, const gemm_ways *w, double us[2]) {
+    void (*const ways[])(backend_context *, const kernel_call *) = {w->librarys, w->own};
+    for (int way = 0; way < 2; way++) ways[way](c, k); /* loads kernels, and measures the library's products */
+    for (int round = 0; round < ROUNDS; round++)
+        for (int way = 0; way < 2; way++) {
+            double now;
+            int n_runs = round == 0 ? 1 : (int)MAX(1, MIN(20, SAMPLE_US / us[way]));
+            TRY(timer_start(c));
+            for (int i = 0; i < n_runs; i++) ways[way](c, k);
+            TRY(timer_stop(c, n_runs, &now));
+            us[way] = round == 0 ? now : MIN(us[way], now);
+        }
+    return OK;
+}
+
+enum { WAY_LIBRARYS = 1, WAY_OWN = 2 }; /* in the cache; no answer is 0 */
+
+static bool prefers_own(backend_context *c, const kernel_call *k, const product *q, const gemm_ways *w) {
+    struct gemm_plans *all = c->gemms;
+    char key[2 * GEMM_KEY_MOST];
+    uint64_t known, kept;
+    double us[2];
+    if (all->own || all->plain || all->library) return all->own;
+    key_write(key, c, q);
+    size_t n = strlen(key);
+    snprintf(key + n, sizeof key - n, " + %s", w->what);
+    ASSERT(strlen(key) <= GEMM_KEY_MOST);
+    bool found = gemm_cache_find(&all->cache, key, &known);
+    if (found && (known == WAY_LIBRARYS || known == WAY_OWN)) return known == WAY_OWN;
+    if (!all->measuring || !all->cache.writable) return true;
+    status rc = ways_measure(c, k, w, us);
+    if (rc != OK && all->rc == OK) all->rc = rc;
+    if (rc != OK) return true;
+    uint64_t faster = us[1] <= us[0] * NEARLY ? WAY_OWN : WAY_LIBRARYS;
+    log_debug("product %s: %.1f us inside, %.1f us behind cuBLASLt's", key, us[1], us[0]);
+    return gemm_cache_keep(&all->cache, key, faster, found ? &known : NULL, &kept) ? kept != WAY_LIBRARYS : true;
+}
+
+void gemm_run_faster(backend_context *c, const kernel_call *k, const product *q, const gemm_ways *w, bool has_own) {
+    (has_own && prefers_own(c, k, q, w) ? w->own : w->librarys)(c, k);
+}
+
 /* ---- plans ---------------------------------------------------------------------------------------------------------- */
 
 static int candidate_named(const candidate *d, int n, uint64_t name) {
@@ -483,8 +530,9 @@ static status choice_read(struct gemm_plans *all) {
     const char *wish = getenv("RALO_CUDA_PRODUCTS");
     all->plain = wish && strcmp(wish, "plain") == 0;
     all->library = wish && strcmp(wish, "cublaslt") == 0;
-    if (wish && !all->plain && !all->library)
-        return ERR(ERR_INPUT, "RALO_CUDA_PRODUCTS: found %s, expected cublaslt or plain", wish);
+    all->own = wish && strcmp(wish, "own") == 0;
+    if (wish && !all->plain && !all->library && !all->own)
+        return ERR(ERR_INPUT, "RALO_CUDA_PRODUCTS: found %s, expected cublaslt, own or plain", wish);
     if (all->plain) log_info("RALO_CUDA_PRODUCTS=plain: matrix products without cuBLASLt, slowly");
     return OK;
 }

@@ -44,4 +44,14 @@ bool gemm_launch_onto(backend_context *c, const gemm_call *g, const float *one, 
 
 /* Is this a product of few_rows.cu, and what that is told of one. */
 bool gemm_is_few_rows(const backend_context *c, const product *q);
+
+/* Two ways to compute a product, with what a library cannot add to it. Bits may differ, so the choice is kept as that of an algorithm is: by
+ * the product and `what` else it does. */
+typedef struct gemm_ways {
+    const char *what;
+    void (*own)(backend_context *c, const kernel_call *k);
+    void (*librarys)(backend_context *c, const kernel_call *k);
+} gemm_ways;
+/* Runs the one that was measured faster in gemm_prepare, or is in the cache; else the own one. has_own: there is one for these sizes. */
+void gemm_run_faster(backend_context *c, const kernel_call *k, const product *q, const gemm_ways *w, bool has_own);
 few_rows_product gemm_few_rows(const gemm_call *g);

@@ -14,6 +14,7 @@
  * since a plan may give the bytes of an input to the output of a later op, none is joined where a kernel would write what it
  * reads. The bits are those of the ops one by one, as a traced run has them. */
 #include "backend/cuda/joined.h"
+#include "backend/adapted.h"
 #include "backend/apart.h"
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/launch_optimizer.h"
@@ -96,7 +97,7 @@ static bool take_linear(const backend_context *c, const kernel_call *k, few_rows
                    .b = k->in[LINEAR_W],
                    .c = k->out[LINEAR_Y],
                    .bias = k->in[LINEAR_B]};
-    if (!gemm_is_few_rows(c, &g.q) || g.q.c_type != g.q.type) return false;
+    if (!gemm_is_few_rows(c, &g.q) || g.q.c_type != g.q.type || op_is_adapted(k->op)) return false;
     *out = gemm_few_rows(&g);
     return true;
 }

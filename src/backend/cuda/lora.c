@@ -4,12 +4,13 @@
 
 #include "backend/cuda/launch_gemm.h"
 #include "backend/cuda/launch_lora.h"
+#include "backend/cuda/lora_product.h"
 #include "backend/cuda/lora_sizes.h"
 #include "backend/cuda/tensor_map.h"
 
 _Static_assert((int)LAUNCH_LORA_PARTS == LORA_PARTS, "parts of an adapter");
 
-static launch_lora_parts parts_of(const op *o) {
+launch_lora_parts lora_parts_of(const op *o) {
     launch_lora_parts p = {.n = o->attr.n_parts};
     for (int i = 0; i < p.n; i++) p.first[i] = o->attr.part_first[i], p.columns[i] = o->attr.part_columns[i];
     return p;
@@ -118,7 +119,7 @@ void cuda_kernel_LORA_UP(backend_context *c, const kernel_call *k) {
                              .out = s.out,
                              .r = s.r,
                              .scale = o->attr.scale,
-                             .parts = parts_of(o)};
+                             .parts = lora_parts_of(o)};
     if (!s.fast || !in_packs(a.base, a.y)) {
         for (int i = 0; i < o->attr.n_parts; i++) plain_up(c, k, &s, t, i);
     } else if (in_tiles(c, o, &s) && s.r <= LORA_UP_TILES_RANK && in_packs(a.xa, a.xa)) {
@@ -147,7 +148,7 @@ static void bwd_in_one_reading(backend_context *c, const kernel_call *k, const l
                               .units_per_stripe = u->units_per_stripe,
                               .n_blocks = u->n_blocks,
                               .scale = k->op->attr.scale,
-                              .parts = parts_of(k->op)};
+                              .parts = lora_parts_of(k->op)};
     launch_lora_bwd(c->stream, launch_type_of(t), launch_type_of(call_out(k, LORA_BWD_DB)->type), &a, &m);
 }
 
@@ -162,7 +163,7 @@ static void bwd_in_two(backend_context *c, const kernel_call *k, const lora_shap
                                .r = s->r,
                                .run = s->run,
                                .scale = k->op->attr.scale,
-                               .parts = parts_of(k->op)};
+                               .parts = lora_parts_of(k->op)};
     launch_lora_grad(c->stream, t, t, &a);
     a.small = k->in[LORA_BWD_XA], a.result = k->out[LORA_BWD_DB], a.over_tokens = true;
     launch_lora_grad(c->stream, t, launch_type_of(call_out(k, LORA_BWD_DB)->type), &a);

@@ -60,6 +60,13 @@ __device__ inline void store_matrices_transposed(uint32_t column, const uint32_t
                  : "memory");
 }
 
+/* The same, not transposed: lanes 8 i to 8 i + 7 give where the rows of matrix i go. */
+__device__ inline void store_matrices(uint32_t row, const uint32_t (&m)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(m[0]), "r"(m[1]),
+                 "r"(m[2]), "r"(m[3])
+                 : "memory");
+}
+
 /* ---- products --------------------------------------------------------------------------------------------------- */
 
 /* Registers given to wgmma are ready (before the first of a batch). */
@@ -99,6 +106,13 @@ template <int N> __device__ inline void registers_give() {
 #define WGMMA_LIST_64 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
     "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, "    \
     "%43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
+#define WGMMA_LIST_128 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
+    "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, " \
+    "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, " \
+    "%63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, " \
+    "%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, " \
+    "%105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, " \
+    "%126, %127}"
 #define WGMMA_QUAD(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
 #define WGMMA_4 WGMMA_QUAD(0)
 #define WGMMA_8 WGMMA_4, WGMMA_QUAD(1)
@@ -108,6 +122,8 @@ template <int N> __device__ inline void registers_give() {
 #define WGMMA_36 WGMMA_32, WGMMA_QUAD(8)
 #define WGMMA_48 WGMMA_32, WGMMA_QUAD(8), WGMMA_QUAD(9), WGMMA_QUAD(10), WGMMA_QUAD(11)
 #define WGMMA_64 WGMMA_48, WGMMA_QUAD(12), WGMMA_QUAD(13), WGMMA_QUAD(14), WGMMA_QUAD(15)
+#define WGMMA_128 WGMMA_64, WGMMA_QUAD(16), WGMMA_QUAD(17), WGMMA_QUAD(18), WGMMA_QUAD(19), WGMMA_QUAD(20), WGMMA_QUAD(21), WGMMA_QUAD(22), \
+    WGMMA_QUAD(23), WGMMA_QUAD(24), WGMMA_QUAD(25), WGMMA_QUAD(26), WGMMA_QUAD(27), WGMMA_QUAD(28), WGMMA_QUAD(29), WGMMA_QUAD(30), WGMMA_QUAD(31)
 // clang-format on
 
 /* c (64, N) = or += a (64, 16) b (16, N). shared: both from shared memory; neighbours there are 16 of a row of a and 16 of a column of b, or,
@@ -146,6 +162,7 @@ WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 64, 32, "32", "33", "34", "35", "36", "37
 WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 72, 36, "36", "37", "38", "39", "40", "41");
 WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 96, 48, "48", "49", "50", "51", "52", "53");
 WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 128, 64, "64", "65", "66", "67", "68", "69");
+WGMMA_FUNCTIONS(__nv_bfloat16, "bf16", 256, 128, "128", "129", "130", "131", "132", "133");
 WGMMA_FUNCTIONS(__half, "f16", 8, 4, "4", "5", "6", "7", "8", "9");
 WGMMA_FUNCTIONS(__half, "f16", 16, 8, "8", "9", "10", "11", "12", "13");
 WGMMA_FUNCTIONS(__half, "f16", 32, 16, "16", "17", "18", "19", "20", "21");

@@ -6,6 +6,7 @@
  * The budget of an unembedding (attr.chunk_bytes) covers the logits and what is kept of their gradient; scratch of the
  * products comes on top. A gradient that is rounded to 16 bits is kept whole where the budget allows it in at most
  * LOGITS_CHUNKS_MOST chunks: then dh and dw are one product each. */
+#include "backend/adapted.h"
 #include "backend/cuda/products.h"
 #include "backend/cuda/work.h"
 
@@ -234,6 +235,11 @@ size_t logits_picked_bytes(const program *p, const op *o) {
 /* ---- scratch ------------------------------------------------------------------------------------------------------ */
 
 static size_t linear_bytes(const program *p, const op *o) {
+    if (op_is_adapted(o)) {
+        op parts[ADAPTED_CALLS];
+        adapted_ops(o, parts);
+        return MAX(linear_bytes(p, &parts[0]), parts[1].kind == OP_LORA_UP ? 0 : linear_bytes(p, &parts[1]));
+    }
     product q = linear_product(p, o);
     return product_work_bytes(&q);
 }
