@@ -18,16 +18,30 @@ using namespace paged_step;
 namespace {
 
 enum { TEAMS_MOST = 3, CLUSTER_MOST = 4 }; /* teams of a block, blocks of a cluster */
-enum { MULTIPROCESSORS = 132, BLOCKS_ENOUGH = 2 * MULTIPROCESSORS, ROUNDS_MOST = 8 };
-/* From so many tiles of rows on teams walk; those of a multiprocessor have so many splits under way. */
-enum { WALK_TILES = 100, WALK_STAGES = 6 };
+enum { MULTIPROCESSORS = 132, ROUNDS_MOST = 8 };
+/* From so many tiles of rows on teams walk; the blocks of a multiprocessor have so many teams and splits under way. */
+enum { WALK_TILES = 34, WALK_TEAMS = 3, WALK_STAGES = 6 };
 enum { SCORES_BYTES = ROWS * KEYS * (int)sizeof(float) }; /* of a split */
 
-/* What a block has in shared memory, in this order: stages of keys and values of every team, queries, scores of every team, the
- * slot's token, rows of the tile, barriers. */
-template <int D> constexpr uint32_t shared_bytes(int n_teams, int n_stages) {
-    return (uint32_t)(n_teams * n_stages) * (2 * tile_bytes<D>(KEYS) + 16) + tile_bytes<D>(ROWS) +
-           (uint32_t)n_teams * SCORES_BYTES + 4 * D + ROWS * 12;
+/* Sums of a split: pieces of 16 columns, the team's warps in turn. Two pairs of columns of a piece are in a lane. */
+template <int D> struct split_pieces {
+    enum { PIECES = (D / 16 + TEAM - 1) / TEAM, PAIRS = 2 * PIECES, PAIR_BYTES = WARP * 8 };
+};
+/* Where a cluster's splits meet: the pairs of all, by place in the cluster; then their states. */
+template <int D> struct meeting_bytes {
+    enum { PLACES = CLUSTER_MOST * TEAMS_MOST };
+    enum { SUMS = PLACES * 2 * split_pieces<D>::PAIRS * split_pieces<D>::PAIR_BYTES, BYTES = SUMS + PLACES * ROWS * 8 };
+};
+/* The total that walking teams hand on: of a thread its four columns of two rows of each pair, and two states. */
+template <int D> struct relay_bytes {
+    enum { BYTES = (split_pieces<D>::PAIRS + 1) * TEAM_THREADS * 16 };
+};
+
+/* What a block has in shared memory, in this order: stages of keys and values, queries, scores of every team, sums that splits meet in,
+ * the slot's token, rows of the tile, barriers of stages and of the meeting. */
+template <int D> constexpr uint32_t shared_bytes(int n_teams, int n_stages, int sums) {
+    return (uint32_t)n_stages * (2 * tile_bytes<D>(KEYS) + 16) + tile_bytes<D>(ROWS) +
+           (uint32_t)(n_teams * SCORES_BYTES + sums + 4 * D + ROWS * 12 + 8);
 }
 
 #if WGMMA_HERE
@@ -115,12 +129,14 @@ __device__ softmax_state take_weights(uint32_t (&weights)[KEYS / 16][4], const t
     return {state.max * factor, quad_sum(state.sum)};
 }
 
-/* Sums of a split: pieces of 16 columns, the team's warps in turn. */
-template <int D> struct split_sums {
-    enum { PIECES = (D / 16 + TEAM - 1) / TEAM };
+template <int D> struct split_sums : split_pieces<D> {
+    using split_pieces<D>::PIECES;
     float sum[PIECES][2][4];
     softmax_state state[2];
 
+    __device__ float2 pair(int i, int half) const {
+        return make_float2(sum[i / 2][i % 2][2 * half], sum[i / 2][i % 2][2 * half + 1]);
+    }
     static __device__ bool has(int piece, int warp) { return D / 16 % TEAM == 0 || piece * TEAM + warp < D / 16; }
     /* Where a lane's pair of the piece's columns begins. */
     static __device__ int column(int piece, int n, const team_place &t) {
@@ -196,32 +212,21 @@ __device__ void attend_split(split_sums<D> &out, const key_tiles<E, D, BOXES> &t
     if (task.later >= 0) tiles.fetch(true, later, a.paged, cache, t);
 }
 
-/* Where the sums of splits meet. A cluster that has all of them at once leaves them in shared memory, where the keys of each were:
- * rows of D floats, then their states. Else they go to scratch. */
-template <int D> struct shared_sums {
-    enum { STRIDE = D + 8, STATES = ROWS * STRIDE }; /* floats; 8 more, so that rows are in different banks */
-    static_assert((STATES + 2 * ROWS) * 4 <= tile_bytes<D>(KEYS), "they have the room of the keys");
-};
-
-/* Sums and states of a split, for the rows that see it. here: in shared memory, or NULL. */
+/* Sums and states of a split into scratch, for the rows that see it. */
 template <int D>
 __device__ void give_split(const launch_paged &a, const step_rows &b, const tile_row *rows, int split, int n_splits,
-                           float *here, const split_sums<D> &of, const team_place &t) {
+                           const split_sums<D> &of, const team_place &t) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         if (half == 1 && b.n_rows <= 8) return;
         const int r = half * 8 + t.lane / 4, position = rows[r].position;
         if (split * KEYS > position || (split + 1) * KEYS <= first_seen(a, position)) continue;
         const int64_t partial = (int64_t)rows[r].y * n_splits + split; /* as partial_of */
-        float *values = here ? here + r * shared_sums<D>::STRIDE : partial_values(a, partial);
+        float *values = partial_values(a, partial);
 #pragma unroll
-        for (int i = 0; i < 2 * split_sums<D>::PIECES; i++)
-            if (of.has(i / 2, t.warp))
-                *(float2 *)(values + of.column(i / 2, i % 2, t)) =
-                    make_float2(of.sum[i / 2][i % 2][2 * half], of.sum[i / 2][i % 2][2 * half + 1]);
-        if (t.warp == 0 && t.lane % 4 == 0)
-            *(here ? (softmax_state *)(here + shared_sums<D>::STATES) + r : partial_state(a, partial, n_splits)) =
-                of.state[half];
+        for (int i = 0; i < of.PAIRS; i++)
+            if (of.has(i / 2, t.warp)) *(float2 *)(values + of.column(i / 2, i % 2, t)) = of.pair(i, half);
+        if (t.warp == 0 && t.lane % 4 == 0) *partial_state(a, partial, n_splits) = of.state[half];
     }
 }
 
@@ -229,48 +234,95 @@ __device__ void give_split(const launch_paged &a, const step_rows &b, const tile
 struct joined_pair {
     softmax_state total = {-INFINITY, 0};
     float2 sum = {0, 0};
-    __device__ void add(float2 state, float2 values) {
-        const join_factors f = join(total, softmax_state{state.x, state.y});
-        sum.x = fmaf(sum.x, f.total, values.x * f.part);
-        sum.y = fmaf(sum.y, f.total, values.y * f.part);
+    /* there: else nothing is added. Without a branch, so that the powers of several splits are under way together. */
+    __device__ void add(float2 state, float2 values, bool there = true) {
+        softmax_state after = total;
+        const join_factors f = join(after, softmax_state{state.x, state.y});
+        total.max = there ? after.max : total.max;
+        total.sum = there ? after.sum : total.sum;
+        sum.x = there ? fmaf(sum.x, f.total, values.x * f.part) : sum.x;
+        sum.y = there ? fmaf(sum.y, f.total, values.y * f.part) : sum.y;
     }
     template <typename E> __device__ void store(E *y) const {
         *(uint32_t *)y = pack<E>(sum.x / total.sum, sum.y / total.sum);
     }
 };
 
-/* Of a cluster of n_blocks whose sums are in shared memory, from `tiles` on. */
-template <int D>
-__device__ joined_pair join_shared(const launch_paged &a, const step_rows &b, uint32_t tiles, int n_blocks,
-                                   int position, int r, int column) {
-    enum { PLACES = CLUSTER_MOST * TEAMS_MOST };
-    using S = shared_sums<D>;
-    const int first = b.least / KEYS, from = first_seen(a, position) / KEYS - first, to = position / KEYS - first;
-    float2 values[PLACES], states[PLACES];
-    joined_pair joined;
-#pragma unroll
-    for (int i = 0; i < PLACES; i++) { /* all are asked for at once, whatever lies there */
-        const uint32_t at = cluster_address(tiles, (uint32_t)min(i / TEAMS_MOST, n_blocks - 1)) +
-                            (uint32_t)(i % TEAMS_MOST) * (2 * tile_bytes<D>(KEYS));
-        values[i] = cluster_load2(at + (uint32_t)(r * S::STRIDE + column) * 4);
-        states[i] = cluster_load2(at + (uint32_t)(S::STATES + 2 * r) * 4);
-    }
-#pragma unroll
-    for (int i = 0; i < PLACES; i++)
-        if (i >= from && i <= to) joined.add(states[i], values[i]);
-    return joined;
-}
-/* Of splits in scratch: what other blocks wrote there is in L2. */
-__device__ inline joined_pair join_scratch(const launch_paged &a, int position, int64_t row, int column, int n_splits) {
-    joined_pair joined;
+/* All splits of a row have been given: what other blocks wrote to scratch is in L2. */
+template <typename E, int D>
+__device__ void join_scratch(const launch_paged &a, const step_rows &b, const tile_row *rows, int n_splits, int first,
+                             int step) {
+    for (int i = first; i < b.n_rows * (D / 2); i += step) {
+        const tile_row row = rows[i / (D / 2)];
+        const int column = i % (D / 2) * 2;
+        joined_pair joined;
 #pragma unroll 4
-    for (int split = first_seen(a, position) / KEYS; split <= position / KEYS; split++) {
-        const int64_t partial = row * n_splits + split;
-        joined.add(__ldcg((const float2 *)partial_state(a, partial, n_splits)),
-                   __ldcg((const float2 *)(partial_values(a, partial) + column)));
+        for (int split = first_seen(a, row.position) / KEYS; split <= row.position / KEYS; split++) {
+            const int64_t partial = (int64_t)row.y * n_splits + split;
+            joined.add(__ldcg((const float2 *)partial_state(a, partial, n_splits)),
+                       __ldcg((const float2 *)(partial_values(a, partial) + column)));
+        }
+        joined.store((E *)a.y + (int64_t)row.y * D + column);
     }
-    return joined;
 }
+
+/* A cluster that has all splits at once sends them to each other: block `rank` has the columns of the warps rank, rank + n_blocks, ..
+ * of every team, its barrier counts the bytes, and no block waits for another but for those. */
+template <int D> struct meeting {
+    using P = split_pieces<D>;
+    using M = meeting_bytes<D>;
+    uint32_t sums, barrier; /* of this block */
+    const unsigned char *here;
+    int rank, shift; /* 2^shift blocks */
+
+    __device__ uint32_t place_bytes() const { return (uint32_t)(TEAM >> shift) * 2 * P::PAIRS * P::PAIR_BYTES; }
+    /* Once, before anything comes. */
+    __device__ void expect(int n_places, bool upper) const {
+        const uint32_t of_half = (uint32_t)(TEAM >> shift) * P::PAIRS * P::PAIR_BYTES + ROWS / 2 * 8;
+        barrier_arrive_expecting(barrier, (uint32_t)n_places * (upper ? 2 : 1) * of_half);
+    }
+    __device__ void send(const split_sums<D> &of, int place, bool upper, const team_place &t) const {
+        const uint32_t to = (uint32_t)(t.warp & ((1 << shift) - 1)), there = cluster_address(sums, to),
+                       counts = cluster_address(barrier, to);
+        const uint32_t first = there + (uint32_t)place * place_bytes() +
+                               (uint32_t)(t.warp >> shift) * (2 * P::PAIRS * P::PAIR_BYTES) + (uint32_t)t.lane * 8;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            if (half == 1 && !upper) return;
+#pragma unroll
+            for (int i = 0; i < P::PAIRS; i++)
+                cluster_send(first + (uint32_t)(half * P::PAIRS + i) * P::PAIR_BYTES, of.pair(i, half), counts);
+            if (t.warp >> shift == 0 && t.lane % 4 == 0)
+                cluster_send(there + M::SUMS + (uint32_t)(place * ROWS + half * 8 + t.lane / 4) * 8,
+                             make_float2(of.state[half].max, of.state[half].sum), counts);
+        }
+    }
+    /* A warp of the block has a pair of columns of half the rows. */
+    template <typename E>
+    __device__ void join(const launch_paged &a, const step_rows &b, const tile_row *rows, bool upper, int lane) const {
+        const int n = (TEAM >> shift) * P::PAIRS;
+        for (int i = (int)(threadIdx.x / WARP); i < (upper ? 2 * n : n); i += TEAMS_MOST * TEAM) {
+            const int half = i >= n, nth = (i - half * n) / P::PAIRS, pair = (i - half * n) % P::PAIRS;
+            const int column = (pair / 2 * TEAM + (nth << shift) + rank) * 16 + pair % 2 * 8 + lane % 4 * 2;
+            const tile_row row = rows[half * 8 + lane / 4];
+            const float2 *values =
+                (const float2 *)(here + ((nth * 2 + half) * P::PAIRS + pair) * P::PAIR_BYTES + lane * 8);
+            const float2 *states = (const float2 *)(here + M::SUMS + (half * 8 + lane / 4) * 8);
+            const int first = b.least / KEYS, from = first_seen(a, row.position) / KEYS - first,
+                      to = row.position / KEYS - first;
+            if (row.position < 0 || column >= D) continue;
+            float2 value[M::PLACES], state[M::PLACES];
+#pragma unroll
+            for (int place = 0; place < M::PLACES; place++) /* all at once, whatever lies there */
+                value[place] = values[(uint32_t)place * (place_bytes() / 8)], state[place] = states[place * ROWS];
+            joined_pair joined;
+#pragma unroll
+            for (int place = 0; place < M::PLACES; place++)
+                joined.add(state[place], value[place], place >= from && place <= to);
+            joined.store((E *)a.y + (int64_t)row.y * D + column);
+        }
+    }
+};
 
 /* A split on to the total of those before it. */
 template <int D> __device__ void join_split(split_sums<D> &total, const split_sums<D> &of, bool upper) {
@@ -301,6 +353,35 @@ __device__ void store_joined(const launch_paged &a, const tile_row *rows, const 
                     pack<E>(total.sum[i / 2][i % 2][2 * half] / sum, total.sum[i / 2][i % 2][2 * half + 1] / sum);
     }
 }
+
+/* Teams that walk together take splits in turn; each waits for the total of those before its own and hands it on, thread by thread. */
+template <int D> struct relay {
+    enum { PAIRS = split_pieces<D>::PAIRS, FIRST_BARRIER = 1 + TEAMS_MOST };
+    uint32_t at;
+    int n_teams;
+    __device__ uint32_t word(int i, const team_place &t) const {
+        return at + (uint32_t)(i * TEAM_THREADS + t.thread) * 16;
+    }
+    __device__ void take(split_sums<D> &total, const team_place &t) const {
+        threads_meet(FIRST_BARRIER + t.nth, 2 * TEAM_THREADS);
+#pragma unroll
+        for (int i = 0; i <= PAIRS; i++) {
+            const uint4 raw = load_shared_16(word(i, t));
+            float *four = i < PAIRS ? total.sum[i / 2][i % 2] : &total.state[0].max;
+            four[0] = __uint_as_float(raw.x), four[1] = __uint_as_float(raw.y);
+            four[2] = __uint_as_float(raw.z), four[3] = __uint_as_float(raw.w);
+        }
+    }
+    __device__ void hand_on(const split_sums<D> &total, const team_place &t) const {
+#pragma unroll
+        for (int i = 0; i <= PAIRS; i++) {
+            const float *four = i < PAIRS ? total.sum[i / 2][i % 2] : &total.state[0].max;
+            store_shared_16(word(i, t), make_uint4(__float_as_uint(four[0]), __float_as_uint(four[1]),
+                                                   __float_as_uint(four[2]), __float_as_uint(four[3])));
+        }
+        threads_come(FIRST_BARRIER + (t.nth + 1 == n_teams ? 0 : t.nth + 1), 2 * TEAM_THREADS);
+    }
+};
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------- */
 
@@ -346,28 +427,27 @@ __device__ bool rows_find(step_rows &b, tile_row *rows, const launch_paged &a, c
     return true;
 }
 
-/* What a block of n_teams teams with n_stages stages each has in shared memory. */
 template <typename E, int D, bool BOXES> struct block_memory {
     enum { STAGE = 2 * tile_bytes<D>(KEYS) };
-    uint32_t tiles, queries, scores, barriers, aside;
+    uint32_t tiles, queries, scores, sums, aside, barriers, meets;
+    unsigned char *first;
     tile_row *rows;
     int n_stages;
 
-    __device__ block_memory(unsigned char *shared, int n_teams, int stages) : n_stages(stages) {
-        const uint32_t n = (uint32_t)(n_teams * n_stages) * STAGE, q = tile_bytes<D>(ROWS),
-                       s = (uint32_t)n_teams * SCORES_BYTES;
-        tiles = shared_address(shared), queries = tiles + n, scores = queries + q, aside = scores + s;
-        rows = (tile_row *)(shared + n + q + s + 4 * D);
-        barriers = aside + 4 * D + ROWS * (uint32_t)sizeof(tile_row);
+    __device__ block_memory(unsigned char *shared, int n_teams, int stages, uint32_t n_sums)
+        : first(shared), n_stages(stages) {
+        tiles = shared_address(shared), queries = tiles + (uint32_t)n_stages * STAGE;
+        scores = queries + tile_bytes<D>(ROWS), sums = scores + (uint32_t)n_teams * SCORES_BYTES;
+        aside = sums + n_sums;
+        rows = (tile_row *)(shared + (aside - tiles) + 4 * D);
+        barriers = aside + 4 * D + ROWS * (uint32_t)sizeof(tile_row), meets = barriers + (uint32_t)n_stages * 16;
     }
-    __device__ key_tiles<E, D, BOXES> stage(int team, int nth, int round) const {
-        const uint32_t k = tiles + (uint32_t)(team * n_stages + nth) * STAGE,
-                       barrier = barriers + (uint32_t)(team * n_stages + nth) * 16;
-        return {k, barrier, round};
+    __device__ key_tiles<E, D, BOXES> stage(int nth, int round) const {
+        return {tiles + (uint32_t)nth * STAGE, barriers + (uint32_t)nth * 16, round};
     }
     /* Rows were written, too: all threads come here. */
-    __device__ void open(int n_teams) const {
-        if (BOXES && (int)threadIdx.x < 2 * n_teams * n_stages) {
+    __device__ void open() const {
+        if ((int)threadIdx.x <= 2 * n_stages) {
             barrier_init(barriers + threadIdx.x * 8, 1);
             barriers_publish();
         }
@@ -384,25 +464,28 @@ __device__ inline team_place team_of(uint32_t scores) {
 
 /* Splits side by side: the teams of a cluster have one each. */
 template <typename E, int D, bool BOXES>
-__global__ void __launch_bounds__(TEAMS_MOST *TEAM_THREADS, 2)
+__global__ void __launch_bounds__(TEAMS_MOST *TEAM_THREADS, 1)
     attention_step(const __grid_constant__ launch_paged_step a, const __grid_constant__ CUtensorMap cache,
                    const __grid_constant__ row_shape shape, int n_splits) {
 #if WGMMA_HERE
     extern __shared__ __align__(1024) unsigned char shared[];
     const launch_paged &p = a.paged;
-    const block_memory<E, D, BOXES> m(shared, TEAMS_MOST, 1);
+    const block_memory<E, D, BOXES> m(shared, TEAMS_MOST, TEAMS_MOST, meeting_bytes<D>::BYTES);
     const team_place t = team_of(m.scores);
     const int rank = (int)cluster_rank(), n_blocks = (int)cluster_size(), n_tokens = (int)token_count(p);
+    const meeting<D> meets = {m.sums, m.meets, m.first + (m.sums - m.tiles), rank, n_blocks / 2};
     step_rows b;
     chain_next();
     if (!rows_find<E, D>(b, m.rows, p, shape, n_tokens, t.lane)) return;
-    m.open(TEAMS_MOST);
+    m.open();
+    cluster_arrive_relaxed();
 
-    key_tiles<E, D, BOXES> tiles = m.stage(t.nth, 0, 0);
-    const int last_split = b.last / KEYS, in_round = n_blocks * TEAMS_MOST;
-    int split = b.least / KEYS + rank * TEAMS_MOST + t.nth;
-    const bool at_once = last_split - b.least / KEYS < in_round;
+    key_tiles<E, D, BOXES> tiles = m.stage(t.nth, 0);
+    const int first_split = b.least / KEYS, last_split = b.last / KEYS, in_round = n_blocks * TEAMS_MOST;
+    int split = first_split + rank * TEAMS_MOST + t.nth;
+    const bool at_once = last_split - first_split<in_round, upper = b.n_rows> 8;
     if (split <= last_split) tiles.fetch_both(p, b, &cache, split * KEYS, t);
+    if (at_once && threadIdx.x == 0) meets.expect(last_split - first_split + 1, upper);
     find_new(b, p, n_tokens, t.lane);
     clear_queries<D>(m.queries, m.rows);
     if (split <= last_split) {
@@ -410,6 +493,7 @@ __global__ void __launch_bounds__(TEAMS_MOST *TEAM_THREADS, 2)
         tiles.wait_values();
         tiles.clear_unseen(b, split * KEYS, t.thread);
     }
+    cluster_wait(); /* barriers of all blocks are there */
     const bool has_key =
         t.warp == TEAM - 1 && b.n_new == 1 && split <= last_split && (last_split - split) % in_round == 0;
     bring_heads<E, D, BOXES>(tiles, m.queries, m.aside, a, b, m.rows, has_key,
@@ -422,65 +506,63 @@ __global__ void __launch_bounds__(TEAMS_MOST *TEAM_THREADS, 2)
         if (split <= last_split) {
             attend_split<true, E, D, BOXES>(of, tiles, a, b, &cache, m.queries, m.rows, {split, -1, false}, n_tokens,
                                             m.aside, t);
-            give_split<D>(p, b, m.rows, split, n_splits, (float *)__cvta_shared_to_generic(tiles.k), of, t);
+            meets.send(of, split - first_split, upper, t);
         }
-    } else {
-        for (; split <= last_split; tiles.round++, split += in_round) {
-            const bool more = split + in_round <= last_split;
-            attend_split<false, E, D, BOXES>(of, tiles, a, b, &cache, m.queries, m.rows,
-                                             {split, more ? split + in_round : -1, more}, n_tokens, m.aside, t);
-            give_split<D>(p, b, m.rows, split, n_splits, NULL, of, t);
-        }
+        barrier_wait_cluster(meets.barrier, 0);
+        meets.template join<E>(p, b, m.rows, upper, t.lane);
+        return;
     }
-    if (at_once) cluster_sync_shared();
-    else cluster_sync();
-    for (int i = (((int)threadIdx.x / WARP) * n_blocks + rank) * WARP + t.lane; i < b.n_rows * (D / 2);
-         i += n_blocks * (int)blockDim.x) {
-        const int r = i / (D / 2), column = i % (D / 2) * 2;
-        const tile_row row = m.rows[r];
-        const joined_pair joined = at_once ? join_shared<D>(p, b, m.tiles, n_blocks, row.position, r, column)
-                                           : join_scratch(p, row.position, row.y, column, n_splits);
-        joined.store((E *)p.y + (int64_t)row.y * D + column);
+    for (; split <= last_split; tiles.round++, split += in_round) {
+        const bool more = split + in_round <= last_split;
+        attend_split<false, E, D, BOXES>(of, tiles, a, b, &cache, m.queries, m.rows,
+                                         {split, more ? split + in_round : -1, more}, n_tokens, m.aside, t);
+        give_split<D>(p, b, m.rows, split, n_splits, of, t);
     }
-    if (at_once) cluster_sync_shared(); /* until all have read what lies here */
+    cluster_sync();
+    join_scratch<E, D>(p, b, m.rows, n_splits, rank * (int)blockDim.x + (int)threadIdx.x, n_blocks * (int)blockDim.x);
 #endif
 }
 
-/* A team walks all splits of its tile. */
-template <typename E, int D, bool BOXES>
-__global__ void __launch_bounds__(TEAM_THREADS, 4)
+/* The teams of a block walk all splits of its tile, in turn. */
+template <typename E, int D, bool BOXES, int TEAMS>
+__global__ void __launch_bounds__(TEAMS *TEAM_THREADS, 4 / TEAMS)
     attention_walk(const __grid_constant__ launch_paged_step a, const __grid_constant__ CUtensorMap cache,
                    const __grid_constant__ row_shape shape, int n_stages) {
 #if WGMMA_HERE
     extern __shared__ __align__(1024) unsigned char shared[];
     const launch_paged &p = a.paged;
-    const block_memory<E, D, BOXES> m(shared, 1, n_stages);
-    const team_place t = team_of(m.scores);
     const int n_tokens = (int)token_count(p);
+    const block_memory<E, D, BOXES> m(shared, TEAMS, n_stages, TEAMS > 1 ? relay_bytes<D>::BYTES : 0);
+    const team_place t = team_of(m.scores);
+    const relay<D> totals = {m.sums, TEAMS};
     step_rows b;
     chain_next();
     if (!rows_find<E, D>(b, m.rows, p, shape, n_tokens, t.lane)) return;
-    m.open(1);
+    m.open();
 
     const int first_split = b.least / KEYS, last_split = b.last / KEYS;
-    for (int i = 0; i < n_stages && first_split + i <= last_split; i++)
-        m.stage(0, i, 0).fetch_both(p, b, &cache, (first_split + i) * KEYS, t);
+    for (int i = t.nth; i < n_stages && first_split + i <= last_split; i += TEAMS)
+        m.stage(i, 0).fetch_both(p, b, &cache, (first_split + i) * KEYS, t);
     find_new(b, p, n_tokens, t.lane);
     clear_queries<D>(m.queries, m.rows);
-    const bool has_key = t.warp == TEAM - 1 && b.n_new == 1;
-    bring_heads<E, D, BOXES>(m.stage(0, 0, 0), m.queries, m.aside, a, b, m.rows, has_key, -1, t.lane);
+    const bool has_key = t.nth == 0 && t.warp == TEAM - 1 && b.n_new == 1, upper = b.n_rows > 8;
+    bring_heads<E, D, BOXES>(m.stage(0, 0), m.queries, m.aside, a, b, m.rows, has_key, -1, t.lane);
     __syncthreads();
     split_sums<D> total = {};
     total.state[0] = total.state[1] = {-INFINITY, 0};
-    for (int split = first_split, stage = 0, round = 0; split <= last_split; split++) {
+    for (int split = first_split + t.nth, stage = t.nth, round = 0; split <= last_split; split += TEAMS) {
         split_sums<D> of;
-        const split_task task = {split, split + n_stages <= last_split ? split + n_stages : -1, split < last_split};
-        attend_split<false, E, D, BOXES>(of, m.stage(0, stage, round), a, b, &cache, m.queries, m.rows, task, n_tokens,
+        const split_task task = {split, split + n_stages <= last_split ? split + n_stages : -1,
+                                 split + TEAMS <= last_split};
+        attend_split<false, E, D, BOXES>(of, m.stage(stage, round), a, b, &cache, m.queries, m.rows, task, n_tokens,
                                          m.aside, t);
-        join_split(total, of, b.n_rows > 8);
-        if (++stage == n_stages) stage = 0, round++;
+        if (TEAMS > 1 && split > first_split) totals.take(total, t);
+        join_split(total, of, upper);
+        if (split == last_split) store_joined<E, D>(p, m.rows, total, upper, t);
+        else if (TEAMS > 1) totals.hand_on(total, t);
+        stage += TEAMS;
+        if (stage >= n_stages) stage -= n_stages, round++;
     }
-    store_joined<E, D>(p, m.rows, total, b.n_rows > 8, t);
 #endif
 }
 
@@ -489,26 +571,37 @@ __global__ void __launch_bounds__(TEAM_THREADS, 4)
 int64_t tiles_of(const launch_paged *a) { return a->N * a->G * row_shape_of(*a, ROWS).parts; }
 int64_t splits_of(const launch_paged *a) { return (a->page_size * a->pages_per_slot + KEYS - 1) / KEYS; }
 
-/* Enough tiles that a team each keeps memory busy. */
+/* Too many tiles for a cluster each. */
 bool walks(const launch_paged *a) { return tiles_of(a) >= WALK_TILES; }
 
-/* Blocks for one tile: as many as keep the machine busy, and no more than have a split. Changes no bit. */
+/* Blocks for one tile: as many as find a multiprocessor each, and no more than have a split. Changes no bit. */
 unsigned cluster_of(const launch_paged *a) {
     unsigned n = 1;
-    while (n < CLUSTER_MOST && tiles_of(a) * n * 2 <= BLOCKS_ENOUGH && n * TEAMS_MOST < splits_of(a)) n *= 2;
+    while (n < CLUSTER_MOST && tiles_of(a) * n * 2 <= MULTIPROCESSORS && n * TEAMS_MOST < splits_of(a)) n *= 2;
     return n;
 }
 
-/* Of a walking team: as many as fit beside those of the other teams of a multiprocessor. */
-int stages_of(const launch_paged *a, bool boxes) {
-    const int64_t teams = (tiles_of(a) + MULTIPROCESSORS - 1) / MULTIPROCESSORS;
-    if (!boxes) return 1; /* copies of lanes are waited for in the order of one */
-    return (int)(WALK_STAGES / teams > 1 ? WALK_STAGES / teams : 1);
+/* Of a walking block: as many as fit beside those of the other blocks of a multiprocessor. */
+struct walk_shape {
+    int teams, stages;
+};
+walk_shape walk_of(const launch_paged *a, bool boxes) {
+    const int blocks = (int)((tiles_of(a) + MULTIPROCESSORS - 1) / MULTIPROCESSORS);
+    walk_shape w = {WALK_TEAMS / blocks > 1 ? WALK_TEAMS / blocks : 1,
+                    WALK_STAGES / blocks > 1 ? WALK_STAGES / blocks : 1};
+    if (!boxes) w.stages = w.teams; /* copies of lanes are waited for in the order of one stage */
+    return w;
+}
+
+template <typename E, int D, bool BOXES, int TEAMS>
+void launch_walk(const launch_paged_step *a, const CUtensorMap &cache, walk_shape w, cudaStream_t s) {
+    launch_chained(attention_walk<E, D, BOXES, TEAMS>, dim3((unsigned)tiles_of(&a->paged)), dim3(TEAMS * TEAM_THREADS),
+                   shared_bytes<D>(TEAMS, w.stages, TEAMS > 1 ? relay_bytes<D>::BYTES : 0), 1, s, *a, cache,
+                   row_shape_of(a->paged, ROWS), w.stages);
 }
 
 template <typename E, int D, bool BOXES> void launch_step(const launch_paged_step *a, cudaStream_t s) {
     const launch_paged *p = &a->paged;
-    const row_shape shape = row_shape_of(*p, ROWS);
     tensor_box box = {.data = p->cache,
                       .columns = D,
                       .rows = p->n_pages * 2 * p->G * p->page_size,
@@ -518,15 +611,16 @@ template <typename E, int D, bool BOXES> void launch_step(const launch_paged_ste
                       .type = p->type};
     const CUtensorMap cache = BOXES ? tensor_map_make(&box) : CUtensorMap{};
     if (walks(p)) {
-        const int n_stages = stages_of(p, BOXES);
-        launch_chained(attention_walk<E, D, BOXES>, dim3((unsigned)tiles_of(p)), dim3(TEAM_THREADS),
-                       shared_bytes<D>(1, n_stages), 1, s, *a, cache, shape, n_stages);
+        const walk_shape w = walk_of(p, BOXES);
+        if (w.teams == 1) launch_walk<E, D, BOXES, 1>(a, cache, w, s);
+        else if (w.teams == 2) launch_walk<E, D, BOXES, 2>(a, cache, w, s);
+        else launch_walk<E, D, BOXES, 3>(a, cache, w, s);
         return;
     }
     const unsigned cluster = cluster_of(p);
     launch_chained(attention_step<E, D, BOXES>, dim3((unsigned)tiles_of(p), cluster), dim3(TEAMS_MOST * TEAM_THREADS),
-                   shared_bytes<D>(TEAMS_MOST, 1), cluster, s, *a, cache, shape,
-                   (int)paged_split_count(p->N, p->n_slots, p->page_size * p->pages_per_slot));
+                   shared_bytes<D>(TEAMS_MOST, TEAMS_MOST, meeting_bytes<D>::BYTES), cluster, s, *a, cache,
+                   row_shape_of(*p, ROWS), (int)paged_split_count(p->N, p->n_slots, p->page_size * p->pages_per_slot));
 }
 
 template <typename E, int D> void attend(const launch_paged_step *a, cudaStream_t s) {
