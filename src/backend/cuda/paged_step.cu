@@ -389,15 +389,15 @@ template <int D> struct relay {
  * blocks of those find that there is nothing to do. All that is known of tokens is asked for at once, a lane has one of them, the
  * first the one before. False: there is nothing to attend to, and rows without a slot are zeros. The same for all blocks of a cluster. */
 template <typename E, int D>
-__device__ bool rows_find(step_rows &b, tile_row *rows, const launch_paged &a, const row_shape &shape, int n_tokens,
-                          int lane) {
-    const int task = (int)blockIdx.x, first = task / shape.parts / a.G, nth = first % shape.tokens;
-    b.part = task % shape.parts;
-    b.g = task / shape.parts % a.G;
+__device__ bool rows_find(step_rows &b, tile_row *rows, const launch_paged &a, const row_shape &shape, int lane) {
+    const int first = (int)blockIdx.z, nth = first % shape.tokens, token = first - 1 + lane;
+    const bool in_table = token >= 0 && token < (int)a.N && lane <= shape.tokens;
+    const int slot_there = in_table ? a.slots[token] : -2, at = in_table ? -a.doc_start[token] : 0;
+    const int n_tokens = (int)token_count(a);
+    const int slot = token < n_tokens ? slot_there : -2; /* no token */
+    b.part = (int)blockIdx.x % shape.parts;
+    b.g = (int)blockIdx.x / shape.parts;
     b.token = first;
-    const int token = first - 1 + lane;
-    const bool held = token >= 0 && token < n_tokens && lane <= shape.tokens;
-    const int slot = held ? a.slots[token] : -2, at = held ? -a.doc_start[token] : 0; /* -2: no token */
     b.slot = __shfl_sync(0xffffffff, slot, 1);
     const bool served = first >= n_tokens || (nth != 0 && __shfl_sync(0xffffffff, slot, 0) == b.slot);
     const uint32_t others = ~(__ballot_sync(0xffffffff, slot == b.slot) >> 1); /* bit n: token + n is of another slot */
@@ -476,7 +476,8 @@ __global__ void __launch_bounds__(TEAMS_MOST *TEAM_THREADS, 1)
     const meeting<D> meets = {m.sums, m.meets, m.first + (m.sums - m.tiles), rank, n_blocks / 2};
     step_rows b;
     chain_next();
-    if (!rows_find<E, D>(b, m.rows, p, shape, n_tokens, t.lane)) return;
+    if (BOXES && threadIdx.x == 0) prefetch_map(&cache);
+    if (!rows_find<E, D>(b, m.rows, p, shape, t.lane)) return;
     m.open();
     cluster_arrive_relaxed();
 
@@ -537,7 +538,8 @@ __global__ void __launch_bounds__(TEAMS *TEAM_THREADS, 4 / TEAMS)
     const relay<D> totals = {m.sums, TEAMS};
     step_rows b;
     chain_next();
-    if (!rows_find<E, D>(b, m.rows, p, shape, n_tokens, t.lane)) return;
+    if (BOXES && threadIdx.x == 0) prefetch_map(&cache);
+    if (!rows_find<E, D>(b, m.rows, p, shape, t.lane)) return;
     m.open();
 
     const int first_split = b.least / KEYS, last_split = b.last / KEYS;
@@ -571,6 +573,10 @@ __global__ void __launch_bounds__(TEAMS *TEAM_THREADS, 4 / TEAMS)
 int64_t tiles_of(const launch_paged *a) { return a->N * a->G * row_shape_of(*a, ROWS).parts; }
 int64_t splits_of(const launch_paged *a) { return (a->page_size * a->pages_per_slot + KEYS - 1) / KEYS; }
 
+dim3 grid_of(const launch_paged *a, unsigned cluster) {
+    return dim3((unsigned)(a->G * row_shape_of(*a, ROWS).parts), cluster, (unsigned)a->N);
+}
+
 /* Too many tiles for a cluster each. */
 bool walks(const launch_paged *a) { return tiles_of(a) >= WALK_TILES; }
 
@@ -595,7 +601,7 @@ walk_shape walk_of(const launch_paged *a, bool boxes) {
 
 template <typename E, int D, bool BOXES, int TEAMS>
 void launch_walk(const launch_paged_step *a, const CUtensorMap &cache, walk_shape w, cudaStream_t s) {
-    launch_chained(attention_walk<E, D, BOXES, TEAMS>, dim3((unsigned)tiles_of(&a->paged)), dim3(TEAMS * TEAM_THREADS),
+    launch_chained(attention_walk<E, D, BOXES, TEAMS>, grid_of(&a->paged, 1), dim3(TEAMS * TEAM_THREADS),
                    shared_bytes<D>(TEAMS, w.stages, TEAMS > 1 ? relay_bytes<D>::BYTES : 0), 1, s, *a, cache,
                    row_shape_of(a->paged, ROWS), w.stages);
 }
@@ -618,7 +624,7 @@ template <typename E, int D, bool BOXES> void launch_step(const launch_paged_ste
         return;
     }
     const unsigned cluster = cluster_of(p);
-    launch_chained(attention_step<E, D, BOXES>, dim3((unsigned)tiles_of(p), cluster), dim3(TEAMS_MOST * TEAM_THREADS),
+    launch_chained(attention_step<E, D, BOXES>, grid_of(p, cluster), dim3(TEAMS_MOST * TEAM_THREADS),
                    shared_bytes<D>(TEAMS_MOST, TEAMS_MOST, meeting_bytes<D>::BYTES), cluster, s, *a, cache,
                    row_shape_of(*p, ROWS), (int)paged_split_count(p->N, p->n_slots, p->page_size * p->pages_per_slot));
 }
