@@ -18,7 +18,7 @@ using namespace paged_step;
 namespace {
 
 enum { TEAMS_MOST = 3, CLUSTER_MOST = 4 }; /* teams of a block, blocks of a cluster */
-enum { MULTIPROCESSORS = 132, ROUNDS_MOST = 8 };
+enum { MULTIPROCESSORS = 132, ROUNDS_MOST = 8, GRID_DEEPEST = 65535 };
 /* From so many tiles of rows on teams walk; the blocks of a multiprocessor have so many teams and splits under way. */
 enum { WALK_TILES = 34, WALK_TEAMS = 3, WALK_STAGES = 6 };
 enum { SCORES_BYTES = ROWS * KEYS * (int)sizeof(float) }; /* of a split */
@@ -646,7 +646,7 @@ template <typename E, int D> void attend(const launch_paged_step *a, cudaStream_
 /* Side by side, many positions of few tokens need more blocks than a cluster has, and scratch where they do not have all at once. */
 extern "C" bool paged_step_takes(const launch_paged *a) {
     const bool shaped = a->type != LAUNCH_F32 && (a->D == 64 || a->D == 80 || a->D == 96 || a->D == 128);
-    if (!shaped || a->N > a->n_slots || a->H % a->G != 0) return false;
+    if (!shaped || a->N > a->n_slots || a->H % a->G != 0 || a->N > GRID_DEEPEST) return false;
     return walks(a) || (paged_split_count(a->N, a->n_slots, a->page_size * a->pages_per_slot) > 1 &&
                         splits_of(a) <= (int64_t)cluster_of(a) * TEAMS_MOST * ROUNDS_MOST);
 }
