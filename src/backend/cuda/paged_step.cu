@@ -19,18 +19,23 @@ namespace {
 
 enum { TEAMS_MOST = 3, CLUSTER_MOST = 4 }; /* teams of a block, blocks of a cluster */
 enum { MULTIPROCESSORS = 132, ROUNDS_MOST = 8, GRID_DEEPEST = 65535 };
-/* From so many tiles of rows on teams walk; the blocks of a multiprocessor have so many teams and splits under way. */
-enum { WALK_TILES = 34, WALK_TEAMS = 3, WALK_STAGES = 6 };
+/* Clusters take so many blocks in all, one a multiprocessor: of the groups that multiprocessors stand in, of 16 or 18, some are left over.
+ * Where there are more, the blocks of a multiprocessor walk with so many teams and splits under way. */
+enum { CLUSTER_BLOCKS = 99, WALK_TEAMS = 3, WALK_STAGES = 6 };
 enum { SCORES_BYTES = ROWS * KEYS * (int)sizeof(float) }; /* of a split */
 
-/* Sums of a split: pieces of 16 columns, the team's warps in turn. Two pairs of columns of a piece are in a lane. */
+/* Sums of a split: pieces of 16 columns, the team's warps in turn. A lane has a pair of each half of a piece's columns. */
 template <int D> struct split_pieces {
-    enum { PIECES = (D / 16 + TEAM - 1) / TEAM, PAIRS = 2 * PIECES, PAIR_BYTES = WARP * 8 };
+    enum { ALL = D / 16, PIECES = (ALL + TEAM - 1) / TEAM, PAIRS = 2 * PIECES, PAIR_BYTES = WARP * 8 };
 };
-/* Where a cluster's splits meet: the pairs of all, by place in the cluster; then their states. */
+/* Where the splits of a cluster meet: of each its pieces that a block has, then the states of all. */
 template <int D> struct meeting_bytes {
-    enum { PLACES = CLUSTER_MOST * TEAMS_MOST };
-    enum { SUMS = PLACES * 2 * split_pieces<D>::PAIRS * split_pieces<D>::PAIR_BYTES, BYTES = SUMS + PLACES * ROWS * 8 };
+    enum { PLACES = CLUSTER_MOST * TEAMS_MOST, PIECE = 4 * split_pieces<D>::PAIR_BYTES };
+    /* Of a cluster of n blocks. */
+    static constexpr int pieces(int n) { return n * TEAMS_MOST * ((split_pieces<D>::ALL + n - 1) / n); }
+    static constexpr int larger(int a, int b) { return a > b ? a : b; }
+    static constexpr int SUMS = PIECE * larger(pieces(2), larger(pieces(3), pieces(4))),
+                         BYTES = SUMS + PLACES * ROWS * 8;
 };
 /* The total that walking teams hand on: of a thread its four columns of two rows of each pair, and two states. */
 template <int D> struct relay_bytes {
@@ -266,55 +271,63 @@ __device__ void join_scratch(const launch_paged &a, const step_rows &b, const ti
     }
 }
 
-/* A cluster that has all splits at once sends them to each other: block `rank` has the columns of the warps rank, rank + n_blocks, ..
- * of every team, its barrier counts the bytes, and no block waits for another but for those. */
+/* A cluster that has all splits at once sends them to each other: block `rank` has the pieces rank, rank + n_blocks, .. of every split,
+ * its barrier counts the bytes, and no block waits for another but for those. */
 template <int D> struct meeting {
     using P = split_pieces<D>;
     using M = meeting_bytes<D>;
     uint32_t sums, barrier; /* of this block */
     const unsigned char *here;
-    int rank, shift; /* 2^shift blocks */
+    int rank, n_blocks; /* 2 to 4 */
 
-    __device__ uint32_t place_bytes() const { return (uint32_t)(TEAM >> shift) * 2 * P::PAIRS * P::PAIR_BYTES; }
+    __device__ int nth_of(int piece) const { return n_blocks == 3 ? piece * 11 >> 5 : piece >> n_blocks / 2; }
+    __device__ uint32_t place_bytes() const { return (uint32_t)(nth_of(P::ALL - 1) + 1) * M::PIECE; }
+    __device__ int n_pieces() const { return nth_of(P::ALL - 1 - rank) + 1; } /* of this block */
     /* Once, before anything comes. */
     __device__ void expect(int n_places, bool upper) const {
-        const uint32_t of_half = (uint32_t)(TEAM >> shift) * P::PAIRS * P::PAIR_BYTES + ROWS / 2 * 8;
-        barrier_arrive_expecting(barrier, (uint32_t)n_places * (upper ? 2 : 1) * of_half);
+        const int of_half = n_pieces() * 2 * P::PAIR_BYTES + ROWS / 2 * 8;
+        barrier_arrive_expecting(barrier, (uint32_t)(n_places * (upper ? 2 : 1) * of_half));
     }
     __device__ void send(const split_sums<D> &of, int place, bool upper, const team_place &t) const {
-        const uint32_t to = (uint32_t)(t.warp & ((1 << shift) - 1)), there = cluster_address(sums, to),
-                       counts = cluster_address(barrier, to);
-        const uint32_t first = there + (uint32_t)place * place_bytes() +
-                               (uint32_t)(t.warp >> shift) * (2 * P::PAIRS * P::PAIR_BYTES) + (uint32_t)t.lane * 8;
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            if (half == 1 && !upper) return;
+        for (int i = 0; i < P::PIECES; i++) {
+            if (!of.has(i, t.warp)) continue;
+            const int piece = i * TEAM + t.warp, nth = nth_of(piece);
+            const uint32_t to = (uint32_t)(piece - nth * n_blocks), there = cluster_address(sums, to),
+                           counts = cluster_address(barrier, to);
+            const uint32_t first =
+                there + (uint32_t)place * place_bytes() + (uint32_t)nth * M::PIECE + (uint32_t)t.lane * 8;
 #pragma unroll
-            for (int i = 0; i < P::PAIRS; i++)
-                cluster_send(first + (uint32_t)(half * P::PAIRS + i) * P::PAIR_BYTES, of.pair(i, half), counts);
-            if (t.warp >> shift == 0 && t.lane % 4 == 0)
-                cluster_send(there + M::SUMS + (uint32_t)(place * ROWS + half * 8 + t.lane / 4) * 8,
-                             make_float2(of.state[half].max, of.state[half].sum), counts);
+            for (int half = 0; half < 2; half++) {
+                if (half == 1 && !upper) break;
+                cluster_send(first + (uint32_t)(half * 2) * P::PAIR_BYTES, of.pair(2 * i, half), counts);
+                cluster_send(first + (uint32_t)(half * 2 + 1) * P::PAIR_BYTES, of.pair(2 * i + 1, half), counts);
+                if (nth == 0 && t.lane % 4 == 0) /* the first piece of a block brings the state */
+                    cluster_send(there + M::SUMS + (uint32_t)(place * ROWS + half * 8 + t.lane / 4) * 8,
+                                 make_float2(of.state[half].max, of.state[half].sum), counts);
+            }
         }
     }
     /* A warp of the block has a pair of columns of half the rows. */
     template <typename E>
     __device__ void join(const launch_paged &a, const step_rows &b, const tile_row *rows, bool upper, int lane) const {
-        const int n = (TEAM >> shift) * P::PAIRS;
+        const int n = 2 * n_pieces();
         for (int i = (int)(threadIdx.x / WARP); i < (upper ? 2 * n : n); i += TEAMS_MOST * TEAM) {
-            const int half = i >= n, nth = (i - half * n) / P::PAIRS, pair = (i - half * n) % P::PAIRS;
-            const int column = (pair / 2 * TEAM + (nth << shift) + rank) * 16 + pair % 2 * 8 + lane % 4 * 2;
+            const int half = i >= n, nth = (i - half * n) / 2, odd = (i - half * n) % 2;
+            const int column = (nth * n_blocks + rank) * 16 + odd * 8 + lane % 4 * 2;
             const tile_row row = rows[half * 8 + lane / 4];
-            const float2 *values =
-                (const float2 *)(here + ((nth * 2 + half) * P::PAIRS + pair) * P::PAIR_BYTES + lane * 8);
+            const unsigned char *values = here + nth * M::PIECE + (half * 2 + odd) * P::PAIR_BYTES + lane * 8;
             const float2 *states = (const float2 *)(here + M::SUMS + (half * 8 + lane / 4) * 8);
             const int first = b.least / KEYS, from = first_seen(a, row.position) / KEYS - first,
                       to = row.position / KEYS - first;
-            if (row.position < 0 || column >= D) continue;
+            if (row.position < 0) continue;
             float2 value[M::PLACES], state[M::PLACES];
 #pragma unroll
-            for (int place = 0; place < M::PLACES; place++) /* all at once, whatever lies there */
-                value[place] = values[(uint32_t)place * (place_bytes() / 8)], state[place] = states[place * ROWS];
+            for (int place = 0; place < M::PLACES; place++) { /* all at once */
+                const bool there = place >= from && place <= to;
+                value[place] = there ? *(const float2 *)(values + place * place_bytes()) : make_float2(0, 0);
+                state[place] = there ? states[place * ROWS] : make_float2(0, 0);
+            }
             joined_pair joined;
 #pragma unroll
             for (int place = 0; place < M::PLACES; place++)
@@ -473,7 +486,7 @@ __global__ void __launch_bounds__(TEAMS_MOST *TEAM_THREADS, 1)
     const block_memory<E, D, BOXES> m(shared, TEAMS_MOST, TEAMS_MOST, meeting_bytes<D>::BYTES);
     const team_place t = team_of(m.scores);
     const int rank = (int)cluster_rank(), n_blocks = (int)cluster_size(), n_tokens = (int)token_count(p);
-    const meeting<D> meets = {m.sums, m.meets, m.first + (m.sums - m.tiles), rank, n_blocks / 2};
+    const meeting<D> meets = {m.sums, m.meets, m.first + (m.sums - m.tiles), rank, n_blocks};
     step_rows b;
     chain_next();
     if (BOXES && threadIdx.x == 0) prefetch_map(&cache);
@@ -577,15 +590,14 @@ dim3 grid_of(const launch_paged *a, unsigned cluster) {
     return dim3((unsigned)(a->G * row_shape_of(*a, ROWS).parts), cluster, (unsigned)a->N);
 }
 
-/* Too many tiles for a cluster each. */
-bool walks(const launch_paged *a) { return tiles_of(a) >= WALK_TILES; }
-
-/* Blocks for one tile: as many as find a multiprocessor each, and no more than have a split. Changes no bit. */
+/* Blocks for one tile: as many as have a split. Changes no bit. */
 unsigned cluster_of(const launch_paged *a) {
-    unsigned n = 1;
-    while (n < CLUSTER_MOST && tiles_of(a) * n * 2 <= MULTIPROCESSORS && n * TEAMS_MOST < splits_of(a)) n *= 2;
-    return n;
+    const int64_t n = (splits_of(a) + TEAMS_MOST - 1) / TEAMS_MOST;
+    return (unsigned)(n < 2 ? 2 : n > CLUSTER_MOST ? CLUSTER_MOST : n);
 }
+
+/* Too many tiles for a cluster each. */
+bool walks(const launch_paged *a) { return tiles_of(a) * cluster_of(a) > CLUSTER_BLOCKS; }
 
 /* Of a walking block: as many as fit beside those of the other blocks of a multiprocessor. */
 struct walk_shape {
