@@ -1,7 +1,7 @@
 /* test_joined.c - a GPU does several ops of a decode step in one kernel; where a run is traced it does not, and the completions have the
  * same bits.
  *
- * Heads as its kernels take them: of 64, 96 and 128 columns, with norm and bias, one query head and four to a kv head; positions of one
+ * Heads as its kernels take them: of 64, 96 and 128 columns, with norm and bias, one query head and four to a kv head; positions of a few splits, of one
  * round of splits and of several; few rows, and more; prompts in chunks so small that several tokens of a
  * sequence are in a step; pages that are fetched whole and pages that are not. */
 #include "backend_choice.h"
@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-enum { N = 40, NEW = 20, LONGEST = 470 };
+enum { N = 40, NEW = 20, LONGEST = 900 };
 
 static const model_config models[] = {
     {.name = "q2", .family = FAMILY_QWEN2, .hidden = 256, .n_heads = 4, .n_kv_heads = 1, .head_dim = 64, .ffn = 200},
@@ -24,7 +24,7 @@ static const model_config models[] = {
 
 static model_config model_of(size_t i) {
     model_config c = models[i];
-    c.vocab = BYTE_VOCAB, c.n_layers = 2, c.max_positions = 512, c.norm_eps = 1e-5;
+    c.vocab = BYTE_VOCAB, c.n_layers = 2, c.max_positions = 1024, c.norm_eps = 1e-5;
     c.rope = (rope_options){.type = ROPE_DEFAULT, .theta = 10000};
     return c;
 }
@@ -86,7 +86,7 @@ static void joined_ops_give_the_bits_of_the_ops_alone(void **state) {
     int32_t *tokens = mem_alloc(N * LONGEST * sizeof *tokens);
     prompt prompts[N];
     for (int i = 0; i < N * LONGEST; i++) tokens[i] = (int32_t)rng_below(7, (uint64_t)i, 256);
-    for (size_t i = 0; i < N; i++) prompts[i] = (prompt){tokens + i * LONGEST, LONGEST - i * 131 % 400};
+    for (size_t i = 0; i < N; i++) prompts[i] = (prompt){tokens + i * LONGEST, LONGEST - i * 131 % 850};
     for (size_t f = 0; f < ARRAY_LENGTH(models); f++) {
         char *dir = training_dir(), trace[600];
         model_config c = model_of(f);
