@@ -23,10 +23,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* The version also counts what is read of records and what tokenizers give: 2 has turns under prompt and completion,
- * and refuses tools; 3 refuses other keys that would be lost; 4 has \w, scripts and added spaces as the reference
- * has them; 5 finds the prompt of pairs under question and instruction. */
-enum { CACHE_VERSION = 5, CHECKED_TOKENS = 1 << 22 };
+enum { CHECKED_TOKENS = 1 << 22 };
 #define SAME_TICK_NS INT64_C(2000000000) /* file systems keep times of 2 s and less */
 
 static const char MAGIC[8] = "ralotok\n";

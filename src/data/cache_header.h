@@ -2,7 +2,10 @@
 /* cache_header.h - private to data: how a file of the token cache begins. The payload follows. */
 #include "data/reader.h"
 
-enum { CACHE_HEADER_BYTES = 4096 };
+/* The version also counts what is read of records and what tokenizers give: 2 has turns under prompt and completion,
+ * and refuses tools; 3 refuses other keys that would be lost; 4 has \w, scripts and added spaces as the reference
+ * has them; 5 finds the prompt of pairs under question and instruction. */
+enum { CACHE_VERSION = 5, CACHE_HEADER_BYTES = 4096 };
 typedef struct cache_header {
     char magic[8];
     uint32_t version, byte_order;

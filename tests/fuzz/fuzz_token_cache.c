@@ -5,8 +5,7 @@
  * off the end, "damage": [[place, byte], ...] changes bytes afterwards.
  * Of a file that is taken: tokens are of the vocabulary, documents ascend and cover them, and rows can be made of it.
  *
- * The header is private to cache.c, so its layout stands here again; the first input is preceded by a comparison with a
- * file that cache.c wrote itself. */
+ * What cache.c writes is made here again; the first input is preceded by a comparison with a file that cache.c wrote itself. */
 #include "data/cache_header.h"
 #include "data/rows.h"
 #include "fuzz/fuzz.h"
@@ -82,7 +81,7 @@ static uint64_t count_or(const json_t *root, const char *name, uint64_t otherwis
 
 static void make_file(const content *c, const json_t *root, const file_stamp *stamp, int64_t built_ns, strbuf *out) {
     cache_header h = {.magic = "ralotok\n",
-                      .version = 4,
+                      .version = CACHE_VERSION,
                       .byte_order = 0x01020304,
                       .width = (uint32_t)count_or(root, "header_width", c->width),
                       .is_text = c->is_text,

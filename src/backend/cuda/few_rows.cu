@@ -378,10 +378,10 @@ template <typename E, typename Y, typename B> void run_cut(cudaStream_t s, const
     else run<E, Y, cut_tile<FEW_ROWS_MOST>, B>(s, q, RING_BYTES);
 }
 
-/* Tiles so wide that the multiprocessor that has the most has least; of equals the widest. Where each has one tile it has as much memory
- * as there is, otherwise two blocks share it. */
+/* Tiles so wide that the multiprocessor that has the most has least; of equals the widest. Where each has one tile it leaves room beside it
+ * for a block of the product behind, whose weights are then asked for earlier; otherwise two blocks share the memory. */
 template <typename E, typename Y, typename B> void run_whole(cudaStream_t s, const few_rows_product *q) {
-    enum { ALONE_BYTES = 200 * 1024, SHARED_BYTES = 108 * 1024 };
+    enum { ALONE_BYTES = 137 * 1024, SHARED_BYTES = 108 * 1024 };
     static const int widths[] = {72, 64, 48, 32}; /* of a warp group */
     int device = 0, n_multiprocessors = 132, best = 0;
     int64_t least = INT64_MAX, rounds = 0;
