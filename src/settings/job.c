@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 status job_init(job *j, const config *c, const char *hardware) {
-    *j = (job){.asked_dir = c->run.dir ? c->run.dir : ""};
+    *j = (job){.asked_dir = c->run.dir ? c->run.dir : "", .names_data = config_was_given(c, "data.source")};
     TRY(request_from_config(c, &j->request));
     if (!j->request.backend) TRY(backend_choose(c->run.device, j->request.gpu.index, &j->request.backend));
     if (backend_kind(j->request.backend) == DEVICE_CPU) config_warn_no_effect_on_cpu(c);
@@ -154,7 +154,9 @@ void job_close(job *j) {
 }
 
 /* A tokenizer of another model gives ids without an embedding, or trains only a part of the embeddings. */
-static status check_vocabulary(const dataset *d, const train_request *r) {
+static status check_vocabulary(const job *j) {
+    const dataset *d = j->data;
+    const train_request *r = &j->request;
     if (strcmp(r->data.source, "builtin:random") == 0) return OK; /* draws from the model's own vocabulary */
     long long tokens = tokenizer_vocab(dataset_tokenizer(d)), rows = r->plan.model.vocab;
     const char *name = r->data.tokenizer ? r->data.tokenizer : "byte";
@@ -165,7 +167,14 @@ static status check_vocabulary(const dataset *d, const train_request *r) {
             "it the tokenizer of another model? Set data.tokenizer to the model's own, or model.vocab=%lld for a "
             "model that is not pretrained",
             name, tokens, r->plan.model.name, rows, tokens);
-    if (r->pretrained && str_starts_with(r->data.source, "builtin:") && tokens < rows)
+    bool is_of_bytes = r->pretrained && str_starts_with(r->data.source, "builtin:") && tokens < rows;
+    if (is_of_bytes && !j->names_data && !r->resume)
+        return ERR(
+            ERR_INPUT,
+            "data.source: found nothing to train the pretrained %s on; give --data FILE, or --set data.source=%s if "
+            "it is the built-in problems that it should learn",
+            r->plan.model.name, r->data.source);
+    if (is_of_bytes)
         log_warn("data.source %s yields bytes, and the weights of %s need their own tokenizer; set data.source to text "
                  "or JSON Lines",
                  r->data.source, r->plan.model.name);
@@ -306,7 +315,7 @@ status job_check(job *j) {
         note_say(&j->plan);
         warn_if_unsaved(j);
     }
-    return check_vocabulary(j->data, &j->request);
+    return check_vocabulary(j);
 }
 
 status job_use_dir(job *j, const char *dir) {

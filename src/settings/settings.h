@@ -51,6 +51,7 @@ typedef struct job {
     plan plan;
     dataset *data;
     const char *asked_dir; /* run.dir, borrowed; "": it is named when the run begins */
+    bool names_data;       /* data.source was given */
 } job;
 /* Makes the request alone, which may still be changed. hardware: as machine_describe takes it. The job must not be
  * moved. */

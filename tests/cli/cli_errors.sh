@@ -160,8 +160,9 @@ check 0 -- train "${tiny[@]}" --set model.vocab=300 --set run.dir=wide --set run
 seq 1000 >numbers.txt
 check 2 "wide-hf has no tokenizer.json" "300 entries" "data.tokenizer=byte" -- train "${hf[@]}" --set model.path=wide-hf \
     --set data.source=numbers.txt --set run.dir=never
+check 2 "found nothing to train the pretrained wide-hf on" "--data FILE" -- train "${hf[@]}" --set model.path=wide-hf --set run.dir=never
 check 0 "warning: data.source builtin:arithmetic yields bytes" "set data.source" -- train "${hf[@]}" \
-    --set model.path=wide-hf --set run.dir=builtin
+    --set model.path=wide-hf --set data.source=builtin:arithmetic --set run.dir=builtin
 check 0 -- train "${hf[@]}" --set model.path=wide-hf --set data.source=numbers.txt --set data.tokenizer=byte \
     --set run.dir=as-bytes
 check 0 -- train "${hf[@]}" --set model.path=exported --set data.source=numbers.txt --set run.dir=of-bytes
