@@ -90,10 +90,10 @@ static void print_adapters(const plan *p, FILE *out) {
             100 * n / (double)model_param_count(c),
             trains ? "; the others are frozen, without gradients and states" : "");
     if (p->request.base != BASE_COMPUTE)
-        fprintf(out, "base      linear layers stored as %s, dequantised %s\n", base_format_name(p->request.base),
+        fprintf(out, "base      linear layers stored as %s, %s\n", base_format_name(p->request.base),
                 trains && precision_fp8(p->request.choice.precision)
-                    ? "once, into the 8-bit numbers that products read, and for evaluation"
-                    : "before each use");
+                    ? "converted once to the 8-bit weights of the products; dequantised for evaluation"
+                    : "dequantised before each use");
 }
 
 /* What comparing with a reference costs. */

@@ -46,11 +46,11 @@ static status cpu_memory_open(backend_context *c, tier t, size_t n_bytes, void *
     if (raw == MAP_FAILED) {
         char size[32], why[64];
         snprintf(why, sizeof why, "%s", strerror(errno));
-        return ERR(
-            ERR_FIT,
-            "the %s arena needs %s and the system refused: %s; a limit of this process (ulimit -v) is lower than what "
-            "the machine has: set memory.device and memory.host to what it may use, and the plan follows",
-            tier_name(t), str_format_bytes(size, n_bytes), why);
+        return ERR(ERR_FIT,
+                   "the %s arena needs %s and the system refused: %s; this process may have a limit (ulimit -v) below "
+                   "what the "
+                   "machine has: set memory.device and memory.host to what it may use, and the plan follows",
+                   tier_name(t), str_format_bytes(size, n_bytes), why);
     }
     size_t before = (HUGE_PAGE - (uintptr_t)raw % HUGE_PAGE) % HUGE_PAGE;
     uint8_t *memory = raw + before;

@@ -3,7 +3,8 @@
  * Weights are (out, in) with rows contiguous, activations (N, ...) with rows contiguous; the three directions differ
  * only in the strides they hand to gemm.c, nothing is transposed in memory. dw is the finished sum over all tokens:
  * adding it to an accumulator is another op, so that micro-batches and ranks are summed in one order.
- * An adapter beside a product is added behind it (adapted.h). A LINEAR that says how many rows hold something is generation's: gemm_rows.c, whose rows know nothing of each other. */
+ * An adapter beside a product is added behind it (adapted.h). A LINEAR that says how many rows hold something is generation's:
+ * gemm_rows.c, whose rows know nothing of each other. */
 #include "backend/adapted.h"
 #include "backend/cpu/gemm.h"
 

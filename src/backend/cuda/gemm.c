@@ -356,7 +356,7 @@ static status candidates_measure(backend_context *c, gemm_plan *p, const gemm_ca
 
 /* The best of some samples of each, in turns: clocks drift. */
 static status ways_measure(backend_context *c, const kernel_call *k, const gemm_ways *w, double us[2]) {
-    void (*const ways[])(backend_context *, const kernel_call *) = {w->librarys, w->own};
+    void (*const ways[])(backend_context *, const kernel_call *) = {w->library, w->own};
     for (int way = 0; way < 2; way++) ways[way](c, k); /* loads kernels, and measures the library's products */
     for (int round = 0; round < ROUNDS; round++)
         for (int way = 0; way < 2; way++) {
@@ -370,7 +370,7 @@ static status ways_measure(backend_context *c, const kernel_call *k, const gemm_
     return OK;
 }
 
-enum { WAY_LIBRARYS = 1, WAY_OWN = 2 }; /* in the cache; no answer is 0 */
+enum { WAY_LIBRARY = 1, WAY_OWN = 2 }; /* in the cache; no answer is 0 */
 
 static bool prefers_own(backend_context *c, const kernel_call *k, const product *q, const gemm_ways *w) {
     struct gemm_plans *all = c->gemms;
@@ -383,18 +383,18 @@ static bool prefers_own(backend_context *c, const kernel_call *k, const product 
     snprintf(key + n, sizeof key - n, " + %s", w->what);
     ASSERT(strlen(key) <= GEMM_KEY_MOST);
     bool found = gemm_cache_find(&all->cache, key, &known);
-    if (found && (known == WAY_LIBRARYS || known == WAY_OWN)) return known == WAY_OWN;
+    if (found && (known == WAY_LIBRARY || known == WAY_OWN)) return known == WAY_OWN;
     if (!all->measuring || !all->cache.writable) return true;
     status rc = ways_measure(c, k, w, us);
     if (rc != OK && all->rc == OK) all->rc = rc;
     if (rc != OK) return true;
-    uint64_t faster = us[1] <= us[0] * NEARLY ? WAY_OWN : WAY_LIBRARYS;
-    log_debug("product %s: %.1f us inside, %.1f us behind cuBLASLt's", key, us[1], us[0]);
-    return gemm_cache_keep(&all->cache, key, faster, found ? &known : NULL, &kept) ? kept != WAY_LIBRARYS : true;
+    uint64_t faster = us[1] <= us[0] * NEARLY ? WAY_OWN : WAY_LIBRARY;
+    log_debug("product %s: %.1f us by our kernel, %.1f us by cuBLASLt and the op behind it", key, us[1], us[0]);
+    return gemm_cache_keep(&all->cache, key, faster, found ? &known : NULL, &kept) ? kept != WAY_LIBRARY : true;
 }
 
 void gemm_run_faster(backend_context *c, const kernel_call *k, const product *q, const gemm_ways *w, bool has_own) {
-    (has_own && prefers_own(c, k, q, w) ? w->own : w->librarys)(c, k);
+    (has_own && prefers_own(c, k, q, w) ? w->own : w->library)(c, k);
 }
 
 /* ---- plans ---------------------------------------------------------------------------------------------------------- */

@@ -50,7 +50,7 @@ bool gemm_is_few_rows(const backend_context *c, const product *q);
 typedef struct gemm_ways {
     const char *what;
     void (*own)(backend_context *c, const kernel_call *k);
-    void (*librarys)(backend_context *c, const kernel_call *k);
+    void (*library)(backend_context *c, const kernel_call *k);
 } gemm_ways;
 /* Runs the one that was measured faster in gemm_prepare, or is in the cache; else the own one. has_own: there is one for these sizes. */
 void gemm_run_faster(backend_context *c, const kernel_call *k, const product *q, const gemm_ways *w, bool has_own);

@@ -40,7 +40,7 @@ static void adapted_run(backend_context *c, const kernel_call *k) {
     const shape *up = &call_in(k, LINEAR_UP)->shape;
     product q = linear_product(k->program, k->op);
     snprintf(what, sizeof what, "%d x %lld x %lld", k->op->attr.n_parts, (long long)up->dim[0], (long long)up->dim[1]);
-    gemm_ways ways = {.what = what, .own = lora_product_run, .librarys = run_behind};
+    gemm_ways ways = {.what = what, .own = lora_product_run, .library = run_behind};
     gemm_run_faster(c, k, &q, &ways, lora_product_takes(c, k));
 }
 
