@@ -176,13 +176,30 @@ assert r["steps"] == 9 and len(r["metrics"]) == 6 and r["param_hash"] == whole["
 assert [m["train/loss"] for m in r["metrics"]] == [m["train/loss"] for m in whole["metrics"][3:]]
 
 main = threading.main_thread().ident
+trains = threading.Event()
 def interrupt():
-    time.sleep(0.3)
+    trains.wait()
+    time.sleep(0.05)  # anywhere in a step
     signal.pthread_kill(main, signal.SIGINT)
-threading.Thread(target=interrupt).start()
-r = ralo.train(train__steps=1000000, out="interrupted", **tiny)
+threading.Thread(target=interrupt, daemon=True).start()
+r = ralo.train(train__steps=1000000, out="interrupted", on_step=lambda m: trains.set(), **tiny)
 assert r["stopped"] == "interrupt" and 0 < r["steps"] < 1000000, r["steps"]
 assert os.path.exists("interrupted/checkpoints/step-%08d/checkpoint.json" % r["steps"])
+
+opens = ralo._lib.ralo_trainer_open
+def interrupted(handle, settings):
+    status = opens(handle, settings)
+    signal.raise_signal(signal.SIGINT)
+    return status
+ralo._lib.ralo_trainer_open = interrupted
+try:
+    ralo.train(train__steps=2, out="early", **tiny)
+except KeyboardInterrupt as error:
+    early = error  # with its frames, as a notebook keeps them
+else:
+    raise AssertionError("Ctrl-C while the trainer opened was lost")
+ralo._lib.ralo_trainer_open = opens
+assert ralo.train(train__steps=2, out="early", **tiny)["steps"] == 2  # refused if the first were still open
 
 def refused(kind, text, function, *arguments, **more):
     try:

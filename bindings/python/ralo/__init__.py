@@ -147,6 +147,15 @@ class _Handle:
 
     _handle = None
 
+    def _opens(self, function, *arguments):
+        """The handle is held before the call returns: Ctrl-C while it opens closes what was opened."""
+        self._handle = ctypes.c_void_p()
+        try:
+            _must(function(ctypes.byref(self._handle), *arguments))
+        except BaseException:
+            self.close()
+            raise
+
     def _open(self):
         if not self._handle:
             raise Error("ralo: this {} is closed".format(type(self).__name__))
@@ -184,9 +193,7 @@ class Settings(_Handle):
     _end = _lib.ralo_settings_free
 
     def __init__(self, config=None, **settings):
-        handle = ctypes.c_void_p()
-        _must(_lib.ralo_settings_new(ctypes.byref(handle)))
-        self._handle = handle
+        self._opens(_lib.ralo_settings_new)
         if isinstance(config, dict):
             self._add(config, "")
         elif config is not None:
@@ -263,10 +270,10 @@ def plan(config=None, *, on_log=None, **settings):
     "fits": False, and says in "answer" what would."""
     raised = _Raised()
     handle = ctypes.c_void_p()
-    with _Log(on_log, raised):
-        s = _settings(config, settings)
-        status = _lib.ralo_plan_open(ctypes.byref(handle), s._open())
     try:
+        with _Log(on_log, raised):
+            s = _settings(config, settings)
+            status = _lib.ralo_plan_open(ctypes.byref(handle), s._open())
         raised.check()
         _must(status)
         return _plan_dict(handle)
@@ -330,9 +337,7 @@ class Generator(_Handle):
         for name, value in given.items():
             if value is not None:
                 setattr(o, name, _bytes(value) if isinstance(value, (str, os.PathLike)) else value)
-        handle = ctypes.c_void_p()
-        _must(_lib.ralo_generator_open(ctypes.byref(handle), _bytes(source), ctypes.byref(o)))
-        self._handle = handle
+        self._opens(_lib.ralo_generator_open, _bytes(source), ctypes.byref(o))
 
     def generate(self, prompts, *, max_new=None, temperature=None, top_k=None, top_p=None, min_p=None, repetition_penalty=None, seed=None,
                  n=None, stop=None, ignore_eos=False, chat=False):
@@ -366,15 +371,12 @@ class Trainer(_Handle):
         self._on_sample = on_sample
         self._samples = []
         self.saved_step = None  # the last that this trainer saved
-        handle = ctypes.c_void_p()
         with self._log:
             self._settings = _settings(config, settings)
-            status = _lib.ralo_trainer_open(ctypes.byref(handle), self._settings._open())
-        _must(status)
-        self._handle = handle
+            self._opens(_lib.ralo_trainer_open, self._settings._open())
         self._functions = (_library.MetricsFunction(self._hear_metrics), _library.SampleFunction(self._hear_sample))
-        _must(_lib.ralo_trainer_on_metrics(handle, self._functions[0], None))
-        _must(_lib.ralo_trainer_on_sample(handle, self._functions[1], None))
+        _must(_lib.ralo_trainer_on_metrics(self._handle, self._functions[0], None))
+        _must(_lib.ralo_trainer_on_sample(self._handle, self._functions[1], None))
         self._check()
 
     def _hear_metrics(self, _, metrics, n):
@@ -542,8 +544,8 @@ def train(config=None, *, on_step=None, on_eval=None, on_sample=None, on_log=Non
     on_step(numbers) and on_eval(numbers) get the keys of metrics.jsonl; False ends the run after that step. on_sample(sample) hears
     completions, of train.task rloo also those that are trained on, with reward and advantage; on_log(level, line) what the command prints:
     warnings, the data. Ctrl-C, or a notebook's stop, also ends the run after the step (with train.task rloo after the last update of the
-    rollout), returns what there is and leaves a checkpoint where run.dir is given; a second one raises. An exception of a callback is
-    raised."""
+    rollout), returns what there is and leaves a checkpoint where run.dir is given; a second one, and one before the first step, raises. An
+    exception of a callback is raised."""
     s = _settings(config, settings)
     directory = s.get("run.dir")
     result = {"steps": 0, "metrics": [], "evaluations": [], "samples": [], "stopped": None, "run": None if directory == "auto" else directory,
@@ -578,9 +580,7 @@ class Tokenizer(_Handle):
     _end = _lib.ralo_tokenizer_close
 
     def __init__(self, name):
-        handle = ctypes.c_void_p()
-        _must(_lib.ralo_tokenizer_open(ctypes.byref(handle), _bytes(name)))
-        self._handle = handle
+        self._opens(_lib.ralo_tokenizer_open, _bytes(name))
 
     @property
     def vocab(self):
