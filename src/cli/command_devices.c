@@ -10,7 +10,7 @@ static const dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
 static status print_rates(const backend *b, const backend_options *o, json_t *rates, FILE *out) {
     for (size_t i = 0; i < ARRAY_LENGTH(types); i++) {
         double rate = 0;
-        TRY(measure_peak(b, o, types[i], &rate));
+        TRY(measure_peak(b, o, types[i], INFINITY, &rate));
         const char *kernel = b->kernel_name ? b->kernel_name(types[i]) : "";
         fprintf(out, "  matmul  %-5s %8.1f GFLOP/s  (%s", dtype_name(types[i]), rate * 1e-9, kernel);
         if (!b->discrete) fprintf(out, ", %d thread%s", o->n_threads, o->n_threads == 1 ? "" : "s");

@@ -242,14 +242,17 @@ static status agree_on_dir(comm *ranks, const config *c, const train_request *r,
     return ranks ? comm_broadcast(ranks, dir, n, 0) : OK;
 }
 
+#define PEAK_SHARE 0.01 /* of the run is spent on the rate that its progress is measured by */
+
 /* The metrics, the terminal and the trackers, on the rank that writes them. */
 static status open_tracking(const command_line *l, const job *j, listener *to) {
     const config *c = &l->config;
     const train_request *r = &j->request;
     const plan *p = &j->plan;
     double peak = 0, epochs = train_epochs(j->data, p, r->train.steps);
+    double run_s = p->cost.step_s > 0 ? p->cost.step_s * (double)r->train.steps : INFINITY; /* predicted, where it is */
     TRY(measure_peak(r->backend, &(backend_options){r->n_threads, r->bind, r->gpu},
-                     precision_compute(p->request.choice.precision), &peak));
+                     precision_compute(p->request.choice.precision), PEAK_SHARE * run_s, &peak));
     track_sinks sinks = sinks_of(c);
     track_options o = {.run_dir = to->run_dir,
                        .samples = r->train.sample_every > 0,
@@ -346,9 +349,7 @@ static status train(command_line *l, comm **mesh) {
         snprintf(trace, sizeof trace, "%s.rank-%d", l->trace, comm_rank(ranks));
         r->trace_path = trace;
     }
-    TRY_GOTO(rc, request_use_comm(r, c, ranks), done);
-    /* All choose by the same numbers. */
-    if (ranks) TRY_GOTO(rc, comm_broadcast(ranks, &j.machine, sizeof j.machine, 0), done);
+    if (ranks) TRY_GOTO(rc, job_use_ranks(&j, c, l->hardware, ranks), done);
     TRY_GOTO(rc, job_open(&j), done);
     if (ranks) {
         TRY_GOTO(rc, ranks_use_mesh(mesh, l, &j.plan.request.mesh), done);

@@ -150,7 +150,7 @@ static void place_ranks(comm *c, const identity *all) {
     int sharing = 0;
     sys_info_get(&machine);
     for (int r = 0; r < c->size; r++) sharing += all[r].node == all[c->rank].node && all[r].cores == all[c->rank].cores;
-    c->n_cores = MAX(machine.n_cores / sharing, 1);
+    c->cores = (double)machine.n_cores / sharing;
     c->spins = machine.n_cores >= sharing ? SPINS : 0;
     for (axis a = 0; a < AXIS_COUNT; a++) {
         c->group_is_local[a] = true;
@@ -292,7 +292,7 @@ int comm_rank(const comm *c) { return c->rank; }
 int comm_size(const comm *c) { return c->size; }
 const mesh *comm_mesh(const comm *c) { return &c->mesh; }
 int comm_node_size(const comm *c) { return c->node.n; }
-int comm_cores(const comm *c) { return c->n_cores; }
+double comm_cores(const comm *c) { return c->cores; }
 
 int comm_rank_at(const comm *c, axis a, int index) {
     mesh m = c->mesh;

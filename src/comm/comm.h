@@ -60,7 +60,8 @@ int comm_size(const comm *c);
 const mesh *comm_mesh(const comm *c);
 int comm_rank_at(const comm *c, axis a, int index); /* world rank of a member of this rank's group */
 int comm_node_size(const comm *c);                  /* ranks on this node */
-int comm_cores(const comm *c); /* cores that this rank may use, shared fairly with ranks that may use the same */
+/* Cores that this rank may use, shared fairly with ranks that may use the same: half a core where two share one. */
+double comm_cores(const comm *c);
 
 /* ---- set-up: small, collective over the world, from the thread that trains, not while a section runs -------------- */
 

@@ -179,7 +179,7 @@ struct comm {
     link_state links;
     bool group_is_local[AXIS_COUNT];
     comm_traffic traffic;
-    int n_cores;         /* of this node that are this rank's */
+    double cores;        /* of this node that are this rank's: half a core where two ranks share one */
     int spins;           /* looks before a sleep, where every rank has a core */
     message *messages;   /* room for 2 * size */
     const void **parts;  /* room for size: where the operands of a group lie */

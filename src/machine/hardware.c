@@ -425,6 +425,18 @@ void hardware_estimate(hardware *out, const sys_info *machine, int n_threads) {
     snprintf(out->source, sizeof out->source, "estimated from the number of cores; `ralo devices --measure` measures");
 }
 
+void hardware_take_share(hardware *h, double share) {
+    for (int t = 0; t < HARDWARE_DTYPES; t++) {
+        h->matrix[t] *= share;
+        h->attention[t] *= share;
+        h->vector[t] *= share;
+        h->host_matrix[t] *= share;
+    }
+    h->device_bandwidth *= share;
+    h->host_bandwidth *= share;
+    h->launch_s /= share;
+}
+
 void hardware_cache_path(char *out, size_t n) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int length = 0;

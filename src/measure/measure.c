@@ -17,7 +17,7 @@
 
 /* Work that is large for one device is small for another. */
 typedef struct work_sizes {
-    int64_t peak_side;                      /* of a product that shows the peak */
+    int64_t peak_side;                      /* of a product that shows the peak, on four cores */
     int64_t side, thin;                     /* a description is solved for the rate of infinite ones */
     int64_t batch, heads, length, head_dim; /* of attention */
     int64_t rows, row;                      /* elements that stay in the caches of cores */
@@ -26,7 +26,7 @@ typedef struct work_sizes {
 } work_sizes;
 
 static const work_sizes *sizes_for(const backend *b) {
-    static const work_sizes cores = {.peak_side = 1536, /* half a second on two cores, all of it */
+    static const work_sizes cores = {.peak_side = 768,
                                      .side = 1024,
                                      .thin = 128,
                                      .batch = 2,
@@ -154,13 +154,20 @@ static status measure_products(const bench *m, hardware *h, double share[HARDWAR
     return OK;
 }
 
-status measure_peak(const backend *b, const backend_options *o, dtype t, double *flops_per_second) {
+/* More cores show their peak in a larger product: each is to have some milliseconds of it. */
+static int64_t peak_side(const backend *b, const backend_context *c) {
+    int64_t side = sizes_for(b)->peak_side;
+    for (int64_t n = b->threads ? b->threads(c) : 1; n > 4; n /= 8) side *= 2;
+    return side;
+}
+
+status measure_peak(const backend *b, const backend_options *o, dtype t, double most_s, double *flops_per_second) {
     backend_context *c;
     probe r;
     int times;
-    int64_t side = sizes_for(b)->peak_side;
     TRY(b->open(&c, o));
-    bench m = {.b = b, .c = c, .try_s = USUAL_TRY_S};
+    bench m = {.b = b, .c = c, .try_s = fmin(USUAL_TRY_S, most_s)};
+    int64_t side = peak_side(b, c);
     status rc = product_open(&r, &m, t, (int64_t[]){side, side, side}, &times);
     if (rc == OK) {
         *flops_per_second = op_flops(&r.p, r.call.op) / probe_seconds(&r, times);

@@ -7,8 +7,9 @@
  */
 #include "exec/exec.h"
 
-/* FLOP/s of a large matrix product in this dtype on this machine, best of a few: the peak that progress is measured by. */
-status measure_peak(const backend *b, const backend_options *o, dtype t, double *flops_per_second);
+/* FLOP/s of a large matrix product in this dtype on this machine, best of a few: the peak that progress is measured by. It takes
+ * `most_s`, but some milliseconds at least and half a second at most. */
+status measure_peak(const backend *b, const backend_options *o, dtype t, double most_s, double *flops_per_second);
 
 /* This machine as a hardware description, in some ten seconds: products, attention, elements, memory, copies, AdamW, disk. */
 typedef struct measure_options {

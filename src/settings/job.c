@@ -19,6 +19,12 @@ status job_init(job *j, const config *c, const char *hardware) {
     return OK;
 }
 
+status job_use_ranks(job *j, const config *c, const char *hardware, comm *ranks) {
+    TRY(request_use_comm(&j->request, c, ranks));
+    TRY(machine_describe(hardware, &j->request, &j->machine)); /* with the threads that are left to a rank */
+    return comm_broadcast(ranks, &j->machine, sizeof j->machine, 0);
+}
+
 /* All ranks must choose the same plan, but each sees its own machine: the first chooses for all, with the largest
  * host memory that any of them needs beside the plan. (Limits are the smallest of all ranks since request_use_comm.)
  * Pipeline stages differ, and nothing that they must agree on is left open. */

@@ -47,17 +47,12 @@ static status estimate_gpu(const train_request *r, const sys_info *machine, hard
     return OK;
 }
 
-status machine_describe(const char *asked, const train_request *r, hardware *out) {
-    if (asked) return hardware_load(out, asked);
+/* The user's measurement in place of an estimate, where it is one of this machine. */
+static void use_measurement(hardware *out) {
     char path[4096];
-    sys_info machine;
-    sys_info_get(&machine);
-    if (!r->backend) return hardware_load(out, "h200"); /* planned for a GPU, and none is here to be looked at */
-    if (r->backend->discrete) TRY(estimate_gpu(r, &machine, out));
-    else hardware_estimate(out, &machine, r->n_threads);
-    hardware_cache_path(path, sizeof path);
-    if (!*path || access(path, F_OK) != 0) return OK;
     hardware measured;
+    hardware_cache_path(path, sizeof path);
+    if (!*path || access(path, F_OK) != 0) return;
     if (hardware_read_file(&measured, path) != OK) {
         log_warn("the measurement of this machine is not used: %s; `ralo devices --measure` writes a new one",
                  error_message());
@@ -67,5 +62,16 @@ status machine_describe(const char *asked, const train_request *r, hardware *out
     } else {
         log_debug("%s is of %s, this is %s: not used", path, measured.name, out->name);
     }
+}
+
+status machine_describe(const char *asked, const train_request *r, hardware *out) {
+    if (asked) return hardware_load(out, asked);
+    sys_info machine;
+    sys_info_get(&machine);
+    if (!r->backend) return hardware_load(out, "h200"); /* planned for a GPU, and none is here to be looked at */
+    if (r->backend->discrete) TRY(estimate_gpu(r, &machine, out));
+    else hardware_estimate(out, &machine, r->n_threads);
+    use_measurement(out);
+    if (!r->backend->discrete) hardware_take_share(out, r->core_share);
     return OK;
 }

@@ -506,6 +506,7 @@ static void run_from_config(const config *c, train_request *out) {
                            .no_last_checkpoint = !c->run.save_last,
                            .timed = c->run.breakdown,
                            .n_threads = c->run.threads ? c->run.threads : machine.n_cores,
+                           .core_share = 1,
                            .bind = c->run.bind,
                            .backend = b,
                            .gpu = {.index = gpu, .tf32 = c->run.tf32},
@@ -587,6 +588,19 @@ static status mesh_from_config(const config *c, int world, mesh *m) {
     return OK;
 }
 
+/* One of several ranks, which has so many cores to itself. */
+static void use_cores(train_request *r, const config *c, double cores) {
+    if (!c->run.threads) r->n_threads = r->plan.target.n_threads = r->data.n_threads = MAX((int)cores, 1);
+    r->core_share = fmin(1, cores / r->n_threads);
+}
+
+static void share_cores(train_request *r, const config *c) {
+    sys_info machine;
+    sys_info_get(&machine);
+    int n = mesh_world(&r->plan.mesh);
+    if (n > 1) use_cores(r, c, (double)machine.n_cores / n);
+}
+
 /* Ranks of parallel.* are what --ranks starts on this machine; those of --world have nodes like it. */
 static int ranks_here(const train_request *r, int world, const hardware *machine) {
     int n = mesh_world(&r->plan.mesh);
@@ -596,6 +610,8 @@ static int ranks_here(const train_request *r, int world, const hardware *machine
 status request_for_plan(train_request *r, const config *c, const char *asked, int world, hardware *machine) {
     plan_request *p = &r->plan;
     TRY(request_from_config(c, r));
+    TRY(mesh_from_config(c, world, &p->mesh));
+    if (!asked && !world && r->backend && !r->backend->discrete) share_cores(r, c);
     TRY(machine_describe(asked, r, machine));
     /* For a machine with devices, the plan uses the scratch sizes of their kernels. */
     if (asked && c->run.device == DEVICE_AUTO)
@@ -603,7 +619,6 @@ status request_for_plan(train_request *r, const config *c, const char *asked, in
     if (asked ? machine->unified : r->backend && backend_kind(r->backend) == DEVICE_CPU)
         config_warn_no_effect_on_cpu(c);
     p->host_bytes += dataset_host_bytes_at_most(&r->data);
-    TRY(mesh_from_config(c, world, &p->mesh));
     if (asked || !r->backend) limits_of_hardware(r, c, machine);
     else TRY(limits_of_machine(r, c, (limits_ranks){ranks_here(r, world, machine), 1}, false));
     TRY(batch_from_config(c, p));
@@ -623,12 +638,11 @@ static status use_devices(train_request *r, const config *c, comm *ranks, int *n
 status request_use_comm(train_request *r, const config *c, comm *ranks) {
     plan_request *p = &r->plan;
     r->comm = ranks;
-    if (!ranks) return OK;
     p->mesh = *comm_mesh(ranks);
     TRY(batch_from_config(c, p));
     TRY(steps_from_config(c, r));
     int here = comm_node_size(ranks), n_sharing = 1;
-    if (!c->run.threads) r->n_threads = p->target.n_threads = r->data.n_threads = comm_cores(ranks);
+    use_cores(r, c, comm_cores(ranks));
     if (!config_was_given(c, "run.bind") && here > 1) r->bind = false; /* the launcher binds ranks, or nobody does */
     if (r->backend->discrete) TRY(use_devices(r, c, ranks, &n_sharing));
     TRY(limits_of_machine(r, c, (limits_ranks){here, n_sharing}, true));

@@ -34,8 +34,7 @@ status request_from_config(const config *c, train_request *out);
 /* The request of `ralo plan`: the first rank of parallel.* (or of `world` ranks; 0: not given), on the named machine
  * or this one. */
 status request_for_plan(train_request *r, const config *c, const char *asked, int world, hardware *machine);
-/* Adds the ranks that this process belongs to: their mesh, and each one's share of the machine. NULL: a single
- * process. */
+/* Adds the ranks that this process belongs to: their mesh, and each one's share of the machine. */
 status request_use_comm(train_request *r, const config *c, comm *ranks);
 /* The mesh that the plan chose, perhaps opened in place of the first: who shares a device is asked again. */
 status request_use_mesh(train_request *r, const config *c, comm *ranks);
@@ -56,6 +55,8 @@ typedef struct job {
 /* Makes the request alone, which may still be changed. hardware: as machine_describe takes it. The job must not be
  * moved. */
 status job_init(job *j, const config *c, const char *hardware);
+/* One of several ranks: its limits and its cores, and one description of the machine for all, by which they choose. Collective. */
+status job_use_ranks(job *j, const config *c, const char *hardware, comm *ranks);
 status job_open(job *j);                     /* data and plan; job_close also after an error */
 status job_check(job *j);                    /* everything that can be refused before anything is written */
 status job_use_dir(job *j, const char *dir); /* makes it; refuses another run's checkpoints and a full disk */

@@ -34,6 +34,16 @@ for rank in 0 1; do
     tail -n 1 a/monitor/rank-0000$rank.jsonl | grep -q '"step": 2, "rss_bytes": [0-9]*, "device_bytes": [1-9]' ||
         fail "rank $rank is not monitored: $(tail -n 1 a/monitor/*)"
 done
+# What is planned for ranks on these cores is what they run: the same bytes, the same prediction.
+cp out trained
+run 0 plan "${small[@]}" --set parallel.data=2 --json
+python3 - trained out <<'END' || fail "the plan of two ranks is not the one they run: $(cat out)"
+import json, sys
+trained, planned = (json.load(open(f)) for f in sys.argv[1:])
+assert trained["memory"]["device"]["planned"] == planned["memory"]["device"]["planned"]
+assert abs(trained["predicted_step_ms"] - planned["step_ms"]) < 1e-6 * planned["step_ms"]
+END
+check 0 'launch    ralo train --ranks 2 --preset' -- plan "${small[@]}" --set parallel.data=2
 check 2 'expected' -- train --ranks 2 "${small[@]}" --set train.lr=fast
 check 2 'ranks do not make a mesh' -- train --ranks 2 "${small[@]}" --set run.dir=b --set parallel.data=3
 under_mpirun 2 "$RALO" train --ranks 3 "${small[@]}" --set run.dir=c && fail "--ranks 3 under mpirun -n 2"
