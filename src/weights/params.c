@@ -180,6 +180,25 @@ static uint64_t mix(uint64_t x) {
     return x ^ x >> 31;
 }
 
+/* Elements [first, first + n) of a tensor, each mixed with its place, in their sum. */
+static inline __attribute__((always_inline)) uint64_t mixed_sum_of(uint64_t key, int64_t first, const uint8_t *bytes,
+                                                                   size_t width, int64_t n) {
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t bits = 0;
+        memcpy(&bits, bytes + (size_t)i * width, width);
+        sum += mix(key + (uint64_t)(first + i) * 0x9e3779b97f4a7c15ull + bits);
+    }
+    return sum;
+}
+
+/* A width that the compiler knows is a load instead of a call. */
+static uint64_t mixed_sum(uint64_t key, int64_t first, const uint8_t *bytes, size_t width, int64_t n) {
+    if (width == 2) return mixed_sum_of(key, first, bytes, 2, n);
+    if (width == 4) return mixed_sum_of(key, first, bytes, 4, n);
+    return mixed_sum_of(key, first, bytes, width, n);
+}
+
 static void hash_read(exec *e, const hash_chunk *k, int64_t at, int64_t n) {
     exec_read(e, k->v, (size_t)(k->first + at - k->held_first) * k->width, k->bytes + (size_t)at * k->width,
               (size_t)n * k->width);
@@ -199,11 +218,7 @@ static uint64_t hash_part(exec *e, const hash_chunk *k, int64_t at) {
     while (at < end) {
         int64_t n, whole = param_cut_place(k->cut, k->first + at, &n);
         n = MIN(n, end - at);
-        for (int64_t i = 0; i < n; i++) {
-            uint64_t bits = 0;
-            memcpy(&bits, bytes + (size_t)(at - begin + i) * width, width);
-            sum += mix(k->key + (uint64_t)(whole + i) * 0x9e3779b97f4a7c15ull + bits);
-        }
+        sum += mixed_sum(k->key, whole, bytes + (size_t)(at - begin) * width, width, n);
         at += n;
     }
     return sum;
@@ -239,11 +254,7 @@ uint64_t params_hash_elements(const char *name, int64_t first, const float *x, i
             tensor_convert(narrow, as, x + at, DTYPE_F32, (size_t)k);
             bytes = (const uint8_t *)narrow;
         }
-        for (int64_t i = 0; i < k; i++) {
-            uint64_t bits = 0;
-            memcpy(&bits, bytes + (size_t)i * width, width);
-            sum += mix(key + (uint64_t)(first + at + i) * 0x9e3779b97f4a7c15ull + bits);
-        }
+        sum += mixed_sum(key, first + at, bytes, width, k);
     }
     return sum;
 }

@@ -76,7 +76,7 @@ status training_request(const training *t, config *c, train_request *out) {
     if (t->backend) out->backend = t->backend;
     out->plan.target.discrete |= strstr(c->memory.place, "cuda") != NULL;
     if (t->task) TRY(task_shape(t->task, out));
-    TRY(request_use_comm(out, c, t->comm));
+    if (t->comm) TRY(request_use_comm(out, c, t->comm));
     out->plan.verify = true;
     out->run_dir = t->dir;
     out->resume = t->resume;

@@ -324,11 +324,11 @@ static void wrong_requests_are_refused(void **state) {
     o.timeout = NAN;
     expect_error(rewards_open(&r, &o), ERR_INPUT, "reward.timeout");
     o = options_of("/nowhere/at/all");
-    status rc = rewards_open(&r, &o); /* it may take longer than we wait for it */
-    if (rc == OK) rc = rewards_score(r, items, 1, scores, NULL);
-    expect_error(rc, rc == ERR_INPUT ? ERR_INPUT : ERR_RUN,
-                 "/nowhere/at/all|ended with status 127 (command not found)");
-    assert_true(rc != OK);
+    status rc = rewards_open(&r, &o);
+    bool late = rc == OK; /* it may take longer than we wait for it */
+    if (late) rc = rewards_score(r, items, MOST, scores, NULL);
+    expect_error(rc, late ? ERR_RUN : ERR_INPUT, "/nowhere/at/all|ended with status 127 (command not found)");
+    if (late) rewards_close(r);
 }
 
 /* ---- nothing is left --------------------------------------------------------------------------------------------- */
