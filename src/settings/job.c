@@ -21,7 +21,8 @@ status job_init(job *j, const config *c, const char *hardware) {
 
 status job_use_ranks(job *j, const config *c, const char *hardware, comm *ranks) {
     TRY(request_use_comm(&j->request, c, ranks));
-    TRY(machine_describe(hardware, &j->request, &j->machine)); /* with the threads that are left to a rank */
+    /* The first description was of all cores. */
+    if (!j->request.backend->discrete) TRY(machine_describe(hardware, &j->request, &j->machine));
     return comm_broadcast(ranks, &j->machine, sizeof j->machine, 0);
 }
 
