@@ -67,10 +67,7 @@ static void add_arguments(const command_line *l, const plan *p, strbuf *out) {
 
 void planning_print_launch(const command_line *l, const plan *p, FILE *out) {
     const hardware *h = p->request.hardware;
-    bool on_these_cores =
-        h && h->unified && !l->hardware && !l->world; /* request_for_plan divides them among all ranks */
-    int n = mesh_world(&p->request.mesh);
-    int per_node = h && !on_these_cores ? (int)MIN(h->devices_per_node, (int64_t)n) : n;
+    int n = mesh_world(&p->request.mesh), per_node = h ? (int)MIN(h->devices_per_node, (int64_t)n) : n;
     if (n < 2 || l->dry_run || !plan_fits(p)) return;
     int nodes = (n + per_node - 1) / per_node;
     bool gpus = h && !h->unified;

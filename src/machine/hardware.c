@@ -425,16 +425,25 @@ void hardware_estimate(hardware *out, const sys_info *machine, int n_threads) {
     snprintf(out->source, sizeof out->source, "estimated from the number of cores; `ralo devices --measure` measures");
 }
 
-void hardware_take_share(hardware *h, double share) {
+void hardware_scale_device(hardware *h, double share) {
     for (int t = 0; t < HARDWARE_DTYPES; t++) {
         h->matrix[t] *= share;
         h->attention[t] *= share;
         h->vector[t] *= share;
-        h->host_matrix[t] *= share;
     }
+    h->matrix_fp8 *= share;
+    h->noise_rate *= share;
     h->device_bandwidth *= share;
-    h->host_bandwidth *= share;
+}
+
+void hardware_scale_cores(hardware *h, double share) {
+    double *const rates[] = {&h->host_bandwidth, &h->host_total,   &h->host_adamw, &h->host_noise,
+                             &h->copy_to_device, &h->copy_to_host, &h->copy_both};
+    hardware_scale_device(h, share);
+    for (int t = 0; t < HARDWARE_DTYPES; t++) h->host_matrix[t] *= share;
+    for (size_t i = 0; i < ARRAY_LENGTH(rates); i++) *rates[i] *= share;
     h->launch_s /= share;
+    h->sum_s /= share;
 }
 
 void hardware_cache_path(char *out, size_t n) {

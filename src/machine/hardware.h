@@ -43,7 +43,8 @@ void hardware_round(hardware *h, int digits);                    /* every rate a
 
 /* An estimate of this machine when nothing was measured: cores times the usual rate of such a core. */
 void hardware_estimate(hardware *out, const sys_info *machine, int n_threads);
-void hardware_take_share(hardware *h, double share); /* the same cores, which others use for the rest of the time */
+void hardware_scale_device(hardware *h, double share); /* a device with this share of the multiprocessors */
+void hardware_scale_cores(hardware *h, double share);  /* a CPU that others use for the rest of the time */
 /* "Arm Neoverse-N1, 2 threads": a measurement belongs to the machine and threads it was made with. */
 void hardware_machine_name(char out[64], const sys_info *machine, int n_threads);
 /* Where this user's measurement lies: $XDG_CACHE_HOME/ralo/hardware.yaml, or ~/.cache/...; "" when neither is known. */

@@ -14,15 +14,15 @@ status job_init(job *j, const config *c, const char *hardware) {
     TRY(request_from_config(c, &j->request));
     if (!j->request.backend) TRY(backend_choose(c->run.device, j->request.gpu.index, &j->request.backend));
     if (backend_kind(j->request.backend) == DEVICE_CPU) config_warn_no_effect_on_cpu(c);
-    TRY(machine_describe(hardware, &j->request, &j->machine));
+    TRY(machine_describe(hardware, &j->request, NULL, &j->machine));
     j->request.plan.hardware = &j->machine;
     return OK;
 }
 
 status job_use_ranks(job *j, const config *c, const char *hardware, comm *ranks) {
     TRY(request_use_comm(&j->request, c, ranks));
-    /* The first description was of all cores. */
-    if (!j->request.backend->discrete) TRY(machine_describe(hardware, &j->request, &j->machine));
+    node_ranks here = {comm_node_size(ranks), comm_cores(ranks)};
+    if (!j->request.backend->discrete) TRY(machine_describe(hardware, &j->request, &here, &j->machine));
     return comm_broadcast(ranks, &j->machine, sizeof j->machine, 0);
 }
 

@@ -7,6 +7,7 @@
 #include "settings/settings.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <unistd.h>
 
 /* "h200" is in "NVIDIA H200": the longest built-in name wins, so that h100x8 does not stand for an h100. */
@@ -28,16 +29,10 @@ static status estimate_gpu(const train_request *r, const sys_info *machine, hard
     device_info info;
     TRY(r->backend->describe(r->gpu.index, &info));
     const hardware *known = built_in_for(info.name);
-    double share = known ? 1 : (double)info.n_multiprocessors / H200_MULTIPROCESSORS;
     if (known) *out = *known;
-    else TRY(hardware_load(out, "h200"));
-    for (int t = 0; t < HARDWARE_DTYPES; t++) {
-        out->matrix[t] *= share;
-        out->attention[t] *= share;
-        out->vector[t] *= share;
-    }
-    if (!known) {
-        out->device_bandwidth *= share;
+    else {
+        TRY(hardware_load(out, "h200"));
+        hardware_scale_device(out, (double)info.n_multiprocessors / H200_MULTIPROCESSORS);
         snprintf(out->source, sizeof out->source, "a guess: an H200 of %d multiprocessors", info.n_multiprocessors);
     }
     snprintf(out->name, sizeof out->name, "%s", info.name);
@@ -64,7 +59,7 @@ static void use_measurement(hardware *out) {
     }
 }
 
-status machine_describe(const char *asked, const train_request *r, hardware *out) {
+status machine_describe(const char *asked, const train_request *r, const node_ranks *ranks, hardware *out) {
     if (asked) return hardware_load(out, asked);
     sys_info machine;
     sys_info_get(&machine);
@@ -72,6 +67,9 @@ status machine_describe(const char *asked, const train_request *r, hardware *out
     if (r->backend->discrete) TRY(estimate_gpu(r, &machine, out));
     else hardware_estimate(out, &machine, r->n_threads);
     use_measurement(out);
-    if (!r->backend->discrete) hardware_take_share(out, r->core_share);
+    if (ranks && !r->backend->discrete) {
+        hardware_scale_cores(out, fmin(1, ranks->cores / r->n_threads));
+        out->devices_per_node = ranks->n;
+    }
     return OK;
 }

@@ -506,7 +506,6 @@ static void run_from_config(const config *c, train_request *out) {
                            .no_last_checkpoint = !c->run.save_last,
                            .timed = c->run.breakdown,
                            .n_threads = c->run.threads ? c->run.threads : machine.n_cores,
-                           .core_share = 1,
                            .bind = c->run.bind,
                            .backend = b,
                            .gpu = {.index = gpu, .tf32 = c->run.tf32},
@@ -588,31 +587,28 @@ static status mesh_from_config(const config *c, int world, mesh *m) {
     return OK;
 }
 
-/* One of several ranks, which has so many cores to itself. */
 static void use_cores(train_request *r, const config *c, double cores) {
     if (!c->run.threads) r->n_threads = r->plan.target.n_threads = r->data.n_threads = MAX((int)cores, 1);
-    r->core_share = fmin(1, cores / r->n_threads);
 }
 
-static void share_cores(train_request *r, const config *c) {
+/* Ranks of parallel.* are what --ranks starts on this machine, where they share its cores; those of --world have nodes like it. */
+static bool share_cores(train_request *r, const config *c, node_ranks *out) {
     sys_info machine;
     sys_info_get(&machine);
     int n = mesh_world(&r->plan.mesh);
-    if (n > 1) use_cores(r, c, (double)machine.n_cores / n);
-}
-
-/* Ranks of parallel.* are what --ranks starts on this machine; those of --world have nodes like it. */
-static int ranks_here(const train_request *r, int world, const hardware *machine) {
-    int n = mesh_world(&r->plan.mesh);
-    return r->backend->discrete || world ? (int)MIN(n, machine->devices_per_node) : n;
+    if (n < 2 || !r->backend || r->backend->discrete) return false;
+    *out = (node_ranks){n, (double)machine.n_cores / n};
+    use_cores(r, c, out->cores);
+    return true;
 }
 
 status request_for_plan(train_request *r, const config *c, const char *asked, int world, hardware *machine) {
     plan_request *p = &r->plan;
     TRY(request_from_config(c, r));
     TRY(mesh_from_config(c, world, &p->mesh));
-    if (!asked && !world && r->backend && !r->backend->discrete) share_cores(r, c);
-    TRY(machine_describe(asked, r, machine));
+    node_ranks ranks;
+    bool sharing = !asked && !world && share_cores(r, c, &ranks);
+    TRY(machine_describe(asked, r, sharing ? &ranks : NULL, machine));
     /* For a machine with devices, the plan uses the scratch sizes of their kernels. */
     if (asked && c->run.device == DEVICE_AUTO)
         p->target = backend_target(machine->unified ? DEVICE_CPU : DEVICE_CUDA, r->n_threads);
@@ -620,7 +616,9 @@ status request_for_plan(train_request *r, const config *c, const char *asked, in
         config_warn_no_effect_on_cpu(c);
     p->host_bytes += dataset_host_bytes_at_most(&r->data);
     if (asked || !r->backend) limits_of_hardware(r, c, machine);
-    else TRY(limits_of_machine(r, c, (limits_ranks){ranks_here(r, world, machine), 1}, false));
+    else
+        TRY(limits_of_machine(r, c, (limits_ranks){(int)MIN(mesh_world(&p->mesh), machine->devices_per_node), 1},
+                              false));
     TRY(batch_from_config(c, p));
     return steps_from_config(c, r);
 }

@@ -39,9 +39,14 @@ status request_use_comm(train_request *r, const config *c, comm *ranks);
 /* The mesh that the plan chose, perhaps opened in place of the first: who shares a device is asked again. */
 status request_use_mesh(train_request *r, const config *c, comm *ranks);
 status config_save(const config *c, const char *run_dir); /* run_dir/config.yaml (job.c) */
+/* Ranks on one machine. */
+typedef struct node_ranks {
+    int n;
+    double cores; /* of each: half a core where two share one */
+} node_ranks;
 /* The machine that time is predicted for: what --hardware names, else this machine as measured, else as estimated.
- * (machine.c) */
-status machine_describe(const char *asked, const train_request *r, hardware *out);
+ * ranks: those that share its cores; NULL: there is one. (machine.c) */
+status machine_describe(const char *asked, const train_request *r, const node_ranks *ranks, hardware *out);
 
 /* A training job for train_run or trainer_open (job.c). It points into the config it was made from. */
 typedef struct job {

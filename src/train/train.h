@@ -285,7 +285,6 @@ struct train_request {
     int64_t keep;
     bool no_last_checkpoint;
     int n_threads;
-    double core_share; /* of the time of a thread's core: 1, or less where ranks share cores */
     bool bind;
     const char *trace_path;
     bool timed;            /* fill train_result.step_seconds on a device with queues too, which costs some percent */

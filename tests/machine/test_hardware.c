@@ -248,7 +248,7 @@ static void an_estimate_is_a_whole_description(void **state) {
     hardware_estimate(&one, &m, 1);
     assert_true(h.matrix[DTYPE_F32] > one.matrix[DTYPE_F32]);
     assert_string_not_equal(h.name, one.name); /* a measurement with other threads is not taken for this one */
-    hardware_take_share(&one, 0.5);
+    hardware_scale_cores(&one, 0.5);
     assert_float_equal(8 * one.matrix[DTYPE_F32], h.matrix[DTYPE_F32], 1e-6 * h.matrix[DTYPE_F32]);
     m.bf16_matrix = true;
     hardware_estimate(&back, &m, 4);

@@ -147,8 +147,8 @@ class _Handle:
 
     _handle = None
 
-    def _opens(self, function, *arguments):
-        """The handle is held before the call returns: Ctrl-C while it opens closes what was opened."""
+    def _hold(self, function, *arguments):
+        """Opens with a function of the library. Ctrl-C while it runs closes what it opened."""
         self._handle = ctypes.c_void_p()
         try:
             _must(function(ctypes.byref(self._handle), *arguments))
@@ -193,7 +193,7 @@ class Settings(_Handle):
     _end = _lib.ralo_settings_free
 
     def __init__(self, config=None, **settings):
-        self._opens(_lib.ralo_settings_new)
+        self._hold(_lib.ralo_settings_new)
         if isinstance(config, dict):
             self._add(config, "")
         elif config is not None:
@@ -337,7 +337,7 @@ class Generator(_Handle):
         for name, value in given.items():
             if value is not None:
                 setattr(o, name, _bytes(value) if isinstance(value, (str, os.PathLike)) else value)
-        self._opens(_lib.ralo_generator_open, _bytes(source), ctypes.byref(o))
+        self._hold(_lib.ralo_generator_open, _bytes(source), ctypes.byref(o))
 
     def generate(self, prompts, *, max_new=None, temperature=None, top_k=None, top_p=None, min_p=None, repetition_penalty=None, seed=None,
                  n=None, stop=None, ignore_eos=False, chat=False):
@@ -373,7 +373,7 @@ class Trainer(_Handle):
         self.saved_step = None  # the last that this trainer saved
         with self._log:
             self._settings = _settings(config, settings)
-            self._opens(_lib.ralo_trainer_open, self._settings._open())
+            self._hold(_lib.ralo_trainer_open, self._settings._open())
         self._functions = (_library.MetricsFunction(self._hear_metrics), _library.SampleFunction(self._hear_sample))
         _must(_lib.ralo_trainer_on_metrics(self._handle, self._functions[0], None))
         _must(_lib.ralo_trainer_on_sample(self._handle, self._functions[1], None))
@@ -580,7 +580,7 @@ class Tokenizer(_Handle):
     _end = _lib.ralo_tokenizer_close
 
     def __init__(self, name):
-        self._opens(_lib.ralo_tokenizer_open, _bytes(name))
+        self._hold(_lib.ralo_tokenizer_open, _bytes(name))
 
     @property
     def vocab(self):
