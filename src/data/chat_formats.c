@@ -196,8 +196,7 @@ status chat_write_format(const chat *c, const turns *t, chat_tokens *out) {
             ERR_INPUT,
             "%s:%llu: turns need a chat template: found data.chat=none, or a tokenizer without one; set data.chat "
             "(generate and eval: --chat) to chatml, llama3 or llama2 with a tokenizer that has its control tokens, or "
-            "put a "
-            "chat_template.jinja into the tokenizer's directory",
+            "put a chat_template.jinja into the tokenizer's directory",
             t->record->path, (unsigned long long)t->record->line);
     }
 }

@@ -1,6 +1,6 @@
 /* inspect.c - the records of data files one by one, with the tokens that training would see: for `ralo show`. */
-#include "data/file_kind.h"
 #include "data/examples.h"
+#include "data/file_kind.h"
 #include "data/lines.h"
 #include "data/source.h"
 

@@ -48,8 +48,7 @@ static status cpu_memory_open(backend_context *c, tier t, size_t n_bytes, void *
         snprintf(why, sizeof why, "%s", strerror(errno));
         return ERR(ERR_FIT,
                    "the %s arena needs %s and the system refused: %s; this process may have a limit (ulimit -v) below "
-                   "what the "
-                   "machine has: set memory.device and memory.host to what it may use, and the plan follows",
+                   "what the machine has: set memory.device and memory.host to what it may use, and the plan follows",
                    tier_name(t), str_format_bytes(size, n_bytes), why);
     }
     size_t before = (HUGE_PAGE - (uintptr_t)raw % HUGE_PAGE) % HUGE_PAGE;
