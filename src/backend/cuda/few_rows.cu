@@ -316,6 +316,7 @@ __global__ void __launch_bounds__(F::THREADS, F::BLOCKS)
         else chain_wait();
         __syncwarp();
         if (F::CUT) cluster_wait();
+        else threads_meet(1, F::THREADS);
     } else {
         float sum[F::WIDTH / 8][4];
         chain_wait();
@@ -323,7 +324,7 @@ __global__ void __launch_bounds__(F::THREADS, F::BLOCKS)
         consume<E, F>(sum, l, at, tiles);
         if (F::CUT) send<F>(sum, q, l, at, sums);
         else {
-            threads_meet(1, F::CONSUMERS); /* all have read the tiles */
+            threads_meet(1, F::THREADS); /* all have read the tiles */
             keep<F>(sum, q, sums);
         }
     }

@@ -11,9 +11,8 @@
  * guess is the same in every run. So is the guess for a product that nobody prepared.
  *
  * Products of few rows, which reading the weights limits, go to few_rows.cu on GPUs that have its instructions.
- * Products that cuBLASLt refuses (16-bit rows of odd length, for one) go to gemm_plain.cu; with RALO_CUDA_PRODUCTS=plain all do, with
- * RALO_CUDA_PRODUCTS=cublaslt none go to few_rows.cu or lora_product.cu; with RALO_CUDA_PRODUCTS=own those that lora_product.cu takes are not
- * measured against cuBLASLt's. */
+ * Products that cuBLASLt refuses (16-bit rows of odd length, for one) go to gemm_plain.cu. With RALO_CUDA_PRODUCTS=cublaslt none go to
+ * few_rows.cu or lora_product.cu; with RALO_CUDA_PRODUCTS=own none go to cuBLASLt, with RALO_CUDA_PRODUCTS=plain all go to gemm_plain.cu. */
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/gemm_cache.h"
 #include "backend/cuda/work.h"
@@ -47,9 +46,8 @@ struct gemm_plans {
     gemm_plan *first;
     gemm_cache cache;
     cudaEvent_t start, stop;
-    bool plain;     /* nothing is asked of cuBLASLt */
-    bool library;   /* all is asked of cuBLASLt first */
-    bool own;       /* none is, where there is a kernel of ours */
+    bool library;   /* cuBLASLt may be asked */
+    bool own;       /* few_rows.cu and lora_product.cu may; where neither, gemm_plain.cu does all */
     bool measuring; /* inside gemm_prepare */
     bool said;      /* that this takes its time */
     status rc;      /* of the measurements in there */
@@ -242,10 +240,9 @@ static void run_plain(backend_context *c, const gemm_call *g) {
 }
 
 bool gemm_is_few_rows(const backend_context *c, const product *q) {
-    return !c->gemms->plain && !c->gemms->library && c->capability == FEW_ROWS_CAPABILITY && q->m <= FEW_ROWS_MOST &&
-           q->b_turned && !q->a_turned && !q->accumulate && !q->add &&
-           (q->type == DTYPE_BF16 || q->type == DTYPE_F16) && (q->c_type == q->type || q->c_type == DTYPE_F32) &&
-           q->k % 8 == 0 && q->lda == q->k && q->ldb == q->k;
+    return c->gemms->own && c->capability == FEW_ROWS_CAPABILITY && q->m <= FEW_ROWS_MOST && q->b_turned &&
+           !q->a_turned && !q->accumulate && !q->add && (q->type == DTYPE_BF16 || q->type == DTYPE_F16) &&
+           (q->c_type == q->type || q->c_type == DTYPE_F32) && q->k % 8 == 0 && q->lda == q->k && q->ldb == q->k;
 }
 
 few_rows_product gemm_few_rows(const gemm_call *g) {
@@ -377,7 +374,7 @@ static bool prefers_own(backend_context *c, const kernel_call *k, const product 
     char key[2 * GEMM_KEY_MOST];
     uint64_t known, kept;
     double us[2];
-    if (all->own || all->plain || all->library) return all->own;
+    if (!all->own || !all->library) return all->own;
     key_write(key, c, q);
     size_t n = strlen(key);
     snprintf(key + n, sizeof key - n, " + %s", w->what);
@@ -462,14 +459,14 @@ static gemm_plan *plan_get(backend_context *c, const gemm_call *g) {
     p = mem_alloc(sizeof *p);
     p->q = g->q;
     p->few_rows = gemm_is_few_rows(c, &g->q);
-    int n = c->gemms->plain || p->few_rows ? 0 : candidates_find(c, p, d);
+    int n = !c->gemms->library || p->few_rows ? 0 : candidates_find(c, p, d);
     if (n > 0) {
         status rc = candidates_choose(c, p, g, d, n, &chosen);
         if (c->gemms->rc == OK) c->gemms->rc = rc;
     }
     p->plain = n == 0 || chosen < 0;
     if (!p->plain) p->algorithm = d[chosen].algorithm;
-    else if (!c->gemms->plain && !p->few_rows) plain_say(c, &p->q);
+    else if (c->gemms->library && !p->few_rows) plain_say(c, &p->q);
     p->next = c->gemms->first;
     c->gemms->first = p;
     return p;
@@ -497,7 +494,7 @@ status gemm_prepare(backend_context *c, const kernel_call *k) {
                    "numbers; GPU %d has %d.%d: set precision to bf16",
                    E4M3_CAPABILITY / 10, E4M3_CAPABILITY % 10, c->device, c->capability / 10, c->capability % 10);
     if (k->op->kind == OP_LINEAR8 && linear8_product(k->program, k->op).blocks && c->capability != BLOCKS_CAPABILITY &&
-        !all->plain)
+        all->library)
         return ERR(
             ERR_INPUT,
             "train.fp8.scales is block, for which cuBLASLt has products on GPUs of compute capability %d.%d alone; GPU "
@@ -528,12 +525,12 @@ static void cache_file_name(char *out, size_t n, const struct cudaDeviceProp *gp
 /* Whose kernels are to be looked at or doubted can be told apart by it: cuBLASLt's or ours. */
 static status choice_read(struct gemm_plans *all) {
     const char *wish = getenv("RALO_CUDA_PRODUCTS");
-    all->plain = wish && strcmp(wish, "plain") == 0;
-    all->library = wish && strcmp(wish, "cublaslt") == 0;
-    all->own = wish && strcmp(wish, "own") == 0;
-    if (wish && !all->plain && !all->library && !all->own)
+    const bool plain = wish && strcmp(wish, "plain") == 0;
+    all->library = !plain && !(wish && strcmp(wish, "own") == 0);
+    all->own = !plain && !(wish && strcmp(wish, "cublaslt") == 0);
+    if (wish && !plain && all->library && all->own)
         return ERR(ERR_INPUT, "RALO_CUDA_PRODUCTS: found %s, expected cublaslt, own or plain", wish);
-    if (all->plain) log_info("RALO_CUDA_PRODUCTS=plain: matrix products without cuBLASLt, slowly");
+    if (!all->library) log_info("RALO_CUDA_PRODUCTS=%s: matrix products without cuBLASLt, slowly", wish);
     return OK;
 }
 

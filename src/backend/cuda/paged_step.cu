@@ -496,7 +496,7 @@ __global__ void __launch_bounds__(TEAMS_MOST *TEAM_THREADS, 1)
 
     key_tiles<E, D, BOXES> tiles = m.stage(t.nth, 0);
     const int first_split = b.least / KEYS, last_split = b.last / KEYS, in_round = n_blocks * TEAMS_MOST;
-    int split = first_split + rank * TEAMS_MOST + t.nth;
+    int split = first_split + t.nth * n_blocks + rank; /* blocks in turn: each has as few teams at work as can be */
     const bool at_once = last_split - first_split<in_round, upper = b.n_rows> 8;
     if (split <= last_split) tiles.fetch_both(p, b, &cache, split * KEYS, t);
     if (at_once && threadIdx.x == 0) meets.expect(last_split - first_split + 1, upper);
@@ -590,9 +590,11 @@ dim3 grid_of(const launch_paged *a, unsigned cluster) {
     return dim3((unsigned)(a->G * row_shape_of(*a, ROWS).parts), cluster, (unsigned)a->N);
 }
 
-/* Blocks for one tile: as many as have a split. Changes no bit. */
+/* Blocks for one tile: as many as have a split, where there are so many multiprocessors that the teams of a block need not share one.
+ * Changes no bit. */
 unsigned cluster_of(const launch_paged *a) {
-    const int64_t n = (splits_of(a) + TEAMS_MOST - 1) / TEAMS_MOST;
+    const int of_block = tiles_of(a) * CLUSTER_MOST <= CLUSTER_BLOCKS ? 1 : TEAMS_MOST;
+    const int64_t n = (splits_of(a) + of_block - 1) / of_block;
     return (unsigned)(n < 2 ? 2 : n > CLUSTER_MOST ? CLUSTER_MOST : n);
 }
 
