@@ -19,7 +19,7 @@ typedef struct command_line {
     const char *config_path;              /* --config: CONFIG, where it is no argument */
     const char *deepspeed;                /* a file of DeepSpeed beside CONFIG */
     foreign foreign;                      /* what was translated from files of other programs, if any */
-    bool help, json, program, show_config, show_example, longest, profile, dry_run, quiet;
+    bool help, json, program, show_config, show_example, longest, profile, dry_run, quiet, verbose;
     const char *trace, *timeline;
     const char *reference; /* help: where the reference pages go */
     int dtype;             /* into the row's list; -1: as trained */

@@ -400,6 +400,8 @@ status command_train(command_line *l) {
     const config *c = &l->config;
     if (l->show_config && l->json)
         return ERR(ERR_INPUT, "train: --show-config prints YAML and --json one JSON object of a run; leave one out");
+    if (l->quiet && l->verbose)
+        return ERR(ERR_INPUT, "train: --quiet and --verbose contradict each other; leave one out");
     if (l->show_config) return show_config(l);
     if (l->dry_run) {
         l->world = l->ranks > 1 ? l->ranks : 0;

@@ -24,6 +24,7 @@ static status dispatch(int argc, char **argv) {
     if (!c) return command_unknown(argv[0]);
     command_line l;
     status rc = command_line_parse(&l, c, argc, argv);
+    if (rc == OK && l.verbose) log_set_level(LOG_DEBUG);
     if (rc == OK && l.help) help_print(NULL, c);
     else if (rc == OK) rc = c->run(&l);
     command_line_fini(&l);

@@ -144,6 +144,12 @@ check 0 "!stopped after" -- train "${worse[@]}" --set train.steps=$((step - 1)) 
 check 0 "stopped after step $step of 60" -- train "${worse[@]}" --set train.steps=60 --set run.dir=parts --resume auto
 [ "$(hash_of)" = "$early" ] || fail "stopped early in two parts: $(hash_of), in one: $early"
 check 2 "train.patience: found 2 with train.eval_every none" -- train "${worse[@]}" --set train.eval_every=none
+# ---- debug messages for those who ask
+export RALO_CUDA_PLUGIN=none
+check 0 "debug: no GPU is used: " -- plan --verbose
+check 0 "!debug: " -- plan
+unset RALO_CUDA_PLUGIN
+check 2 "train: --quiet and --verbose contradict each other; leave one out" -- train --quiet --verbose
 # ---- what cannot be
 check 2 "train.epochs (2, given by the command line) and train.steps (3, given by" -- train "${tiny[@]}" --set train.epochs=2 --set train.steps=3
 check 2 "train.warmup_ratio (0.1) and train.warmup (3) are both given" -- train "${tiny[@]}" --set train.warmup=3 --set train.warmup_ratio=0.1
