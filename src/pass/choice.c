@@ -84,11 +84,33 @@ static void print_recompute(const step_choice *c, strbuf *out) {
     recompute_print(&c->recompute, out);
 }
 
+/* What stays on the device although its kind is offloaded to t: " except params of 6 layers and the embedding". */
+static void print_kept(const step_choice *c, tier t, strbuf *out) {
+    const offload_tiers *o = &c->offload;
+    const struct {
+        bool here;
+        int64_t n; /* layers, or 1 */
+        const char *what, *whose;
+    } kept[] = {
+        {o->params == t, c->keep_params, "params", "of"},
+        {o->states == t, c->keep_states, "states", "of the first"},
+        {o->activations == t, c->keep_layers, "activations", "of the last"},
+        {(o->params != TIER_DEVICE ? o->params : o->grads) == t, c->keep_embed, "the embedding", NULL},
+    };
+    const char *before = " except ";
+    for (size_t i = 0; i < ARRAY_LENGTH(kept); i++) {
+        if (!kept[i].here || !kept[i].n) continue;
+        strbuf_printf(out, "%s%s", before, kept[i].what);
+        if (kept[i].whose)
+            strbuf_printf(out, " %s %lld layer%s", kept[i].whose, (long long)kept[i].n, kept[i].n == 1 ? "" : "s");
+        before = " and ";
+    }
+}
+
 static void print_offload(const step_choice *c, strbuf *out) {
     static const char *const names[] = {"params", "grads", "states", "activations"};
     const tier tiers[] = {c->offload.params, c->offload.grads, c->offload.states, c->offload.activations};
     if (!offload_any(&c->offload)) strbuf_add(next_part(out), "nothing offloaded");
-    bool embed = c->keep_embed && (c->offload.params != TIER_DEVICE || c->offload.grads != TIER_DEVICE);
     for (tier t = TIER_HOST; t <= TIER_NVME; t++) {
         bool first = true;
         for (size_t i = 0; i < ARRAY_LENGTH(names); i++) {
@@ -96,12 +118,10 @@ static void print_offload(const step_choice *c, strbuf *out) {
             strbuf_printf(first ? next_part(out) : out, "%s%s", first ? "" : " + ", names[i]);
             first = false;
         }
-        if (!first) strbuf_printf(out, " on %s", tier_name(t));
-        if (c->offload.states == t && c->keep_states)
-            strbuf_printf(out, " but for states of the first %lld layer%s", (long long)c->keep_states,
-                          c->keep_states == 1 ? "" : "s");
+        if (first) continue;
+        strbuf_printf(out, " on %s", tier_name(t));
+        print_kept(c, t, out);
     }
-    if (embed) strbuf_add(out, " but for the embedding");
 }
 
 static void print_fp8_logits(const step_choice *c, strbuf *out) {
@@ -118,10 +138,6 @@ static void print_fp8_scales(const step_choice *c, strbuf *out) {
 
 static void print_prefetch(const step_choice *c, strbuf *out) {
     if (offload_any(&c->offload)) strbuf_printf(next_part(out), "copies %d layers ahead", c->prefetch);
-}
-
-static void print_keep_layers(const step_choice *c, strbuf *out) {
-    if (c->keep_layers) strbuf_printf(out, " but for those of the last %lld layers", (long long)c->keep_layers);
 }
 
 static void print_cpu_layers(const step_choice *c, strbuf *out) {

@@ -7,6 +7,7 @@
  *   states       AdamW runs on the host; gradients are copied to it and parameters back. The first keep_states layers keep
  *                their states and update on the device: the next forward begins with them, so the host has more time for
  *                the others
+ *                With keep_params some layers keep theirs, spread over all: the copies of the others then overlap with more
  *                With keep_embed the embedding and its gradient stay: every micro-batch begins with the one and ends with the
  *                other, so that nothing is left to compute while they are copied
  *   activations  stored after their last forward use and fetched before the first backward use
@@ -49,6 +50,12 @@ static bool keeps_state(const value *a, int64_t keep_states) {
     return a->role == ROLE_STATE && a->layer >= 0 && a->layer < keep_states;
 }
 
+/* Layers that keep their parameters stand as far apart as they can. */
+static bool keeps_param(const value *a, int64_t keep_params, int64_t n_layers) {
+    if (a->role != ROLE_PARAM || a->layer < 0 || a->layer >= n_layers) return false;
+    return (a->layer + 1) * keep_params / n_layers > a->layer * keep_params / n_layers;
+}
+
 /* Of the embedding: parameters and gradients, not states. */
 static void mark_embedding(const program *p, const model *m, const step_interface *step, bool *stays) {
     for (size_t i = 0; i < m->n_params; i++) {
@@ -67,6 +74,7 @@ static void assign_tiers(program *p, const pass_options *options, const step_int
     for (value_id v = 1; v < p->n_values; v++) {
         value *a = &p->values[v];
         if (stays[v] || (a->role == ROLE_PARAM && is_scale(a)) || keeps_state(a, c->keep_states)) continue;
+        if (keeps_param(a, c->keep_params, options->model->config.n_layers)) continue;
         if (a->persistent && !a->view_of && of_role[a->role] != TIER_DEVICE) a->tier = of_role[a->role];
     }
     free(stays);

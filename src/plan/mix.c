@@ -16,12 +16,13 @@ static double share_of(uint64_t limit, double light, double heavy) {
 
 static bool is_rung(const plan_candidate *c) { return c->choice.recompute.kind <= RECOMPUTE_FULL; }
 
-/* The candidate like `like` with this rung, and with prefetch, keep_states and keep_embed as asked; NULL: not on the list. */
+/* The candidate like `like` with this rung, and with prefetch and what is kept on the device as asked; NULL: not on the list. */
 static const plan_candidate *with_rung(const plan_candidate *list, size_t n, const step_choice *like,
                                        const step_choice *asked, recompute_kind rung) {
     step_choice wanted = *like;
     wanted.prefetch = asked->prefetch;
     wanted.keep_states = asked->keep_states;
+    wanted.keep_params = asked->keep_params;
     wanted.keep_embed = asked->keep_embed;
     for (size_t i = 0; i < n; i++) {
         const step_choice *c = &list[i].choice;

@@ -21,6 +21,7 @@ typedef struct plan_open {
     bool params, grads, states, activations; /* offload target of each */
     bool keep_layers;                        /* how many layers keep their activations on the device */
     bool keep_states;                        /* ... and their states; only where the offload target of states is open */
+    bool keep_params;                        /* ... and their parameters */
     bool keep_embed;                         /* does the embedding stay on the device */
     bool chunk;                              /* may the MLP run in chunks of tokens */
     bool prefetch;                           /* how far ahead copies run */

@@ -18,6 +18,7 @@ offload_tiers plan_offload_tiers(const plan_request *r, const offload_tiers *wan
 plan_candidate plan_as_asked(const plan_request *r); /* the one candidate that a request names, without numbers */
 /* Compiles a candidate and fills in its numbers. */
 status plan_build_candidate(const plan_request *r, plan_candidate *c, plan *out);
+bool plan_is_one_device(const plan_request *r); /* no pipeline, and no part of the model on another device */
 /* The best candidate so far that was compiled as it would run, so that it need not be compiled again. */
 typedef struct plan_best {
     bool any;
@@ -30,6 +31,24 @@ void plan_candidate_set_numbers(plan_candidate *c, const plan *p); /* from a pla
 status plan_evaluate(const plan_request *r, plan_candidate *out);
 void plan_move(plan *to, plan *from);      /* plan.c; from is empty afterwards */
 uint64_t plan_staged_bytes(const plan *p); /* plan.c; host bytes that copies for background checkpoints take */
+
+/* Candidates of one search. */
+typedef struct plan_search {
+    const plan_request *r;
+    plan_candidate *list;
+    size_t n, capacity;
+    size_t n_tried; /* including those that turned out to be impossible */
+    plan_best best;
+} plan_search;
+void plan_search_append(plan_search *s, const plan_candidate *c);
+/* Fills in the numbers of c, and keeps the compiled plan if it is the best so far. */
+status plan_search_evaluate(plan_search *s, plan_candidate *c);
+void plan_search_sort(plan_search *s); /* the best first */
+
+/* ---- refine.c ----------------------------------------------------------------------------------------------------- */
+
+/* Adds variations of the best candidates; the list is sorted before and after. plain_fits: one with nothing moved does. */
+status plan_refine(plan_search *s, bool plain_fits);
 
 /* ---- mix.c: some layers as in one candidate, the others as in another -------------------------------------------- */
 

@@ -12,9 +12,8 @@
  * update may be faster. If the fastest of these fits and only memory is open, the search ends: all other techniques cost
  * time. Otherwise it adds offload and recompute. It uses the smallest number of ranks per row with which nothing must be
  * moved, since more ranks only send more. It drops a ZeRO stage that is slower and larger than another one with nothing
- * moved. If only the host is too small, it tries all combinations of offload targets, not only the list. At the end it tries
- * the best few with a longer prefetch, with the states of some layers on the device, and with a lighter rung of recompute in
- * some layers (mix.c). Where the winner fits with every activation kept, it is made smaller as far as that costs next to nothing. */
+ * moved. If only the host is too small, it tries all combinations of offload targets, not only the list. At the end the best few
+ * are varied (refine.c). */
 #include "plan/search.h"
 
 #include <math.h>
@@ -45,29 +44,21 @@ static const offload_tiers offload_order[] = {
 static const recompute_kind rungs[] = {RECOMPUTE_NONE, RECOMPUTE_NORMS, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL};
 static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16};
 
-typedef struct search {
-    const plan_request *r;
-    plan_candidate *list;
-    size_t n, capacity;
-    size_t n_tried; /* including those that turned out to be impossible */
-    plan_best best;
-} search;
-
-static void append(search *s, const plan_candidate *c) {
+void plan_search_append(plan_search *s, const plan_candidate *c) {
     s->list = array_grow(s->list, &s->capacity, s->n + 1, sizeof *s->list);
     s->list[s->n++] = *c;
 }
 
-static void add_candidate(search *s, plan_candidate c) {
+static void add_candidate(plan_search *s, plan_candidate c) {
     for (size_t i = 0; i < s->n; i++)
         if (step_choice_equal(&s->list[i].choice, &c.choice, CHOICE_NONE)) return;
     c.step_s = NAN;
     c.order = s->n_tried++;
-    append(s, &c);
+    plan_search_append(s, &c);
 }
 
 /* c with these offload targets and the first n rungs of recompute, where they are open. */
-static void add_rungs(search *s, plan_candidate c, const offload_tiers *h, size_t n_rungs) {
+static void add_rungs(plan_search *s, plan_candidate c, const offload_tiers *h, size_t n_rungs) {
     const plan_request *r = s->r;
     c.choice.offload = plan_offload_tiers(r, h);
     if (offload_on_nvme(&c.choice.offload) && !offload_on_nvme(&r->choice.offload) && !r->may_nvme) return;
@@ -79,12 +70,12 @@ static void add_rungs(search *s, plan_candidate c, const offload_tiers *h, size_
 }
 
 /* ... with the first n rows of offload_order. */
-static void add_offloads(search *s, plan_candidate c, size_t n_offloads, size_t n_rungs) {
+static void add_offloads(plan_search *s, plan_candidate c, size_t n_offloads, size_t n_rungs) {
     for (size_t i = 0; i < n_offloads; i++) add_rungs(s, c, &offload_order[i], n_rungs);
 }
 
 /* ... with every combination of offload targets. */
-static void add_all_offloads(search *s, plan_candidate c) {
+static void add_all_offloads(plan_search *s, plan_candidate c) {
     static const tier all[] = {TIER_DEVICE, TIER_HOST, TIER_NVME};
     enum { N = ARRAY_LENGTH(all) };
     for (size_t i = 0; i < N * N * N * N; i++) {
@@ -94,7 +85,7 @@ static void add_all_offloads(search *s, plan_candidate c) {
 }
 
 /* Nothing offloaded or recomputed beyond what was asked for. */
-static void add_plain(search *s, plan_candidate c) {
+static void add_plain(plan_search *s, plan_candidate c) {
     bool open = s->r->open.zero && plan_ranks_open(s->r) && plan_row_ranks(s->r) > c.choice.sequence;
     for (int zero = 0; zero < (open ? ZERO_STAGES : 1); zero++) {
         /* One data rank has nothing to shard: all stages are the same. */
@@ -105,7 +96,7 @@ static void add_plain(search *s, plan_candidate c) {
 
 /* The largest micro-batch first: fewer, larger products. Neither factor exceeds the range of its setting; where no split is
  * in range, the rows are tried as they are. */
-static void add_batches(search *s, plan_candidate c) {
+static void add_batches(plan_search *s, plan_candidate c) {
     int64_t rows = c.choice.micro_batch * c.choice.accumulation;
     int n = 0;
     for (int64_t times = 1; times <= MIN(rows, (int64_t)FACTOR_MAX) && n < BATCHES_MAX; times++) {
@@ -119,7 +110,7 @@ static void add_batches(search *s, plan_candidate c) {
 }
 
 /* All candidates with nothing moved in which `sequence` ranks share a row. */
-static void list_plain(search *s, int sequence) {
+static void list_plain(plan_search *s, int sequence) {
     const plan_request *r = s->r;
     int64_t micros = r->choice.accumulation * sequence, before = mesh_size(&r->mesh, AXIS_SEQUENCE);
     if (micros % before) return; /* fewer than one micro-batch each */
@@ -193,17 +184,16 @@ status plan_build_candidate(const plan_request *r, plan_candidate *c, plan *out)
     return OK;
 }
 
-static bool is_one_device(const plan_request *r) {
-    return !plan_is_placed(r) && mesh_size(&r->mesh, AXIS_PIPELINE) == 1;
-}
+bool plan_is_one_device(const plan_request *r) { return !plan_is_placed(r) && mesh_size(&r->mesh, AXIS_PIPELINE) == 1; }
 
 /* The layers of a pipeline stage do not grow linearly with those of the model. */
-static bool is_deep(const plan_request *r) { return r->model.n_layers >= DEEP && is_one_device(r); }
+static bool is_deep(const plan_request *r) { return r->model.n_layers >= DEEP && plan_is_one_device(r); }
 
 /* ... and neither do choices for only the last, the first, or every n-th layer. */
 static bool is_linear_in_layers(const plan_candidate *c) {
     const step_choice *s = &c->choice;
-    bool all_alike = s->keep_layers == 0 && (s->keep_states == 0 || s->offload.states == TIER_DEVICE);
+    bool all_alike = s->keep_layers == 0 && (s->keep_states == 0 || s->offload.states == TIER_DEVICE) &&
+                     (s->keep_params == 0 || s->offload.params == TIER_DEVICE);
     return all_alike && s->cpu_layers == 0 && s->recompute.kind != RECOMPUTE_NESTED &&
            s->recompute.kind != RECOMPUTE_MIX;
 }
@@ -274,7 +264,7 @@ static bool is_better(const plan_candidate *x, const plan_candidate *y) {
 }
 
 static int best_first(const void *a, const void *b) { return is_better(a, b) ? -1 : 1; }
-static void sort_candidates(plan_candidate *list, size_t n) { qsort(list, n, sizeof *list, best_first); }
+void plan_search_sort(plan_search *s) { qsort(s->list, s->n, sizeof *s->list, best_first); }
 
 void plan_remember(plan *p, const plan_request *asked) {
     p->request.open = asked->open;
@@ -298,7 +288,7 @@ void plan_best_offer(plan_best *k, const plan_candidate *c, plan *p) {
 }
 
 /* Evaluates c, and keeps the compiled plan if it is the best so far. */
-static status evaluate_and_keep(search *s, plan_candidate *c) {
+status plan_search_evaluate(plan_search *s, plan_candidate *c) {
     plan p;
     bool whole;
     if (s->r->on_candidate) s->r->on_candidate();
@@ -308,7 +298,7 @@ static status evaluate_and_keep(search *s, plan_candidate *c) {
 }
 
 /* Compiles a candidate with all layers, or takes the plan that was kept. */
-static status compile_candidate(search *s, plan_candidate *c, plan *out) {
+static status compile_candidate(plan_search *s, plan_candidate *c, plan *out) {
     if (!s->best.any || s->best.candidate.order != c->order) return plan_build_candidate(s->r, c, out);
     plan_move(out, &s->best.plan);
     s->best.any = false;
@@ -317,25 +307,25 @@ static status compile_candidate(search *s, plan_candidate *c, plan *out) {
 }
 
 /* Nothing on the list fits: adds the candidates of tight.c. */
-static status add_smaller(search *s) {
+static status add_smaller(plan_search *s) {
     plan_candidate *more;
     size_t n;
     if (!s->r->open.chunk && !s->r->open.keep_layers) return OK; /* neither of its techniques may be used */
-    if (!is_one_device(s->r)) return OK;                         /* tight.c is for one device */
+    if (!plan_is_one_device(s->r)) return OK;                    /* tight.c is for one device */
     TRY(plan_list_smaller(s->r, &s->list[0], &s->n_tried, &s->best, &more, &n));
-    for (size_t i = 0; i < n; i++) append(s, &more[i]);
+    for (size_t i = 0; i < n; i++) plan_search_append(s, &more[i]);
     free(more);
-    sort_candidates(s->list, s->n);
+    plan_search_sort(s);
     return OK;
 }
 
 /* Compiles the best candidate; if its exact numbers make another one the best, compiles that one, and so on. */
-static status take_best(search *s, plan *out) {
+static status take_best(plan_search *s, plan *out) {
     bool is_widened = false;
     for (;;) {
         size_t first = s->list[0].order;
         TRY(compile_candidate(s, &s->list[0], out));
-        sort_candidates(s->list, s->n);
+        plan_search_sort(s);
         if (s->list[0].order == first && !s->list[0].fits && !is_widened) {
             is_widened = true;
             status rc = add_smaller(s);
@@ -353,163 +343,8 @@ static status take_best(search *s, plan *out) {
     return OK;
 }
 
-/* A longer prefetch takes memory, and saves time only where copies overlap with kernels: tried for the best few. */
-static status try_longer_prefetch(search *s) {
-    enum { TRIED = 3, FURTHEST = 3 };
-    const plan_request *r = s->r;
-    if (!r->open.prefetch || !r->hardware || !r->hardware->overlap) return OK;
-    for (size_t i = 0, n = MIN(s->n, (size_t)TRIED); i < n; i++) {
-        plan_candidate c = s->list[i];
-        if (!c.fits || !offload_any(&c.choice.offload)) continue;
-        while (c.choice.prefetch < FURTHEST) {
-            c.choice.prefetch++;
-            c.order = s->n_tried++;
-            TRY(evaluate_and_keep(s, &c));
-            append(s, &c);
-        }
-    }
-    sort_candidates(s->list, s->n);
-    return OK;
-}
-
-/* Every micro-batch begins with a fetch of the embedding and ends with a store of its gradient, and nothing runs meanwhile: those that
- * are fast keep them, where the device has room for both. */
-static status try_kept_embedding(search *s) {
-    enum { TRIED = 8 };
-    const plan_request *r = s->r;
-    if (!r->open.keep_embed || !r->hardware || !r->hardware->overlap) return OK;
-    double slowest = 1.05 * s->list[0].step_s; /* what is mixed later may overtake by that much */
-    for (size_t i = 0, n = s->n, tried = 0; i < n && tried < TRIED; i++) {
-        plan_candidate c = s->list[i];
-        const offload_tiers *o = &c.choice.offload;
-        if (!c.fits || !(c.step_s <= slowest)) continue;
-        if (o->params == TIER_DEVICE && o->grads == TIER_DEVICE) continue;
-        c.choice.keep_embed = 1;
-        c.order = s->n_tried++;
-        TRY(evaluate_and_keep(s, &c));
-        append(s, &c);
-        tried++;
-    }
-    sort_candidates(s->list, s->n);
-    return OK;
-}
-
-/* Activations of the last layers are needed first by the backward: they hardly leave, and a lighter rung there costs little of the bus. Tried
- * from the last layer on, while it fits and helps. */
-static status try_lighter_last_layers(search *s) {
-    enum { TRIED = 6 };
-    const plan_request *r = s->r;
-    plan_candidate c = s->list[0], best = c;
-    recompute_kind heavy = c.choice.recompute.kind;
-    if (r->choice.recompute.kind != RECOMPUTE_AUTO || !r->hardware || !is_one_device(r)) return OK;
-    if (!c.fits || c.choice.offload.activations == TIER_DEVICE || heavy == RECOMPUTE_NONE || heavy > RECOMPUTE_FULL)
-        return OK;
-    for (int64_t n = 1; n <= TRIED && n < r->model.n_layers; n++) {
-        c.choice.recompute = (recompute_policy){
-            .kind = RECOMPUTE_MIX, .heavy = heavy, .light = heavy - 1, .n_heavy = r->model.n_layers - n};
-        c.order = s->n_tried++;
-        TRY(evaluate_and_keep(s, &c));
-        if (!c.fits) break;
-        if (c.step_s < best.step_s) best = c;
-    }
-    if (best.order != s->list[0].order) append(s, &best);
-    sort_candidates(s->list, s->n);
-    return OK;
-}
-
-/* Compiles mixtures. Their number of layers is a guess: use_less_memory changes one layer at a time until the candidate fits,
- * and returns false when no layer is left. */
-static status try_mixtures(search *s, const plan_candidate *mixtures, size_t n,
-                           bool (*use_less_memory)(plan_candidate *c, int64_t n_layers)) {
-    enum { TRIES = 6 };
-    for (size_t i = 0; i < n; i++) {
-        plan_candidate c = mixtures[i];
-        bool left = true;
-        c.order = s->n_tried++;
-        c.fits = false;
-        for (int k = 0; k < TRIES && !c.fits && left; k++) {
-            TRY(evaluate_and_keep(s, &c));
-            if (!c.fits) left = use_less_memory(&c, s->r->model.n_layers);
-        }
-        if (c.fits) append(s, &c);
-    }
-    sort_candidates(s->list, s->n);
-    return OK;
-}
-
-static bool recompute_one_layer_more(plan_candidate *c, int64_t n_layers) {
-    return ++c->choice.recompute.n_heavy < n_layers;
-}
-
-static bool keep_states_of_one_layer_less(plan_candidate *c, int64_t n_layers) {
-    (void)n_layers;
-    return --c->choice.keep_states > 0;
-}
-
-/* Free device memory may hold the states of some layers, which saves time of the host's update ... */
-static status try_kept_states(search *s) {
-    const plan_request *r = s->r;
-    plan_candidate mixes[PLAN_MIXES];
-    if (!r->open.keep_states || !r->hardware || !is_one_device(r)) return OK;
-    return try_mixtures(s, mixes, plan_keep_states(r, s->list, s->n, mixes), keep_states_of_one_layer_less);
-}
-
-/* ... or activations, which saves recompute. */
-static status try_mixed_recompute(search *s) {
-    const plan_request *r = s->r;
-    plan_candidate mixes[PLAN_MIXES];
-    if (r->choice.recompute.kind != RECOMPUTE_AUTO || !r->hardware || !is_one_device(r)) return OK;
-    return try_mixtures(s, mixes, plan_mix_recompute(r, s->list, s->n, mixes), recompute_one_layer_more);
-}
-
-/* Nothing fits unmoved: the least number of the last layers on the host's cores with which the rest fits the GPU, computing nothing
- * again or whole layers. The last, because an update of theirs may go on while the next forward is in the first. */
-static status try_placed_layers(search *s) {
-    const recompute_kind kinds[] = {RECOMPUTE_NONE, RECOMPUTE_FULL};
-    const plan_request *r = s->r;
-    bool again = r->choice.recompute.kind == RECOMPUTE_AUTO;
-    if (!r->open.place || !r->target.discrete || !r->hardware) return OK;
-    for (size_t k = 0; k < (again ? ARRAY_LENGTH(kinds) : 1); k++) {
-        plan_candidate c = plan_as_asked(r), least = {0};
-        if (again) c.choice.recompute.kind = kinds[k];
-        for (int64_t low = 1, high = model_first_head(&r->model); low <= high;) {
-            c.choice.cpu_layers = low + (high - low) / 2;
-            c.order = s->n_tried++;
-            TRY(evaluate_and_keep(s, &c));
-            if (c.fits) least = c, high = c.choice.cpu_layers - 1;
-            else low = c.choice.cpu_layers + 1;
-        }
-        if (least.fits) append(s, &least);
-    }
-    sort_candidates(s->list, s->n);
-    return OK;
-}
-
-/* The fastest fits and keeps every activation: what is made again for next to no time need not be kept, although there is room. On a GPU
- * only: on cores such a step is bound by caches, which the prediction leaves out, and their memory is seldom what a run lacks. */
-static status try_cheap_recompute(search *s) {
-    const plan_request *r = s->r;
-    plan_candidate again = s->list[0], cheap;
-    const step_choice *c = &again.choice;
-    if (r->choice.recompute.kind != RECOMPUTE_AUTO || c->recompute.kind != RECOMPUTE_NONE || !again.fits) return OK;
-    if (!r->target.discrete || !isfinite(again.step_s) || offload_any(&c->offload) || c->cpu_layers) return OK;
-    again.choice.recompute.kind = RECOMPUTE_NORMS;
-    again.order = s->n_tried++;
-    TRY(evaluate_and_keep(s, &again));
-    if (!plan_mix_cheap(r, &s->list[0], &again, is_one_device(r), &cheap)) return OK;
-    if (cheap.estimated) cheap.order = s->n_tried++;
-    for (size_t i = 0; i < s->n; i++) /* it may have been compared already */
-        if (step_choice_equal(&s->list[i].choice, &cheap.choice, CHOICE_NONE)) {
-            s->list[i] = s->list[--s->n];
-            break;
-        }
-    append(s, &cheap);
-    sort_candidates(s->list, s->n);
-    return OK;
-}
-
 /* Is there a candidate with another ZeRO stage and nothing moved that is no slower and no larger? */
-static bool is_dominated(const search *s, size_t n_plain, const plan_candidate *c) {
+static bool is_dominated(const plan_search *s, size_t n_plain, const plan_candidate *c) {
     for (size_t i = 0; i < n_plain; i++) {
         const plan_candidate *k = &s->list[i];
         if (!step_choice_equal(&k->choice, &c->choice, CHOICE_SHARD)) continue;
@@ -523,7 +358,7 @@ static bool is_dominated(const search *s, size_t n_plain, const plan_candidate *
 /* Candidates know nothing of each other, so that they are evaluated side by side; which of them is best does not depend on who was
  * evaluated first. */
 typedef struct evaluation {
-    search *s;
+    plan_search *s;
     size_t first;
     status *results;
     pthread_mutex_t best; /* guards s->best and on_candidate */
@@ -544,7 +379,7 @@ static void evaluate_task(void *context, int64_t task, int thread) {
 
 /* Evaluates the candidates from `first` on. Drops those for which the model cannot be split, which the builder reports; where
  * the mesh is not open, that is an error. */
-static status evaluate_from(search *s, size_t first) {
+static status evaluate_from(plan_search *s, size_t first) {
     size_t n = first;
     pool *threads = NULL;
     TRY(pool_open(&threads, 0, false));
@@ -555,7 +390,8 @@ static status evaluate_from(search *s, size_t first) {
     for (size_t i = first; i < s->n && rc == OK; i++) {
         status result = e.results[i - first];
         if (result == OK) s->list[n++] = s->list[i];
-        else if (result != ERR_INPUT || !plan_ranks_open(s->r)) rc = evaluate_and_keep(s, &s->list[i]); /* says why */
+        else if (result != ERR_INPUT || !plan_ranks_open(s->r))
+            rc = plan_search_evaluate(s, &s->list[i]); /* says why */
     }
     free(e.results);
     if (rc == OK) s->n = n;
@@ -564,7 +400,7 @@ static status evaluate_from(search *s, size_t first) {
 
 /* Parameters and states must lie somewhere: where device and host together cannot hold them, no candidate like c fits. Only asked
  * where one fits already, so that such candidates could not win. */
-static bool is_hopeless(const search *s, const plan_candidate *c) {
+static bool is_hopeless(const plan_search *s, const plan_candidate *c) {
     const plan_request *r = s->r;
     bool any_fits = false;
     for (size_t i = 0; i < s->n && !any_fits; i++) any_fits = s->list[i].fits;
@@ -576,7 +412,7 @@ static bool is_hopeless(const search *s, const plan_candidate *c) {
 /* All candidates in which `sequence` ranks share a row. *fits: one with nothing moved fits; with `enough` the search then
  * ends. It also ends where all of them fit and nobody wants to compare: what is moved never counts as faster than the same with
  * nothing moved (compared_s), so it cannot win. */
-static status search_rows(search *s, int sequence, bool enough, bool *fits) {
+static status search_rows(plan_search *s, int sequence, bool enough, bool *fits) {
     size_t first = s->n;
     list_plain(s, sequence);
     TRY(evaluate_from(s, first));
@@ -596,19 +432,19 @@ static status search_rows(search *s, int sequence, bool enough, bool *fits) {
 
 /* Candidates fit the device but none the host: offload_order moves several kinds of values together. Moving fewer, or some to
  * nvme, may fit. All other choices are those of the candidate that needs least. */
-static status try_all_offloads(search *s) {
+static status try_all_offloads(plan_search *s) {
     uint64_t limit = s->r->device_limit;
     const plan_candidate *best = &s->list[0];
     if (best->fits || (limit && best->planned[TIER_DEVICE] > limit)) return OK;
     size_t n = s->n;
     add_all_offloads(s, *best);
     TRY(evaluate_from(s, n));
-    sort_candidates(s->list, s->n);
+    plan_search_sort(s);
     return OK;
 }
 
 static status search_all(plan *p, const plan_request *r, bool plain_is_enough, bool *searched) {
-    search s = {.r = r};
+    plan_search s = {.r = r};
     status rc = OK;
     int asked = mesh_size(&r->mesh, AXIS_SEQUENCE), all = plan_row_ranks(r);
     bool open = r->open.sequence && plan_ranks_open(r), fits = false;
@@ -624,15 +460,9 @@ static status search_all(plan *p, const plan_request *r, bool plain_is_enough, b
         ASSERT(rc != OK);
         goto fail;
     }
-    sort_candidates(s.list, s.n);
+    plan_search_sort(&s);
     TRY_GOTO(rc, try_all_offloads(&s), fail);
-    TRY_GOTO(rc, try_longer_prefetch(&s), fail);
-    TRY_GOTO(rc, try_kept_embedding(&s), fail);
-    TRY_GOTO(rc, try_kept_states(&s), fail);
-    TRY_GOTO(rc, try_mixed_recompute(&s), fail);
-    TRY_GOTO(rc, try_lighter_last_layers(&s), fail);
-    if (!fits) TRY_GOTO(rc, try_placed_layers(&s), fail);
-    TRY_GOTO(rc, try_cheap_recompute(&s), fail);
+    TRY_GOTO(rc, plan_refine(&s, fits), fail);
     TRY_GOTO(rc, take_best(&s, p), fail);
     best_close(&s.best);
     return OK;

@@ -76,6 +76,8 @@ static bool places_by_itself(const config *c) { return strcmp(c->memory.place, "
 static void warn_no_effect_memory(const config *c) {
     warn_if_given(c, "memory.offload.keep_states", c->choice.offload.states != 0 || c->choice.keep_states == 0,
                   "memory.offload.states is none");
+    warn_if_given(c, "memory.offload.keep_params", c->choice.offload.params != 0 || c->choice.keep_params == 0,
+                  "memory.offload.params is none");
     warn_if_given(c, "memory.offload.keep_layers", c->choice.offload.activations != 0 || c->choice.keep_layers == 0,
                   "memory.offload.activations is none");
     warn_if_given(c, "memory.offload.keep_embed",

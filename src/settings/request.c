@@ -467,6 +467,7 @@ static void strategy_from_config(const config *c, plan_request *p) {
                                .activations = is_auto(asked->offload.activations),
                                .keep_layers = is_auto(asked->keep_layers),
                                .keep_embed = is_auto(asked->keep_embed),
+                               .keep_params = is_auto(asked->keep_params) && is_auto(asked->offload.params),
                                .keep_states = is_auto(asked->keep_states) && is_auto(asked->offload.states),
                                .chunk = is_auto(asked->chunk_tokens),
                                .prefetch = !config_was_given(c, "memory.prefetch"),
@@ -485,6 +486,7 @@ static void strategy_from_config(const config *c, plan_request *p) {
                                         .activations = until_chosen(asked->offload.activations)};
     p->choice.keep_layers = until_chosen(asked->keep_layers);
     p->choice.keep_states = until_chosen(asked->keep_states);
+    p->choice.keep_params = until_chosen(asked->keep_params);
     p->choice.keep_embed = (int)until_chosen(asked->keep_embed);
     p->choice.chunk_tokens = chunk_rows(until_chosen(asked->chunk_tokens));
     p->choice.shard.zero = (int)until_chosen(asked->shard.zero);

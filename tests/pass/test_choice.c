@@ -64,6 +64,7 @@ static void it_is_printed_in_words(void **state) {
     c.offload = (offload_tiers){.params = TIER_HOST, .states = TIER_HOST, .activations = TIER_NVME};
     c.keep_states = 1;
     c.keep_layers = 3;
+    c.keep_params = 5;
     c.keep_embed = 1;
     c.prefetch = 2;
     c.chunk_tokens = 128;
@@ -71,10 +72,9 @@ static void it_is_printed_in_words(void **state) {
     strbuf_init(&text);
     step_choice_print(&c, CHOICE_ALL & ~(CHOICE_PRECISION | CHOICE_MICRO_BATCH | CHOICE_SHARD), &text);
     assert_string_equal(text.text,
-                        "2 ranks share a row, recompute full, params + states on host but for states of the first 1 "
-                        "layer, activations on nvme but for the embedding, copies 2 layers ahead but for those of the "
-                        "last 3 layers, MLP in "
-                        "chunks of 128 tokens");
+                        "2 ranks share a row, recompute full, params + states on host except params of 5 layers and "
+                        "states of the first 1 layer and the embedding, activations on nvme except activations of the "
+                        "last 3 layers, copies 2 layers ahead, MLP in chunks of 128 tokens");
     strbuf_fini(&text);
 }
 

@@ -52,7 +52,7 @@ some=(--hardware h200 --preset qwen2.5-7b --set precision=bf16_sr --set data.seq
 plan "${some[@]}"
 holds 'r["fits"] and r["strategy"]["offload"]["states"] == "host" and 0 < r["strategy"]["keep_states"] < 28'
 holds 'r["candidates"][0]["keep_states"] == r["strategy"]["keep_states"]'
-grep -q "states on host but for states of the first [0-9]* layers" err || fail "the choice is not said in words: $(cat err)"
+grep -q "states on host except states of the first [0-9]* layers" err || fail "the choice is not said in words: $(cat err)"
 ms=$(python3 -c 'import json; print(json.load(open("out"))["step_ms"])')
 plan "${some[@]}" --set memory.offload.keep_states=0
 holds "r['strategy']['keep_states'] == 0 and r['step_ms'] > 1.5 * $ms"
