@@ -108,7 +108,7 @@ static status try_kept_states(plan_search *s) {
     return try_mixtures(s, mixes, plan_keep_states(r, s->list, s->n, mixes), keep_states_of_one_layer_less);
 }
 
-/* ... the parameters of as many layers as fit, which saves copies, ... */
+/* ... or the parameters of as many as fit, which saves copies, ... */
 static status keep_params_that_fit(plan_search *s, plan_candidate *c) {
     enum { TRIES = 4 };
     const uint64_t without = c->planned[TIER_DEVICE], limit = s->r->device_limit;
@@ -129,16 +129,15 @@ static status keep_params_that_fit(plan_search *s, plan_candidate *c) {
     return OK;
 }
 
+/* For the best two of each rung: a heavier one is slower, and leaves room for more of them. */
 static status try_kept_params(plan_search *s) {
-    enum { TRIED = 4 };
     const plan_request *r = s->r;
+    int tried[RECOMPUTE_COUNT] = {0};
     if (!r->open.keep_params || !r->hardware || !plan_is_one_device(r)) return OK;
-    double slowest = 1.5 * s->list[0].step_s;
-    for (size_t i = 0, n = s->n, tried = 0; i < n && tried < TRIED; i++) {
+    for (size_t i = 0, n = s->n; i < n; i++) {
         plan_candidate c = s->list[i];
-        if (!c.fits || !(c.step_s <= slowest) || c.choice.offload.params == TIER_DEVICE) continue;
+        if (!c.fits || c.choice.offload.params == TIER_DEVICE || tried[c.choice.recompute.kind]++ >= 2) continue;
         TRY(keep_params_that_fit(s, &c));
-        tried++;
     }
     plan_search_sort(s);
     return OK;
