@@ -34,8 +34,9 @@ enum {
 typedef enum record_kind { RECORD_STEP, RECORD_EVAL, RECORD_SAMPLE, RECORD_MESSAGE } record_kind;
 typedef struct sample_record {
     int64_t step;
-    bool is_trained;    /* of completions.jsonl, else of samples.jsonl */
-    char *line, *shown; /* of the file; on the terminal, or NULL. Freed by the writer */
+    bool is_trained; /* of completions.jsonl, else of samples.jsonl */
+    strbuf lines;    /* of the file, freed by the writer ... */
+    char *shown;     /* ... as is what the terminal shows; NULL: nothing */
 } sample_record;
 typedef struct record {
     record_kind kind;
@@ -99,6 +100,16 @@ static bool ring_put(track *t, const record *r) {
     return room;
 }
 
+/* A rollout may have more completions than the ring has records: lines of a step that are still to be written are one. */
+static bool ring_join(track *t, const sample_record *s) {
+    pthread_mutex_lock(&t->lock);
+    record *last = &t->ring[(t->first + t->count + RING_SIZE - 1) % RING_SIZE];
+    bool joins = t->count > 0 && last->kind == RECORD_SAMPLE && last->sample.is_trained && last->sample.step == s->step;
+    if (joins) strbuf_add_bytes(&last->sample.lines, s->lines.text, s->lines.length);
+    pthread_mutex_unlock(&t->lock);
+    return joins;
+}
+
 void track_step(track *t, const train_step_report *r, uint64_t memory_used) {
     ring_put(t, &(record){RECORD_STEP, clock_ns(), .step = {*r, memory_used}});
 }
@@ -118,9 +129,9 @@ void track_sample(track *t, const train_sample *s) {
     strbuf_add_bytes(&shown, s->prompt.text, s->prompt.length);
     strbuf_add(&shown, " >>> ");
     strbuf_add_bytes(&shown, s->completion.text, s->completion.length);
-    record r = {RECORD_SAMPLE, clock_ns(), .sample = {s->step, false, strbuf_take(&out), strbuf_take(&shown)}};
+    record r = {RECORD_SAMPLE, clock_ns(), .sample = {s->step, false, out, strbuf_take(&shown)}};
     if (!ring_put(t, &r)) {
-        free(r.sample.line);
+        strbuf_fini(&r.sample.lines);
         free(r.sample.shown);
     }
     free(text);
@@ -143,8 +154,8 @@ void track_completion(track *t, const train_completion *c) {
     strbuf out;
     strbuf_init(&out);
     strbuf_printf(&out, "%s\n", text);
-    record r = {RECORD_SAMPLE, clock_ns(), .sample = {c->step, true, strbuf_take(&out), NULL}};
-    if (!ring_put(t, &r)) free(r.sample.line);
+    record r = {RECORD_SAMPLE, clock_ns(), .sample = {c->step, true, out, NULL}};
+    if (ring_join(t, &r.sample) || !ring_put(t, &r)) strbuf_fini(&r.sample.lines);
     free(text);
     json_decref(line);
 }
@@ -390,7 +401,8 @@ static void sinks_add(track *t, const record *r) {
     double time = time_of_day(t, r->time_ns);
     if (r->kind == RECORD_STEP) sink_add_step(&t->sink_lines, time, &r->step.report, r->step.memory_used);
     else if (r->kind == RECORD_EVAL) sink_add_eval(&t->sink_lines, time, &r->eval);
-    else if (r->kind == RECORD_SAMPLE && !r->sample.is_trained) sink_add_sample(&t->sink_lines, time, r->sample.line);
+    else if (r->kind == RECORD_SAMPLE && !r->sample.is_trained)
+        sink_add_sample(&t->sink_lines, time, r->sample.lines.text);
 }
 
 /* ---- metrics.jsonl --------------------------------------------------------------------------------------------- */
@@ -461,14 +473,14 @@ static void files_flush(track *t) {
     t->sink_lines.length = 0;
 }
 
-static void sample_write(track *t, const sample_record *s) {
+static void sample_write(track *t, sample_record *s) {
     jsonl *file = s->is_trained ? &t->completions : &t->samples;
     if (jsonl_is_open(file)) {
         jsonl_cut_from(file, s->step, false);
-        strbuf_add(&file->lines, s->line);
+        strbuf_add_bytes(&file->lines, s->lines.text, s->lines.length);
     }
     if (t->out_fd >= 0 && s->shown) text_add_line(t, s->shown);
-    free(s->line);
+    strbuf_fini(&s->lines);
     free(s->shown);
 }
 
