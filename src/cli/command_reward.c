@@ -19,7 +19,8 @@ typedef struct scores {
     size_t n, capacity;
     uint64_t n_unscorable, n_failed, n_restarts;
     double seconds;
-    char first_failure[sizeof((reward_report *)0)->first_failure];
+    char first_failure[sizeof((reward_report *)0)->first_failure],
+        first_restart[sizeof((reward_report *)0)->first_restart];
 } scores;
 
 /* Of a chunk; its texts are those of the JSON. */
@@ -88,6 +89,7 @@ static status score_chunk(scores *s, chunk *c) {
     s->n_restarts += report.n_restarts;
     s->seconds += report.seconds;
     if (!*s->first_failure) memcpy(s->first_failure, report.first_failure, sizeof s->first_failure);
+    if (!*s->first_restart) memcpy(s->first_restart, report.first_restart, sizeof s->first_restart);
     for (size_t i = 0; i < c->n && !s->l->json; i++, at += s->n_rewards) {
         printf("%s:%llu: ", s->l->data, (unsigned long long)c->lines[i]);
         print_score(stdout, rewards_total(s->r, at));
@@ -150,7 +152,9 @@ static void print_report(const scores *s) {
     if (s->n_unscorable)
         printf("%llu completions have no reward; %llu answers failed%s%s\n", (unsigned long long)s->n_unscorable,
                (unsigned long long)s->n_failed, *s->first_failure ? ", the first: " : "", s->first_failure);
-    if (s->n_restarts) printf("the program was started again %llu times\n", (unsigned long long)s->n_restarts);
+    if (s->n_restarts)
+        printf("the program was started again %llu times, the first: %s\n", (unsigned long long)s->n_restarts,
+               s->first_restart);
 }
 
 static void print_json(const scores *s) {

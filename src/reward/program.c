@@ -141,7 +141,9 @@ static void finish(program *p, slot *t) {
 static status restart(program *p, slot *t, const char *why) {
     worker_stop(&t->w);
     t->answer.length = 0;
-    p->s->report->n_restarts++;
+    reward_report *report = p->s->report;
+    if (report->n_restarts++ == 0)
+        snprintf(report->first_restart, sizeof report->first_restart, "%s: the program %s", p->s->name, why);
     if (++t->n_in_a_row > p->retries)
         return ERR(ERR_RUN,
                    "reward.program: '%.200s' %s, after %lld restarts in a row without an answer (reward.retries); try "

@@ -49,6 +49,7 @@ typedef struct reward_report {
     uint64_t n_restarts;
     double seconds;
     char first_failure[256]; /* in words; empty: none */
+    char first_restart[256]; /* why a program was started again, where it may have lost nothing */
 } reward_report;
 
 status rewards_open(rewards **out, const reward_options *o); /* checks everything that can be checked before a run */

@@ -207,9 +207,11 @@ static void say_failures(const rollout *r, const char *when, int64_t step, const
 }
 
 static void add_failures(rollout_failures *to, const reward_report *p) {
+    bool is_worse = to->n_failed == 0 && p->n_failed > 0; /* than a restart that lost nothing */
     to->n_failed += p->n_failed;
     to->n_restarts += p->n_restarts;
-    if (!*to->first) memcpy(to->first, p->first_failure, sizeof to->first);
+    if (!*to->first || is_worse)
+        memcpy(to->first, *p->first_failure ? p->first_failure : p->first_restart, sizeof to->first);
 }
 
 /* What went wrong outside, on any rank: said once for every rollout, and counted over all ranks. */

@@ -12,7 +12,7 @@ while read -r line; do
     echo >>calls
     n=$(wc -l <calls)
     case $(cat way)-$n in
-    crash-10 | crash-11) exit 3 ;;
+    crash-10 | crash-11 | once-10) exit 3 ;;
     hang-10) sleep 100 ;;
     garbage-10) echo 'Traceback (most recent call last):' ;;
     nan-10) echo NaN ;;
@@ -55,6 +55,7 @@ END
     [ -n "$4" ] || ! grep -q 'rewards failed' err || fail "$1: said: $(grep rewards err)"
 }
 counted crash 1 2 'ended with status 3 2 times with one item'
+counted once 0 1 'ended with status 3$'
 counted hang 1 1 'gave no answer within 1 s'
 counted garbage 1 1 "answered 'Traceback (most recent call last):'"
 counted nan 1 0 "answered 'NaN', expected a finite number or null"

@@ -226,6 +226,8 @@ static void a_program_that_ends_after_some_lines_loses_nothing(void **state) {
     for (int i = 0; i < 30; i++) assert_true(scores[i] == i);
     expect_counts(0, 0);
     assert_true(report.n_restarts >= 8);
+    assert_string_equal(report.first_failure, "");
+    assert_string_equal(report.first_restart, "program: the program ended with status 0");
     rewards_close(r);
 }
 
