@@ -62,9 +62,36 @@ reply reply_parse(const char *text, size_t n_bytes) {
     return r;
 }
 
-bool replies_parse(const char *text, size_t n_bytes, size_t n, reply *out, char found[128]) {
+/* Is this the end of a JSON value or the beginning of one? */
+static bool is_edge(char c) { return !c || strchr(" \t\r\n,:[]{}", c); }
+
+/* As Python writes lists, with NaN and Infinity between the numbers, which JSON lacks: those become texts, which are no scores. */
+static json_t *load_loosely(const char *text, size_t n_bytes) {
     json_error_t error;
     json_t *root = json_loadb(text, n_bytes, JSON_FLAGS, &error);
+    strbuf b;
+    bool quoted = false;
+    if (root) return root;
+    strbuf_init(&b);
+    for (size_t i = 0, k; i < n_bytes; i = k) {
+        bool begins = !quoted && !is_edge(text[i]) && (i == 0 || is_edge(text[i - 1]));
+        k = i + 1;
+        while (begins && k < n_bytes && !is_edge(text[k])) k++;
+        bool replaced = begins && is_not_finite(text + i, k - i);
+        if (!replaced) k = i + 1;
+        if (quoted && text[i] == '\\' && k < n_bytes) k++;
+        else if (text[i] == '"') quoted = !quoted;
+        if (replaced) strbuf_add(&b, "\"");
+        strbuf_add_bytes(&b, text + i, k - i);
+        if (replaced) strbuf_add(&b, "\"");
+    }
+    root = json_loadb(b.text ? b.text : "", b.length, JSON_FLAGS, &error);
+    strbuf_fini(&b);
+    return root;
+}
+
+bool replies_parse(const char *text, size_t n_bytes, size_t n, reply *out, char found[128]) {
+    json_t *root = load_loosely(text, n_bytes);
     const json_t *scores = json_object_get(root, "scores");
     bool fits = json_is_array(scores) && json_array_size(scores) == n;
     for (size_t i = 0; fits && i < n; i++) out[i] = reply_of(json_array_get(scores, i));

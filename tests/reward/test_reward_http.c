@@ -20,6 +20,7 @@ typedef enum mode {
     GARBAGE,
     ONE_SHORT,
     STRANGE_SCORES,
+    NOT_FINITE,
     ENDLESS,
     BREAKS_OFF,
     MOVED
@@ -66,6 +67,9 @@ static bool serve(int fd, const strbuf *in, size_t body) {
     case GARBAGE: return http_say(fd, "200 OK", "", "<html>\033[31mno\377</html>");
     case ONE_SHORT: return say_scores(fd, in->text + body, in->length - body, 1);
     case STRANGE_SCORES: return http_say(fd, "200 OK", "", "{\"scores\": [1, null, \"2\", {\"score\": 3}, true]}");
+    case NOT_FINITE:
+        return http_say(fd, "200 OK", "",
+                        "{\"model\": \"a \\\" NaN, [\", \"scores\": [1, NaN,-Infinity, {\"score\": nan}, 3]}");
     case ENDLESS: return say_without_end(fd);
     case BREAKS_OFF: return http_break_off(fd);
     case MOVED: return http_say(fd, "302 Found", "Location: file:///etc/passwd\r\n", "");
@@ -182,6 +186,15 @@ static void single_scores_may_be_missing_or_wrong(void **state) {
     assert_non_null(strstr(report.first_failure, "the server gave the score '2'"));
 }
 
+/* Python's json writes what JSON has no word for: each costs its own completion alone. */
+static void scores_that_are_not_finite_are_their_own(void **state) {
+    reward_options o = options_of(NOT_FINITE);
+    must(score(&o, 5));
+    assert_true(scores[0] == 1 && isnan(scores[1]) && isnan(scores[2]) && isnan(scores[3]) && scores[4] == 3);
+    assert_int_equal(report.n_failed, 3);
+    assert_non_null(strstr(report.first_failure, "the server gave the score 'NaN', expected a finite number"));
+}
+
 static void wrong_requests_are_refused(void **state) {
     rewards *r;
     static const char *const bad[] = {NULL, "", "ftp://x/", "file:///etc/passwd", "127.0.0.1:80"};
@@ -223,6 +236,7 @@ int main(void) {
         cmocka_unit_test(a_silent_server_costs_its_time),
         cmocka_unit_test(wrong_answers_are_counted),
         cmocka_unit_test(single_scores_may_be_missing_or_wrong),
+        cmocka_unit_test(scores_that_are_not_finite_are_their_own),
         cmocka_unit_test(wrong_requests_are_refused),
         cmocka_unit_test(a_server_that_is_gone_ends_the_run),
     };
