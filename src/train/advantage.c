@@ -38,9 +38,11 @@ double std_of(const double *x, size_t n) {
 }
 
 bool advantage_is_flat(const double *r, size_t k) {
-    for (size_t i = 0; i < k; i++)
-        for (size_t j = 0; j < i; j++)
-            if (!isnan(r[i]) && !isnan(r[j]) && r[i] != r[j]) return false;
+    double first = NAN;
+    for (size_t i = 0; i < k; i++) {
+        if (isnan(first)) first = r[i];
+        if (!isnan(r[i]) && r[i] != first) return false;
+    }
     return true;
 }
 

@@ -129,6 +129,10 @@ static uint64_t position_of(const rollout *r, uint64_t first, size_t slot, int64
     return first + (uint64_t)round * (uint64_t)r->o->prompts + slot;
 }
 
+bool rollout_masks_cut(const rollout *r) {
+    return r->o->mask_truncated < 0 ? r->loss->masks_truncated : r->o->mask_truncated;
+}
+
 /* Takes a completion over from a list. */
 static void take(rollout *r, size_t slot, size_t index, uint64_t position, completion *c) {
     rollout_item *i = &r->items[(slot - (size_t)r->rank * r->per_rank) * r->k + index];
@@ -141,8 +145,7 @@ static void take(rollout *r, size_t slot, size_t index, uint64_t position, compl
     i->advantages = mem_alloc(n * sizeof *i->advantages);
     i->kl = mem_alloc(n * sizeof *i->kl);
     for (size_t t = 0; t < n; t++) i->old[t] = NAN;
-    bool masks = r->o->mask_truncated < 0 ? r->loss->masks_truncated : r->o->mask_truncated;
-    i->is_masked = masks && i->c.stop == STOP_LENGTH;
+    i->is_masked = rollout_masks_cut(r) && i->c.stop == STOP_LENGTH;
 }
 
 /* Completions of the prompts that are needed: this rank's, or with ZeRO 3 all. */

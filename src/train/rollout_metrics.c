@@ -126,7 +126,7 @@ bool rollout_is_flat(const rollout *r, bool *has_rewards) {
     size_t n = (size_t)r->n_ranks * r->n;
     double *x = mem_alloc(n * sizeof *x);
     column(r, offsetof(rollout_numbers, reward), x);
-    bool flat = count_flat(r, x) == n / r->k;
+    bool flat = r->loss->advantage == ADVANTAGE_RETURN ? advantage_is_flat(x, n) : count_flat(r, x) == n / r->k;
     *has_rewards = false;
     for (size_t i = 0; i < n; i++) *has_rewards |= !isnan(x[i]);
     free(x);
@@ -167,10 +167,12 @@ static void report_lengths(const rollout *r, double *x, train_metrics *m) {
     add(m, CUT, mean_of(x, n));
 }
 
-/* Per token, over all completions. */
+/* Per token, over all completions that are trained on: of others it is not known. */
 static double kl_of_rollout(const rollout *r) {
     double kl = 0, tokens = 0;
-    for (size_t i = 0; i < (size_t)r->n_ranks * r->n; i++) kl += r->all[i].kl, tokens += r->all[i].length;
+    bool masks = rollout_masks_cut(r);
+    for (size_t i = 0; i < (size_t)r->n_ranks * r->n; i++)
+        if (!(masks && r->all[i].is_cut > 0)) kl += r->all[i].kl, tokens += r->all[i].length;
     return kl / tokens;
 }
 

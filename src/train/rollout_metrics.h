@@ -18,7 +18,8 @@ enum {
 extern const task_metric rollout_metric_table[ROLLOUT_METRICS];
 rollout_checks rollout_check(const rollout *r); /* after rollout_keep of all micro-batches */
 status rollout_checks_join(rollout_checks *c, comm *ranks);
-/* Do the completions of every prompt, of all ranks, have one and the same reward, or none? has_rewards: of any completion. */
+/* Does no completion of any rank have a reward other than those that it is compared with: of its prompt, or of the whole step? has_rewards: of
+ * any completion. */
 bool rollout_is_flat(const rollout *r, bool *has_rewards);
 /* sums: of POLICY, over all ranks. checks: NULL where this is no first update. */
 void rollout_report(const rollout *r, const double *sums, const rollout_checks *checks, train_step_report *report);

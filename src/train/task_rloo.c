@@ -57,7 +57,7 @@ static void shape_generation(train_request *r) {
     g->page_size = MIN((int64_t)PAGE_SIZE, g->context);
     g->prompts = r->train.rl.prompts;
     g->group = r->train.rl.k;
-    g->shared_tokens = r->data.longest_prompt - 1; /* the last is computed for each, for its logits */
+    g->shared_tokens = MIN(r->data.longest_prompt, g->context) - 1; /* the last is computed for each, for its logits */
     g->pages = generation_pages_wanted(g);
     g->prefill_tokens = MIN(g->slots * g->context, (int64_t)(discrete ? PREFILL_DISCRETE : PREFILL));
     p->generator_bytes = (uint64_t)n_generators * generation_host_bytes(&p->model, g, p->target.n_threads);

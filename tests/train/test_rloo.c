@@ -117,6 +117,31 @@ static void masked_completions_have_no_part(void **state) {
     }
 }
 
+/* Rewards of prompts, not of completions: nothing for those that compare the completions of a prompt, and something to learn for the one
+ * that compares all of a step. */
+static void count_flat_messages(void *context, const char *text) {
+    *(int *)context += strstr(text, "teaches nothing") != NULL;
+}
+
+static void steps_that_teach_nothing_are_named(void **state) {
+    static const char *const losses[] = {"rloo", "reinforce++_baseline", "reinforce++"};
+    for (size_t i = 0; i < ARRAY_LENGTH(losses); i++) {
+        arena memory;
+        train_result r;
+        int n_said = 0;
+        train_observer o = {.context = &n_said, .on_message = count_flat_messages};
+        arena_init(&memory);
+        training t = rl_training(&memory, losses[i],
+                                 SETTINGS("rl.beta=0", "rl.prompts=16", "reward.list=program",
+                                          "reward.program=while read -r line; do case $line in '{\"prompt\":\"'[0-4]*) "
+                                          "echo 1 ;; *) echo 0 ;; esac; done"));
+        t.observer = &o, t.steps = 2;
+        must(training_run(&t, &r));
+        assert_int_equal(n_said, i < 2);
+        arena_fini(&memory);
+    }
+}
+
 /* ---- the same bits --------------------------------------------------------------------------------------------- */
 
 /* One way to learn, as settings. */
@@ -234,6 +259,54 @@ static status before_reversed(void *self, int64_t step) {
     TRY(rollout_pack(r));
     TRY(rollout_compare(r));
     return rollout_weigh(r);
+}
+
+/* The KL per token, of completions that ended. */
+static double kl_expected;
+static int n_cut;
+static status before_counted(void *self, int64_t step) {
+    TRY(task_RLOO.step.before(self, step));
+    const rollout *r = &((rloo_opening *)self)->rollout;
+    double kl = 0, tokens = 0;
+    for (size_t i = 0; i < r->n; i++) {
+        const rollout_item *x = &r->items[i];
+        n_cut += x->c.stop == STOP_LENGTH;
+        if (x->c.stop == STOP_LENGTH) continue;
+        for (size_t k = 0; k < x->c.n_tokens; k++) kl += x->kl[k];
+        tokens += (double)x->c.n_tokens;
+    }
+    kl_expected = kl / tokens;
+    return OK;
+}
+
+static void check_kl(void *context, const train_step_report *r) {
+    double kl = metric(&r->metrics, "kl");
+    if (isnan(kl_expected)) return; /* all were cut */
+    if (!(fabs(kl - kl_expected) <= 1e-12))
+        fail_msg("step %lld: KL %g, expected %g", (long long)r->step, kl, kl_expected);
+    *(int *)context += kl != 0;
+}
+
+/* Few tokens to choose from, so that some completions end and others are cut. */
+static void the_kl_is_of_tokens_that_are_trained_on(void **state) {
+    static const char *const losses[] = {"rloo", "reinforce++"};
+    for (size_t i = 0; i < ARRAY_LENGTH(losses); i++) {
+        arena memory;
+        train_result r;
+        task other = task_RLOO;
+        int n_checked = 0;
+        train_observer o = {.context = &n_checked, .on_step = check_kl};
+        arena_init(&memory);
+        training t = rl_training(&memory, losses[i],
+                                 SETTINGS("rl.beta=0.1", "rl.mask_truncated=true", "model.vocab=258", "rl.prompts=16",
+                                          "rl.k=16", "rl.max_completion=16", "rl.sequences=64"));
+        other.step.before = before_counted;
+        n_cut = 0;
+        t.observer = &o, t.steps = 4, t.task = &other;
+        must(training_run(&t, &r));
+        assert_true(n_checked > 0 && n_cut > 0);
+        arena_fini(&memory);
+    }
 }
 
 typedef struct parameters {
@@ -422,6 +495,9 @@ static void what_cannot_be_is_refused_by_name(void **state) {
     must_refuse(training_run(&t, &r), WORDS("rl.max_completion", "32", "data.seq_len 32"));
     t = rl_training(&memory, "rloo", SETTINGS("rl.max_completion=30"));
     must_refuse(training_run(&t, &r), WORDS("tokens", "rl.max_completion", "data.seq_len", "rl.skip_long"));
+    t = rl_training(&memory, "rloo", NULL);
+    t.seq_len = 8192; /* of 4,096 positions */
+    must_refuse(training_run(&t, &r), WORDS("seq_len 8192", "4096 positions"));
     t = rl_training(&memory, "rloo", SETTINGS("memory.overlap_update=true"));
     must_refuse(training_run(&t, &r), WORDS("memory.overlap_update", "rloo"));
     t = rl_training(&memory, "rloo", SETTINGS("train.sample_every=1"));
@@ -455,6 +531,8 @@ int main(void) {
         cmocka_unit_test(rewards_rise),
         cmocka_unit_test(equal_rewards_change_no_parameter),
         cmocka_unit_test(masked_completions_have_no_part),
+        cmocka_unit_test(steps_that_teach_nothing_are_named),
+        cmocka_unit_test(the_kl_is_of_tokens_that_are_trained_on),
         cmocka_unit_test(techniques_of_memory_keep_the_bits),
         cmocka_unit_test(resumed_runs_end_with_the_same_bits),
         cmocka_unit_test(a_run_with_a_reference_is_exported),
