@@ -464,14 +464,14 @@ static void reader_fini(reader *r) {
     arena_fini(&r->memory);
 }
 
+#define NEW_RUN "to start a new run from its weights: ralo export, then model.path (of adapters: model.adapter)"
+
 /* task NULL: any. */
 static status check_task(reader *r, const char *task) {
     const char *found;
     TRY(task_from_json(r->root, r->json_path, &found, &r->task_state));
     if (!task || strcmp(found, task) == 0) return OK;
-    return ERR(ERR_INPUT,
-               "%s was made with train.task=%s, this run has %s; set train.task=%s to continue it; to start a new run "
-               "from its weights: ralo export, then model.path",
+    return ERR(ERR_INPUT, "%s was made with train.task=%s, this run has %s; set train.task=%s to continue it; " NEW_RUN,
                r->dir, found, task, found);
 }
 
@@ -496,6 +496,30 @@ static bool is_same_identity(const char *a, const char *b) {
     return strncmp(a, b, (size_t)(in_a - a)) == 0 && strcmp(in_a + n_a, in_b + n_b) == 0;
 }
 
+/* The data in an identity, *n bytes, "data SOURCE ..., tokens HASH"; those of rloo go up to the end, "prompts SOURCE ...". What stands
+ * around it are settings of the task. */
+static const char *data_in(const char *identity, size_t *n) {
+    static const char tokens[] = ", tokens ", hash[] = "0123456789abcdef";
+    const char *begin = identity + strcspn(identity, ";");
+    const char *data = strstr(begin, "; data "), *prompts = strstr(begin, "; prompts ");
+    begin = data ? data : prompts ? prompts : begin;
+    *n = strlen(begin);
+    const char *end = NULL;
+    for (const char *at = data; at && (at = strstr(at, tokens)); at++)
+        end = at; /* the last: a name may hold anything */
+    if (end) *n = MIN(*n, (size_t)(end - begin) + strlen(tokens) + strlen(hash));
+    return begin;
+}
+
+/* Why a run that is described as `expected` does not go on with what was `found`: a model; after it, a task and its data. */
+static const char *what_differs(const char *found, const char *expected) {
+    size_t n_found, n_expected;
+    if (strncmp(found, expected, strcspn(expected, ";") + 1) != 0) return "another model";
+    const char *a = data_in(found, &n_found), *b = data_in(expected, &n_expected);
+    if (n_found == n_expected && strncmp(a, b, n_found) == 0) return "other settings of its task";
+    return "other data, where its position has no meaning";
+}
+
 /* Everything up to the checksums. identity, task NULL: any. After a failure the reader holds what reader_fini releases. */
 static status reader_init(reader *r, const char *dir, exec *e, const char *identity, const char *task) {
     const char *found;
@@ -506,14 +530,9 @@ static status reader_init(reader *r, const char *dir, exec *e, const char *ident
     TRY(check_format(r->root, r->json_path));
     TRY(check_task(r, task)); /* another task has other data too: first the reason, then what follows from it */
     TRY(json_get_string(r->root, "identity", r->json_path, &found));
-    if (identity && !is_same_identity(found, identity)) { /* what it is of: a model; after it, data */
-        bool same_model = strncmp(found, identity, strcspn(identity, ";") + 1) == 0;
-        return ERR(ERR_INPUT,
-                   "%s was made with %s:\n  found    %s\n  expected %s\nto start a new run from its weights: ralo "
-                   "export, then model.path",
-                   dir, same_model ? "other data, where its position has no meaning" : "another model", found,
-                   identity);
-    }
+    if (identity && !is_same_identity(found, identity))
+        return ERR(ERR_INPUT, "%s was made with %s:\n  found    %s\n  expected %s\n" NEW_RUN, dir,
+                   what_differs(found, identity), found, identity);
     TRY(state_from_json(r->root, r->json_path, &r->state));
     TRY(check_tokenizer(r->root, dir));
     TRY(open_files(r));
