@@ -136,11 +136,13 @@ static status open_checkpoint(model_source *s, const char *path) {
 static status check_same_model(model_source *s, const json_t *config, const char *adapter) {
     model_config c;
     TRY(model_config_from_json(&c, config, "of the adapter", adapter));
+    if (s->config.family != c.family)
+        return ERR(ERR_INPUT, "%s is the adapter of another model than %s: a %s, found a %s", adapter, s->dir,
+                   model_family_traits(c.family)->name, model_family_traits(s->config.family)->name);
     const struct {
         const char *name;
         int64_t here, there;
-    } sizes[] = {{"family", (int64_t)s->config.family, (int64_t)c.family},
-                 {"vocabulary", s->config.vocab, c.vocab},
+    } sizes[] = {{"vocabulary", s->config.vocab, c.vocab},
                  {"width", s->config.hidden, c.hidden},
                  {"layers", s->config.n_layers, model_main_layers(&c)},
                  {"heads", s->config.n_heads, c.n_heads},

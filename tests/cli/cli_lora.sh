@@ -103,7 +103,7 @@ mkdir -p many && cp -r peft many/code && cp -r peft many/poems
 check 2 "2 adapters" code poems -- generate --model "$base" --adapter many --prompt x --device cpu
 check 0 -- generate --model "$base" --adapter many/code --prompt x --max-new 2 --device cpu
 check 2 "no name for" many/code "NAME=DIR" -- generate --model "$base" --adapter many/code --adapter many/poems --prompt x --device cpu
-check 2 "another model" -- generate --model "$TEST_FIXTURES/lora/train_qwen3" --adapter run --prompt x --device cpu
+check 2 "another model" "a llama, found a qwen3" -- generate --model "$TEST_FIXTURES/lora/train_qwen3" --adapter run --prompt x --device cpu
 check 2 "does not fit train_llama" "adapter of another model" train_qwen3 -- train "${sets[@]}" --set run.dir=never \
     --set model.adapter="$TEST_FIXTURES/lora/train_qwen3/adapter"
 [ ! -e never ] || fail "a run that was refused has left a directory"
