@@ -58,7 +58,7 @@ status adapter_file_open(safetensors *file, const char *dir) {
 }
 
 /* e NULL: only checks. */
-static status load(exec *e, const plan *p, const char *dir) {
+static status load(exec *e, const plan *p, const char *dir, const char *model) {
     adapter_config config;
     safetensors file;
     TRY(adapter_config_read(&config, &p->model.config, dir));
@@ -66,17 +66,18 @@ static status load(exec *e, const plan *p, const char *dir) {
     const safetensor **sources = mem_alloc(match_part_count(&p->model) * sizeof *sources);
     status rc = match_adapter(&p->model, &file, config.base[0] ? config.base : NULL, sources);
     if (rc == OK && e) rc = weights_move(e, p, sources, NULL);
+    if (rc == OK && model) adapter_warn_base(&config, dir, model);
     free(sources);
     safetensors_close(&file);
     return rc;
 }
 
 status adapter_load_dir(exec *e, const plan *p, const char *dir) {
-    TRY(load(e, p, dir));
+    TRY(load(e, p, dir, NULL));
     return OK;
 }
 
-status adapter_check_dir(const plan *p, const char *dir) {
-    TRY(load(NULL, p, dir));
+status adapter_check_dir(const plan *p, const char *dir, const char *model) {
+    TRY(load(NULL, p, dir, model));
     return OK;
 }

@@ -21,6 +21,9 @@ status adapter_config_read(adapter_config *out, const model_config *c, const cha
 status adapter_config_from_json(adapter_config *out, const model_config *c, const json_t *root, const char *path);
 /* The same of a checkpoint of ours, which says which base its adapters are for: pissa is accepted. */
 status adapter_config_of_run(adapter_config *out, const model_config *c, const json_t *root, const char *path);
+/* Tensors of the right sizes do not show over which weights they were trained: warns where the adapter of `dir` names another base than
+ * `model`, the directory that it is used over. */
+void adapter_warn_base(const adapter_config *c, const char *dir, const char *model);
 /* As PEFT writes it. base: NULL where there is no name. The caller takes it. */
 json_t *adapter_config_to_json(const model_config *c, const lora_options *o, const char *base);
 /* Which value head it holds beside its adapters, where it is that of a critic. */
@@ -35,4 +38,5 @@ status adapter_file_open(safetensors *file, const char *dir);
 /* Fills the adapters of p (and their fp32 masters); nothing else. Missing, misshapen and unexpected tensors are one
  * error that names up to ten, before anything is loaded. */
 status adapter_load_dir(exec *e, const plan *p, const char *dir);
-status adapter_check_dir(const plan *p, const char *dir); /* what load would refuse, without a program to load into */
+/* What load would refuse, without a program to load into. Warns of another base than `model`; NULL: does not. */
+status adapter_check_dir(const plan *p, const char *dir, const char *model);

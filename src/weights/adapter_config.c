@@ -4,6 +4,7 @@
  * silently be another one. */
 #include "weights/adapter.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -257,6 +258,28 @@ status adapter_base_dir(const char *dir, char *out, size_t n) {
                  dir, out, dir);
     json_decref(root);
     return rc;
+}
+
+/* Is a part of this path the name, or that of the hub's cache for it, "models--ORG--NAME"? */
+static bool path_has_name(const char *path, const char *name, size_t n) {
+    while (*path) {
+        size_t part = strcspn(path, "/");
+        bool ends = part >= n && strncmp(path + part - n, name, n) == 0;
+        if (ends && (part == n || (part > n + 1 && strncmp(path + part - n - 2, "--", 2) == 0))) return true;
+        path += part + (path[part] == '/');
+    }
+    return false;
+}
+
+void adapter_warn_base(const adapter_config *c, const char *dir, const char *model) {
+    char real[PATH_MAX];
+    size_t end = strlen(c->base), begin;
+    while (end > 0 && c->base[end - 1] == '/') end--;
+    for (begin = end; begin > 0 && c->base[begin - 1] != '/';) begin--;
+    if (begin == end || path_has_name(model, c->base + begin, end - begin)) return;
+    if (realpath(model, real) && path_has_name(real, c->base + begin, end - begin)) return;
+    log_warn("%s names '%.300s' as its base, found %s: over other weights it is not the model that was trained", dir,
+             c->base, model);
 }
 
 json_t *adapter_config_to_json(const model_config *c, const lora_options *o, const char *base) {

@@ -46,7 +46,8 @@ status weights_start_check(const plan *p, const weights_origin *o, bool resumed)
     bool again = lora || p->request.reference == REFERENCE_COPY; /* no checkpoint holds what is frozen */
     if (o->model_dir && (again || !resumed)) TRY(weights_check_dir(p, o->model_dir));
     if (o->reference) TRY(weights_load_reference(NULL, p, o->reference));
-    if (o->adapter && !resumed) TRY(adapter_check_dir(p, o->adapter));
+    bool first = !o->comm || comm_rank(o->comm) == 0; /* who warns */
+    if (o->adapter && !resumed) TRY(adapter_check_dir(p, o->adapter, first ? o->model_dir : NULL));
     return OK;
 }
 

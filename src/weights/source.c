@@ -173,6 +173,7 @@ static status open_adapter(model_source *s, const char *adapter) {
         TRY(adapter_value_head(adapter, &head));
         if (!s->config.value_head) s->config.value_head = s->all_heads.value_head = head;
         TRY(adapter_config_read(&config, &s->config, adapter));
+        if (s->base.dir) adapter_warn_base(&config, adapter, s->base.dir);
         s->lora = config.lora;
         s->adapters.dir = arena_string(&s->memory, adapter);
         snprintf(s->adapters_dir, sizeof s->adapters_dir, "%s", adapter);

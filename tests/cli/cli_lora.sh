@@ -31,7 +31,20 @@ run 0 eval --model "$base" --data "$text" --json --device cpu
 holds "abs(r['loss'] - ${losses[0]}) > 1e-3"
 run 0 eval --model merged --data "$text" --json --device cpu
 holds "abs(r['loss'] - ${losses[0]}) < 1e-5"
-check 0 -- generate --model "$base" --adapter peft --prompt "the cat" --max-new 4 --device cpu
+check 0 "!as its base" -- generate --model "$base" --adapter peft --prompt "the cat" --max-new 4 --device cpu
+
+# Another base of the same sizes cannot be told by the tensors, only by the name.
+mkdir -p hub/models--org--train_llama/snapshots && cp -r "$base" hub/models--org--train_llama/snapshots/0123 && cp -r "$base" train_llama-chat
+ln -s "$base" elsewhere
+for same in hub/models--org--train_llama/snapshots/0123 elsewhere; do
+    check 0 "!as its base" -- generate --model $same --adapter peft --prompt "the cat" --max-new 4 --device cpu
+done
+check 0 "warning: peft names '" "as its base, found train_llama-chat" -- generate --model train_llama-chat --adapter peft --prompt "the cat" \
+    --max-new 4 --device cpu
+check 0 "as its base, found train_llama-chat" -- eval --model train_llama-chat --adapter peft --data "$text" --device cpu
+check 0 "as its base, found train_llama-chat" -- export train_llama-chat merged3 --adapter peft --merge
+check 0 "as its base, found train_llama-chat" -- train "${sets[@]}" --set model.path=train_llama-chat --set model.adapter=peft --set run.dir=over
+check 0 "!as its base" -- train over --set train.steps=4
 
 # Train an adapter further.
 check 0 "weights of peft loaded" -- train "${sets[@]}" --set model.adapter=peft --set run.dir=further
