@@ -42,7 +42,8 @@ static bool same_recompute(const recompute_policy *a, const recompute_policy *b)
 }
 
 static bool same_offload(const offload_tiers *a, const offload_tiers *b) {
-    return a->params == b->params && a->grads == b->grads && a->states == b->states && a->activations == b->activations;
+    return a->params == b->params && a->grads == b->grads && a->states == b->states &&
+           a->activations == b->activations && a->reference == b->reference;
 }
 
 static bool same_shard(const shard_options *a, const shard_options *b) {
@@ -108,8 +109,9 @@ static void print_kept(const step_choice *c, tier t, strbuf *out) {
 }
 
 static void print_offload(const step_choice *c, strbuf *out) {
-    static const char *const names[] = {"params", "grads", "states", "activations"};
-    const tier tiers[] = {c->offload.params, c->offload.grads, c->offload.states, c->offload.activations};
+    static const char *const names[] = {"params", "reference", "grads", "states", "activations"};
+    const tier tiers[] = {c->offload.params, c->offload.reference, c->offload.grads, c->offload.states,
+                          c->offload.activations};
     if (!offload_any(&c->offload)) strbuf_add(next_part(out), "nothing offloaded");
     for (tier t = TIER_HOST; t <= TIER_NVME; t++) {
         bool first = true;
@@ -171,8 +173,10 @@ static json_t *json_recompute(const recompute_policy *r) {
 }
 
 static json_t *json_offload(const offload_tiers *o) {
-    return json_pack("{s:s, s:s, s:s, s:s}", "params", tier_name(o->params), "grads", tier_name(o->grads), "states",
-                     tier_name(o->states), "activations", tier_name(o->activations));
+    tier reference = o->reference == TIER_DEVICE ? o->params : o->reference;
+    return json_pack("{s:s, s:s, s:s, s:s, s:s}", "params", tier_name(o->params), "reference", tier_name(reference),
+                     "grads", tier_name(o->grads), "states", tier_name(o->states), "activations",
+                     tier_name(o->activations));
 }
 
 void step_choice_json(const step_choice *c, unsigned fields, json_t *out) {

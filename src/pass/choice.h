@@ -80,7 +80,10 @@ void recompute_print(const recompute_policy *r, strbuf *out); /* in words */
 /* Offload target of each kind of value: TIER_DEVICE (not offloaded), TIER_HOST or TIER_NVME. */
 typedef struct offload_tiers {
     tier params, grads, states, activations;
+    tier reference; /* of the parameters of a frozen reference; TIER_DEVICE: as the others */
 } offload_tiers;
+#define OFFLOAD(p, g, s, a) \
+    { .params = (p), .grads = (g), .states = (s), .activations = (a) }
 bool offload_any(const offload_tiers *o);
 bool offload_on_nvme(const offload_tiers *o);
 int64_t offload_bucket(uint64_t n_params); /* for a model of that size */

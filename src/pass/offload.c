@@ -2,6 +2,7 @@
  *
  * This pass only decides where values are stored and where ops on them run; localize writes the copies.
  *   params       fetched block by block, in forward and again in backward
+ *   reference    the parameters of a frozen reference, which a step reads once, also where the others stay
  *   grads        written into a window and stored after their block; with accumulation the finished product is copied and
  *                added where the accumulator is stored, some blocks later, so that nothing waits for the copy
  *   states       AdamW runs on the host; gradients are copied to it and parameters back. The first keep_states layers keep
@@ -32,11 +33,12 @@ int64_t offload_bucket(uint64_t n_params) {
 
 bool offload_any(const offload_tiers *o) {
     return o->params != TIER_DEVICE || o->grads != TIER_DEVICE || o->states != TIER_DEVICE ||
-           o->activations != TIER_DEVICE;
+           o->activations != TIER_DEVICE || o->reference != TIER_DEVICE;
 }
 
 bool offload_on_nvme(const offload_tiers *o) {
-    return o->params == TIER_NVME || o->grads == TIER_NVME || o->states == TIER_NVME || o->activations == TIER_NVME;
+    return o->params == TIER_NVME || o->grads == TIER_NVME || o->states == TIER_NVME || o->activations == TIER_NVME ||
+           o->reference == TIER_NVME;
 }
 
 /* Kernels use device or host memory; ops on values of nvme run on the host. */
@@ -65,19 +67,32 @@ static void mark_embedding(const program *p, const model *m, const step_interfac
     }
 }
 
+/* The parameters of a frozen reference. Its codes and 8-bit copies are no parameters but have its prefix; what ZeRO 3 shards lies in flat
+ * values with nothing that is trained. */
+static void mark_reference(const program *p, const model *m, bool *of_reference) {
+    for (size_t i = 0; i < m->n_params; i++)
+        if (m->params[i].of_reference && m->params[i].value)
+            of_reference[program_root(p, m->params[i].value, NULL)] = true;
+    for (value_id v = 1; v < p->n_values; v++)
+        if (str_starts_with(p->values[v].name, REFERENCE_PREFIX)) of_reference[v] = true;
+}
+
 static void assign_tiers(program *p, const pass_options *options, const step_interface *step) {
     const step_choice *c = &options->choice;
     const offload_tiers *o = &c->offload;
     const tier of_role[ROLE_COUNT] = {[ROLE_PARAM] = o->params, [ROLE_GRAD] = o->grads, [ROLE_STATE] = o->states};
-    bool *stays = mem_alloc(p->n_values * sizeof *stays);
+    bool *stays = mem_alloc(p->n_values * sizeof *stays), *own = mem_alloc(p->n_values * sizeof *own);
     if (c->keep_embed) mark_embedding(p, options->model, step, stays);
+    if (o->reference != TIER_DEVICE) mark_reference(p, options->model, own);
     for (value_id v = 1; v < p->n_values; v++) {
         value *a = &p->values[v];
         if (stays[v] || (a->role == ROLE_PARAM && is_scale(a)) || keeps_state(a, c->keep_states)) continue;
-        if (keeps_param(a, c->keep_params, options->model->config.n_layers)) continue;
-        if (a->persistent && !a->view_of && of_role[a->role] != TIER_DEVICE) a->tier = of_role[a->role];
+        if (!own[v] && keeps_param(a, c->keep_params, options->model->config.n_layers)) continue;
+        tier to = own[v] && a->role == ROLE_PARAM ? o->reference : of_role[a->role];
+        if (a->persistent && !a->view_of && to != TIER_DEVICE) a->tier = to;
     }
     free(stays);
+    free(own);
 }
 
 /* ---- where the update runs, and in which slices ------------------------------------------------------------------ */

@@ -100,10 +100,11 @@ static void print_adapters(const plan *p, FILE *out) {
 static void print_reference(const plan *p, FILE *out) {
     model_config c = model_main_config(&p->request.model);
     uint64_t n = model_param_count(&c) * dtype_bytes(precision_compute(p->request.choice.precision));
+    tier own = p->request.choice.offload.reference;
     char a[32];
     if (p->request.reference == REFERENCE_COPY)
-        fprintf(out, "reference: a frozen copy of the model, %s of parameters and one more forward pass\n",
-                str_format_bytes(a, n));
+        fprintf(out, "reference: a frozen copy of the model, %s of parameters%s%s and one more forward pass\n",
+                str_format_bytes(a, n), own == TIER_DEVICE ? "" : " on ", own == TIER_DEVICE ? "" : tier_name(own));
     else if (p->request.reference == REFERENCE_BASE)
         fprintf(out, "reference: the base without adapters, no parameters and one more forward pass\n");
     else if (p->request.reference == REFERENCE_INPUT)

@@ -31,11 +31,12 @@ enum { FEW_LAYERS = 8, MORE_LAYERS = 12, DEEP = 16, BATCHES_MAX = 6, FACTOR_MAX 
 /* From little to much cost in time, on most machines. Parameters alone are moved so that the same with states on the host may keep those
  * of some layers: between the two lies what mix.c looks for. */
 static const offload_tiers offload_order[] = {
-    {DEV, DEV, DEV, DEV},     {DEV, DEV, HOST, DEV},    {DEV, HOST, HOST, DEV},   {HOST, DEV, DEV, DEV},
-    {HOST, DEV, HOST, DEV},   {HOST, HOST, HOST, DEV},  {DEV, DEV, DEV, HOST},    {DEV, DEV, HOST, HOST},
-    {DEV, HOST, HOST, HOST},  {HOST, DEV, HOST, HOST},  {HOST, HOST, HOST, HOST}, {DEV, DEV, NVME, DEV},
-    {DEV, HOST, NVME, DEV},   {HOST, HOST, NVME, DEV},  {HOST, HOST, NVME, HOST}, {NVME, NVME, NVME, DEV},
-    {NVME, NVME, NVME, HOST}, {NVME, NVME, NVME, NVME},
+    OFFLOAD(DEV, DEV, DEV, DEV),    OFFLOAD(DEV, DEV, HOST, DEV),    OFFLOAD(DEV, HOST, HOST, DEV),
+    OFFLOAD(HOST, DEV, DEV, DEV),   OFFLOAD(HOST, DEV, HOST, DEV),   OFFLOAD(HOST, HOST, HOST, DEV),
+    OFFLOAD(DEV, DEV, DEV, HOST),   OFFLOAD(DEV, DEV, HOST, HOST),   OFFLOAD(DEV, HOST, HOST, HOST),
+    OFFLOAD(HOST, DEV, HOST, HOST), OFFLOAD(HOST, HOST, HOST, HOST), OFFLOAD(DEV, DEV, NVME, DEV),
+    OFFLOAD(DEV, HOST, NVME, DEV),  OFFLOAD(HOST, HOST, NVME, DEV),  OFFLOAD(HOST, HOST, NVME, HOST),
+    OFFLOAD(NVME, NVME, NVME, DEV), OFFLOAD(NVME, NVME, NVME, HOST), OFFLOAD(NVME, NVME, NVME, NVME),
 };
 #undef DEV
 #undef HOST
@@ -79,7 +80,7 @@ static void add_all_offloads(plan_search *s, plan_candidate c) {
     static const tier all[] = {TIER_DEVICE, TIER_HOST, TIER_NVME};
     enum { N = ARRAY_LENGTH(all) };
     for (size_t i = 0; i < N * N * N * N; i++) {
-        offload_tiers h = {all[i % N], all[i / N % N], all[i / (N * N) % N], all[i / (N * N * N)]};
+        offload_tiers h = OFFLOAD(all[i % N], all[i / N % N], all[i / (N * N) % N], all[i / (N * N * N)]);
         add_rungs(s, c, &h, ARRAY_LENGTH(rungs));
     }
 }

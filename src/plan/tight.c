@@ -42,11 +42,14 @@ static size_t list_levels(const plan_request *r, const plan_candidate *like, lev
 }
 
 /* params, grads, states, activations: the least device memory first. */
-static const offload_tiers offload_order[] = {
-    {TIER_NVME, TIER_NVME, TIER_NVME, TIER_NVME},       {TIER_HOST, TIER_HOST, TIER_HOST, TIER_HOST},
-    {TIER_DEVICE, TIER_HOST, TIER_HOST, TIER_HOST},     {TIER_DEVICE, TIER_DEVICE, TIER_HOST, TIER_HOST},
-    {TIER_DEVICE, TIER_DEVICE, TIER_DEVICE, TIER_HOST}, {TIER_HOST, TIER_HOST, TIER_HOST, TIER_DEVICE},
-    {TIER_DEVICE, TIER_DEVICE, TIER_HOST, TIER_DEVICE}, {TIER_DEVICE, TIER_DEVICE, TIER_DEVICE, TIER_DEVICE}};
+static const offload_tiers offload_order[] = {OFFLOAD(TIER_NVME, TIER_NVME, TIER_NVME, TIER_NVME),
+                                              OFFLOAD(TIER_HOST, TIER_HOST, TIER_HOST, TIER_HOST),
+                                              OFFLOAD(TIER_DEVICE, TIER_HOST, TIER_HOST, TIER_HOST),
+                                              OFFLOAD(TIER_DEVICE, TIER_DEVICE, TIER_HOST, TIER_HOST),
+                                              OFFLOAD(TIER_DEVICE, TIER_DEVICE, TIER_DEVICE, TIER_HOST),
+                                              OFFLOAD(TIER_HOST, TIER_HOST, TIER_HOST, TIER_DEVICE),
+                                              OFFLOAD(TIER_DEVICE, TIER_DEVICE, TIER_HOST, TIER_DEVICE),
+                                              OFFLOAD(TIER_DEVICE, TIER_DEVICE, TIER_DEVICE, TIER_DEVICE)};
 
 /* The search. */
 typedef struct trial {

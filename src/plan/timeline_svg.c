@@ -75,7 +75,11 @@ static void add_places(strbuf *b, const offload_tiers *o) {
     const struct {
         tier at;
         const char *name;
-    } kinds[] = {{o->params, "params"}, {o->grads, "grads"}, {o->states, "states"}, {o->activations, "activations"}};
+    } kinds[] = {{o->params, "params"},
+                 {o->reference, "reference"},
+                 {o->grads, "grads"},
+                 {o->states, "states"},
+                 {o->activations, "activations"}};
     for (tier t = TIER_HOST; t <= TIER_NVME; t++) {
         bool first = true;
         for (size_t i = 0; i < ARRAY_LENGTH(kinds); i++) {

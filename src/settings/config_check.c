@@ -34,7 +34,7 @@ static void warn_of_given(const config *c, const char *const *keys, size_t n, bo
 /* Can any tensor of the step live in one of these tiers? Settings left at auto may choose any. */
 static bool may_offload(const config *c, tier from, tier to) {
     const int tiers[] = {(int)c->choice.offload.params, (int)c->choice.offload.grads, (int)c->choice.offload.states,
-                         (int)c->choice.offload.activations};
+                         (int)c->choice.offload.activations, (int)c->choice.offload.reference};
     for (size_t i = 0; i < ARRAY_LENGTH(tiers); i++)
         if (tiers[i] < 0 ? c->memory.strategy == STRATEGY_AUTO : tiers[i] >= (int)from && tiers[i] <= (int)to)
             return true;
@@ -73,6 +73,14 @@ static void warn_no_effect_policy(const config *c) {
 /* memory.place=auto: the plan divides layers between a GPU and the cores. */
 static bool places_by_itself(const config *c) { return strcmp(c->memory.place, "auto") == 0; }
 
+/* Does the step have a model that it only compares with, with parameters of its own? */
+static bool has_reference(const config *c) {
+    bool adapters = c->model.lora_rank || *c->model.adapter;
+    int kind = c->preference.reference ? c->preference.reference : adapters ? REFERENCE_BASE : REFERENCE_COPY;
+    if (c->task == TASK_PREFERENCE) return kind == REFERENCE_COPY && preference_compares(c->preference.loss + 1);
+    return c->task == TASK_RLOO || c->train.weighting == WEIGHTING_RHO1;
+}
+
 static void warn_no_effect_memory(const config *c) {
     warn_if_given(c, "memory.offload.keep_states", c->choice.offload.states != 0 || c->choice.keep_states == 0,
                   "memory.offload.states is none");
@@ -83,6 +91,7 @@ static void warn_no_effect_memory(const config *c) {
     warn_if_given(c, "memory.offload.keep_embed",
                   c->choice.offload.params != 0 || c->choice.offload.grads != 0 || c->choice.keep_embed == 0,
                   "memory.offload.params and memory.offload.grads are none");
+    warn_if_given(c, "memory.offload.reference", has_reference(c), "no reference is in memory");
     bool moves = may_offload(c, TIER_HOST, TIER_NVME) || *c->memory.place;
     warn_if_given(c, "memory.prefetch", moves, "nothing is offloaded");
     warn_if_given(c, "memory.bucket", moves, "nothing is offloaded");

@@ -483,7 +483,8 @@ static void strategy_from_config(const config *c, plan_request *p) {
     p->choice.offload = (offload_tiers){.params = until_chosen(asked->offload.params),
                                         .grads = until_chosen(asked->offload.grads),
                                         .states = until_chosen(asked->offload.states),
-                                        .activations = until_chosen(asked->offload.activations)};
+                                        .activations = until_chosen(asked->offload.activations),
+                                        .reference = asked->offload.reference};
     p->choice.keep_layers = until_chosen(asked->keep_layers);
     p->choice.keep_states = until_chosen(asked->keep_states);
     p->choice.keep_params = until_chosen(asked->keep_params);

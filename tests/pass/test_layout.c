@@ -268,7 +268,7 @@ static void bytes_of_the_host_rest_before_they_serve_again(void **state) {
     for (int prefetch = 1; prefetch <= 3; prefetch++) {
         plan_request r = request("gpt2", PRECISION_BF16_SR, 4);
         r.choice.recompute.kind = RECOMPUTE_FULL;
-        r.choice.offload = (offload_tiers){TIER_HOST, TIER_HOST, TIER_HOST, TIER_HOST};
+        r.choice.offload = (offload_tiers)OFFLOAD(TIER_HOST, TIER_HOST, TIER_HOST, TIER_HOST);
         r.choice.prefetch = prefetch;
         r.choice.bucket_bytes = 1 << 20;
         plan p;

@@ -286,7 +286,7 @@ static void a_part_that_is_one_parameter_travels(void **state) {
     (void)state;
     for (int rank = 0; rank < 4; rank++) {
         plan_request r = request("test-gpt2", PRECISION_FP32, 4, rank, 0);
-        r.choice.offload = (offload_tiers){TIER_HOST, TIER_HOST, TIER_HOST, TIER_HOST};
+        r.choice.offload = (offload_tiers)OFFLOAD(TIER_HOST, TIER_HOST, TIER_HOST, TIER_HOST);
         r.choice.prefetch = 1;
         r.choice.bucket_bytes = 256 << 10;
         plan p;

@@ -30,6 +30,7 @@ disk=("${full[@]}" --set preference.reference=disk)
 for zero in 0 3; do same "$expected" "${disk[@]}" --set parallel.zero=$zero; done
 same "$expected" "${full[@]}" --set parallel.zero=3 --set memory.recompute=full --set memory.offload.params=host \
     --set memory.offload.states=host
+same "$expected" "${full[@]}" --set parallel.zero=3 --set memory.offload.reference=host
 lora=(--set preference.reference=base --set model.lora.rank=4)
 expected=$(train 1 "${lora[@]}" --set train.accumulation=2)
 for zero in 0 3; do same "$expected" "${lora[@]}" --set parallel.zero=$zero; done
@@ -45,6 +46,7 @@ same "$expected" "${kto[@]}" --set train.accumulation=2
 two=(--set parallel.pipeline=2 --set train.accumulation=2)
 same "$of_copy" "${full[@]}" "${two[@]}" --set memory.recompute=full --set memory.offload.params=host --set memory.offload.states=host
 same "$of_copy" "${disk[@]}" "${two[@]}"
+same "$of_copy" "${full[@]}" "${two[@]}" --set memory.offload.reference=host
 deep=(--set preference.loss=kto "${lora[@]}" --set model.lora.dropout=0.1 --set model.layers=4)
 same "$(train 1 "${deep[@]}" --set train.accumulation=2)" "${deep[@]}" "${two[@]}" --set parallel.virtual_stages=2
 

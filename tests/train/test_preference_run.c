@@ -44,6 +44,8 @@ static const char *const *const techniques[] = {
              "memory.offload.states=host"),
     SETTINGS("memory.offload.params=nvme", "memory.offload.grads=nvme", "memory.offload.states=nvme",
              "memory.nvme_path=.", "memory.prefetch=2"),
+    SETTINGS("memory.offload.reference=host"),
+    SETTINGS("memory.offload.reference=nvme", "memory.offload.params=host", "memory.nvme_path=."),
     SETTINGS("memory.offload.params=host", "memory.offload.states=host", "memory.overlap_update=true",
              "memory.bucket=256K"),
 };
@@ -72,6 +74,26 @@ static void techniques_of_memory_keep_the_bits(void **state) {
             }
             arena_fini(&memory);
         }
+}
+
+/* The copy alone leaves the device, with every byte of it, where the model stays. */
+static void a_reference_may_lie_on_the_host_alone(void **state) {
+    arena memory;
+    train_result here, there;
+    arena_init(&memory);
+    training t =
+        way_training(&memory, &(way){"dpo", "copy", "none"}, PRECISION_FP32, SETTINGS("memory.strategy=manual"));
+    must(training_run(&t, &here));
+    t = way_training(&memory, &(way){"dpo", "copy", "none"}, PRECISION_FP32,
+                     SETTINGS("memory.strategy=manual", "memory.offload.reference=host"));
+    must(training_run(&t, &there));
+    assert_int_equal(there.param_hash, here.param_hash);
+    assert_int_equal(here.memory.planned[TIER_HOST], 0);
+    uint64_t bytes = model_param_count(model_preset_find("test-qwen3")) * sizeof(float),
+             host = there.memory.planned[TIER_HOST];
+    assert_true(host >= bytes && host < bytes + bytes / 8); /* values begin at multiples of the alignment */
+    assert_true(there.memory.planned[TIER_DEVICE] < here.memory.planned[TIER_DEVICE]);
+    arena_fini(&memory);
 }
 
 /* A model that compares with itself as it was has the loss log 2 at first, whatever the reference is made of; base and copy are
@@ -381,6 +403,7 @@ int main(void) {
         cmocka_unit_test(techniques_keep_the_bits_of_kto_in_parts),
         cmocka_unit_test(metrics_are_those_of_their_step),
         cmocka_unit_test(techniques_of_memory_keep_the_bits),
+        cmocka_unit_test(a_reference_may_lie_on_the_host_alone),
         cmocka_unit_test(base_and_copy_are_one_reference),
         cmocka_unit_test(resumed_runs_end_with_the_same_bits),
         cmocka_unit_test(another_loss_is_another_run),
