@@ -360,8 +360,9 @@ status command_line_parse(command_line *l, const command *c, int argc, char **ar
     TRY(foreign_apply(&l->foreign, &l->config));
     resolve_resume(&l->config);
     config_resolve(&l->config);
-    bool launches = l->ranks > 1 && !is_rank; /* then the first rank prints it */
-    if (rank == 0 && !launches && !l->quiet) foreign_print(&l->foreign, &l->config, stderr);
+    bool launches = l->ranks > 1 && !is_rank && !l->dry_run && !l->show_config; /* then the first rank prints it */
+    l->config.warned_elsewhere = rank > 0 || launches;
+    if (!l->config.warned_elsewhere && !l->quiet) foreign_print(&l->foreign, &l->config, stderr);
     if (c->run == command_reward) return OK; /* it makes no run, whose settings would have to agree */
     return config_check(&l->config);
 }

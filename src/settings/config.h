@@ -89,6 +89,7 @@ typedef struct config {
         const char *to, *mlflow, *experiment, *name, *tensorboard, *trackio; /* "": not given */
         double wait;                                                        /* seconds */
     } track;
+    bool warned_elsewhere; /* another process has the same settings and warns of them: ranks do so once */
     arena memory_of_strings;
     unsigned char origin[256]; /* per row of config.def: default, file, command line */
     const char *alias[256];    /* ... and the name it was given by, where that is another; NULL: its own */

@@ -23,7 +23,7 @@ static bool differs_from_default(const config *c, const char *key) {
 }
 
 static void warn_if_given(const config *c, const char *key, bool has_effect, const char *why) {
-    if (!has_effect && config_was_given(c, key) && differs_from_default(c, key))
+    if (!has_effect && !c->warned_elsewhere && config_was_given(c, key) && differs_from_default(c, key))
         log_warn("%s has no effect: %s", key, why);
 }
 static void warn_of_given(const config *c, const char *const *keys, size_t n, bool has_effect, const char *why) {
@@ -371,7 +371,7 @@ static status check_epochs(const config *c) {
 static void warn_high_lr(const config *c) {
     bool pretrained = *c->model.path && c->model.init != INIT_RANDOM, lora = c->model.lora_rank || *c->model.adapter;
     double lr = c->train.lr, limit = lora ? 0.05 : pretrained ? 2e-3 : 0.1;
-    if (lr <= limit) return;
+    if (lr <= limit || c->warned_elsewhere) return;
     log_warn("train.lr is %g, far above what is usual (%s): the loss will most likely diverge; AdamW moves every "
              "weight by about "
              "that much in a step",

@@ -45,6 +45,9 @@ assert abs(trained["predicted_step_ms"] - planned["step_ms"]) < 1e-6 * planned["
 END
 check 0 'launch    ralo train --ranks 2 --preset' -- plan "${small[@]}" --set parallel.data=2
 check 2 'expected' -- train --ranks 2 "${small[@]}" --set train.lr=fast
+# A warning about a setting comes once, not from every process.
+run 0 train --ranks 2 "${small[@]}" --set run.dir=once --set memory.strategy=manual --set memory.bucket=1M --set run.tf32=true
+[ "$(grep -c 'memory.bucket has no effect' err) $(grep -c 'run.tf32 has no effect' err)" = "1 1" ] || fail "warned: $(grep warning err)"
 check 2 'ranks do not make a mesh' -- train --ranks 2 "${small[@]}" --set run.dir=b --set parallel.data=3
 under_mpirun 2 "$RALO" train --ranks 3 "${small[@]}" --set run.dir=c && fail "--ranks 3 under mpirun -n 2"
 grep -q -e '--ranks: found 3, expected 2' log || fail "--ranks 3 under mpirun -n 2: $(cat log)"
