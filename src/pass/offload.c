@@ -1,14 +1,14 @@
 /* offload.c - offload parameters, gradients, optimizer states and activations to host or nvme.
  *
  * This pass only decides where values are stored and where ops on them run; localize writes the copies.
- *   params       fetched block by block, in forward and again in backward
+ *   params       fetched block by block, in forward and again in backward; keep_params layers keep theirs, spread over the model, so that
+ *                the next layer is copied while one that stays computes
  *   reference    the parameters of a frozen reference, which a step reads once, also where the others stay
  *   grads        written into a window and stored after their block; with accumulation the finished product is copied and
  *                added where the accumulator is stored, some blocks later, so that nothing waits for the copy
  *   states       AdamW runs on the host; gradients are copied to it and parameters back. The first keep_states layers keep
  *                their states and update on the device: the next forward begins with them, so the host has more time for
  *                the others
- *                With keep_params some layers keep theirs, spread over all: the copies of the others then overlap with more
  *                With keep_embed the embedding and its gradient stay: every micro-batch begins with the one and ends with the
  *                other, so that nothing is left to compute while they are copied
  *   activations  stored after their last forward use and fetched before the first backward use
@@ -81,18 +81,18 @@ static void assign_tiers(program *p, const pass_options *options, const step_int
     const step_choice *c = &options->choice;
     const offload_tiers *o = &c->offload;
     const tier of_role[ROLE_COUNT] = {[ROLE_PARAM] = o->params, [ROLE_GRAD] = o->grads, [ROLE_STATE] = o->states};
-    bool *stays = mem_alloc(p->n_values * sizeof *stays), *own = mem_alloc(p->n_values * sizeof *own);
+    bool *stays = mem_alloc(p->n_values * sizeof *stays), *of_reference = mem_alloc(p->n_values * sizeof *of_reference);
     if (c->keep_embed) mark_embedding(p, options->model, step, stays);
-    if (o->reference != TIER_DEVICE) mark_reference(p, options->model, own);
+    if (o->reference != TIER_DEVICE) mark_reference(p, options->model, of_reference);
     for (value_id v = 1; v < p->n_values; v++) {
         value *a = &p->values[v];
         if (stays[v] || (a->role == ROLE_PARAM && is_scale(a)) || keeps_state(a, c->keep_states)) continue;
-        if (!own[v] && keeps_param(a, c->keep_params, options->model->config.n_layers)) continue;
-        tier to = own[v] && a->role == ROLE_PARAM ? o->reference : of_role[a->role];
+        if (!of_reference[v] && keeps_param(a, c->keep_params, options->model->config.n_layers)) continue;
+        tier to = of_reference[v] && a->role == ROLE_PARAM ? o->reference : of_role[a->role];
         if (a->persistent && !a->view_of && to != TIER_DEVICE) a->tier = to;
     }
     free(stays);
-    free(own);
+    free(of_reference);
 }
 
 /* ---- where the update runs, and in which slices ------------------------------------------------------------------ */

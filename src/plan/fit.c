@@ -283,8 +283,8 @@ static void explain_host(const plan *p, const plan_request *r, strbuf *out) {
     if (fewer) strbuf_printf(&advice, "Fewer bytes per parameter fit: %s. ", fewer);
     if (!advise_nvme(r, &advice)) strbuf_add(&advice, fewer || is_copy ? "Or use" : "Use");
     strbuf_add(&advice, " more or larger machines");
-    strbuf_printf(out, "with what the device has, %s on the host would be enough, which has %s. %s",
-                  str_format_bytes(a, p->planned[TIER_HOST]), str_format_bytes(b, r->host_limit), advice.text);
+    strbuf_printf(out, "the host has %s of memory, and %s would be enough. %s", str_format_bytes(b, r->host_limit),
+                  str_format_bytes(a, p->planned[TIER_HOST]), advice.text);
     strbuf_fini(&advice);
 }
 

@@ -122,6 +122,7 @@ status config_get(const config *c, const char *key, strbuf *out, const char *whe
 status config_check(const config *c);
 status config_check_schedule(const train_options *t); /* a part of it, once the steps of the run are known */
 void config_warn_no_effect_on_cpu(const config *c);         /* the same, where run.device: auto found no GPU */
+void config_warn_no_reference(const config *c);             /* ... where the task compares with no copy of the model */
 data_kind config_data_kind(const config *c);                /* what train.task and its loss read data as */
 const char *config_preset(const config *c);                 /* the preset that counts; NULL where model.path is given */
 bool config_was_given(const config *c, const char *key);    /* set by file or command line, not a default */

@@ -73,14 +73,6 @@ static void warn_no_effect_policy(const config *c) {
 /* memory.place=auto: the plan divides layers between a GPU and the cores. */
 static bool places_by_itself(const config *c) { return strcmp(c->memory.place, "auto") == 0; }
 
-/* Does the step have a model that it only compares with, with parameters of its own? */
-static bool has_reference(const config *c) {
-    bool adapters = c->model.lora_rank || *c->model.adapter;
-    int kind = c->preference.reference ? c->preference.reference : adapters ? REFERENCE_BASE : REFERENCE_COPY;
-    if (c->task == TASK_PREFERENCE) return kind == REFERENCE_COPY && preference_compares(c->preference.loss + 1);
-    return c->task == TASK_RLOO || c->train.weighting == WEIGHTING_RHO1;
-}
-
 static void warn_no_effect_memory(const config *c) {
     warn_if_given(c, "memory.offload.keep_states", c->choice.offload.states != 0 || c->choice.keep_states == 0,
                   "memory.offload.states is none");
@@ -91,7 +83,6 @@ static void warn_no_effect_memory(const config *c) {
     warn_if_given(c, "memory.offload.keep_embed",
                   c->choice.offload.params != 0 || c->choice.offload.grads != 0 || c->choice.keep_embed == 0,
                   "memory.offload.params and memory.offload.grads are none");
-    warn_if_given(c, "memory.offload.reference", has_reference(c), "no reference is in memory");
     bool moves = may_offload(c, TIER_HOST, TIER_NVME) || *c->memory.place;
     warn_if_given(c, "memory.prefetch", moves, "nothing is offloaded");
     warn_if_given(c, "memory.bucket", moves, "nothing is offloaded");
@@ -243,6 +234,10 @@ static void config_warn_no_effect(const config *c) {
     warn_no_effect_lora(c);
     warn_no_effect_run(c);
     warn_no_effect_data(c);
+}
+
+void config_warn_no_reference(const config *c) {
+    warn_if_given(c, "memory.offload.reference", false, "the run has no frozen copy of the model");
 }
 
 void config_warn_no_effect_on_cpu(const config *c) {

@@ -574,6 +574,10 @@ status request_from_config(const config *c, train_request *out) {
     if (kind != DEVICE_CPU) use_links(p, c->comm.transport == DEVICE_TRANSPORT_NCCL);
     p->state_copies = out->train.save_every > 0 ? 1 : 0;
     TRY(task_shape(task_of(c->task), out));
+    if (p->reference != REFERENCE_COPY) {
+        config_warn_no_reference(c);
+        p->choice.offload.reference = TIER_DEVICE;
+    }
     return limits_of_machine(out, c, (limits_ranks){1, 1}, true);
 }
 

@@ -278,8 +278,9 @@ void adapter_warn_base(const adapter_config *c, const char *dir, const char *mod
     for (begin = end; begin > 0 && c->base[begin - 1] != '/';) begin--;
     if (begin == end || path_has_name(model, c->base + begin, end - begin)) return;
     if (realpath(model, real) && path_has_name(real, c->base + begin, end - begin)) return;
-    log_warn("%s names '%.300s' as its base, found %s: over other weights it is not the model that was trained", dir,
-             c->base, model);
+    log_warn("%s names '%.300s' as its base and is used on %s: on other weights an adapter does not do what it was "
+             "trained for",
+             dir, c->base, model);
 }
 
 json_t *adapter_config_to_json(const model_config *c, const lora_options *o, const char *base) {

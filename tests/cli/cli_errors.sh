@@ -331,7 +331,7 @@ check 3 "None of recompute, batch, precision and length is enough" "cut most rec
 raised=$(sed -n 's/.*raise the limit to \([0-9.]*[KMG]\) for these settings.*/\1/p' err)
 check 0 -- plan --preset test-llama --device-memory "${raised:-64K}"
 # Which memory is short is said, with the candidate that needs least of it; the copy for checkpoints is named before other bytes.
-check 3 "0 of " "the host is too small; this one needs least of it" "host too small" "113.5 GiB on the host would be enough, which has 64.0 GiB" \
+check 3 "0 of " "the host is too small; this one needs least of it" "host too small" "the host has 64.0 GiB of memory, and 113.5 GiB would be enough" \
     "host      113.5 GiB planned of 64.0 GiB: " -- plan --preset qwen2.5-7b --hardware rtx-4090 --set precision=bf16 \
     --set data.seq_len=2048 --set train.micro_batch=1 --set memory.host=64G
 check 0 " GiB planned of 128.0 GiB (assumed for rtx-4090; set yours with memory.host)" "; 600 steps take about " -- plan \

@@ -91,9 +91,9 @@ bound=$(python3 -c 'import json; print(json.load(open("out"))["faster"]["step_ms
 holds "abs(r['step_ms'] - $bound) < 1e-9"
 check 3 -- plan --preset gpt2 --hardware rtx-4090 --set memory.device=2G --set memory.strategy=manual
 head -n 1 out | grep -q '^Does not fit: it needs .* GiB, memory.device is 2.0 GiB. Fits with: --set ' || fail "answer: $(head -n 1 out)"
-check 3 '!(null)' "error: arithmetic-tiny does not fit: with what the device has, " "on the host would be enough" -- plan "${tiny[@]}" --preset arithmetic-tiny \
+check 3 '!(null)' "error: arithmetic-tiny does not fit: the host has 1.0 MiB of memory, and " -- plan "${tiny[@]}" --preset arithmetic-tiny \
     --hardware rtx-4090 --set memory.offload.states=host --set memory.strategy=manual --set memory.host=1M
-head -n 1 out | grep -q '^Does not fit: with what the device has, .* on the host would be enough, which has 1.0 MiB. ' || fail "answer: $(head -n 1 out)"
+head -n 1 out | grep -q '^Does not fit: the host has 1.0 MiB of memory, and .* would be enough. ' || fail "answer: $(head -n 1 out)"
 
 # A count of devices is that many ranks; the commands that start them repeat what was given.
 echo 'train: {steps: 3}' >"my run.yaml"

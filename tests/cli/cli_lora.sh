@@ -39,11 +39,11 @@ ln -s "$base" elsewhere
 for same in hub/models--org--train_llama/snapshots/0123 elsewhere; do
     check 0 "!as its base" -- generate --model $same --adapter peft --prompt "the cat" --max-new 4 --device cpu
 done
-check 0 "warning: peft names '" "as its base, found train_llama-chat" -- generate --model train_llama-chat --adapter peft --prompt "the cat" \
+check 0 "warning: peft names '" "as its base and is used on train_llama-chat" -- generate --model train_llama-chat --adapter peft --prompt "the cat" \
     --max-new 4 --device cpu
-check 0 "as its base, found train_llama-chat" -- eval --model train_llama-chat --adapter peft --data "$text" --device cpu
-check 0 "as its base, found train_llama-chat" -- export train_llama-chat merged3 --adapter peft --merge
-check 0 "as its base, found train_llama-chat" -- train "${sets[@]}" --set model.path=train_llama-chat --set model.adapter=peft --set run.dir=over
+check 0 "as its base and is used on train_llama-chat" -- eval --model train_llama-chat --adapter peft --data "$text" --device cpu
+check 0 "as its base and is used on train_llama-chat" -- export train_llama-chat merged3 --adapter peft --merge
+check 0 "as its base and is used on train_llama-chat" -- train "${sets[@]}" --set model.path=train_llama-chat --set model.adapter=peft --set run.dir=over
 check 0 "!as its base" -- train over --set train.steps=4
 
 # Train an adapter further.

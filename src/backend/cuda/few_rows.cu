@@ -324,7 +324,7 @@ __global__ void __launch_bounds__(F::THREADS, F::BLOCKS)
         consume<E, F>(sum, l, at, tiles);
         if (F::CUT) send<F>(sum, q, l, at, sums);
         else {
-            threads_meet(1, F::THREADS); /* all have read the tiles */
+            threads_meet(1, F::THREADS); /* all have read the tiles; racecheck loses track where only consumers meet */
             keep<F>(sum, q, sums);
         }
     }

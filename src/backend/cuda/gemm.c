@@ -525,10 +525,11 @@ static void cache_file_name(char *out, size_t n, const struct cudaDeviceProp *gp
 /* Whose kernels are to be looked at or doubted can be told apart by it: cuBLASLt's or ours. */
 static status choice_read(struct gemm_plans *all) {
     const char *wish = getenv("RALO_CUDA_PRODUCTS");
-    const bool plain = wish && strcmp(wish, "plain") == 0;
-    all->library = !plain && !(wish && strcmp(wish, "own") == 0);
-    all->own = !plain && !(wish && strcmp(wish, "cublaslt") == 0);
-    if (wish && !plain && all->library && all->own)
+    const bool plain = wish && strcmp(wish, "plain") == 0, own = wish && strcmp(wish, "own") == 0;
+    const bool library = wish && strcmp(wish, "cublaslt") == 0;
+    all->library = !plain && !own;
+    all->own = !plain && !library;
+    if (wish && !plain && !own && !library)
         return ERR(ERR_INPUT, "RALO_CUDA_PRODUCTS: found %s, expected cublaslt, own or plain", wish);
     if (!all->library) log_info("RALO_CUDA_PRODUCTS=%s: matrix products without cuBLASLt, slowly", wish);
     return OK;
