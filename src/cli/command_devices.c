@@ -36,8 +36,9 @@ static void print_measured(const hardware *h, FILE *out) {
     fprintf(out, "\n");
     fprintf(out, "  copies     %8.2f GB/s to the device, %.2f to the host, %.2f both at the same time\n",
             h->copy_to_device * 1e-9, h->copy_to_host * 1e-9, h->copy_both * 1e-9);
-    fprintf(out, "  AdamW      %8.3f G parameters/s from the host's caches; stochastic rounding %.3f G numbers/s\n",
-            h->host_adamw * 1e-9, h->host_noise * 1e-9);
+    fprintf(out, "  AdamW      %8.3f G parameters/s from the host's caches", h->host_adamw * 1e-9);
+    if (h->host_adamw8 > 0) fprintf(out, ", %.3f with 8-bit states", h->host_adamw8 * 1e-9);
+    fprintf(out, "; stochastic rounding %.3f G numbers/s\n", h->host_noise * 1e-9);
     if (h->host_matrix[DTYPE_F32] > 0)
         fprintf(out, "  cores      %8.1f GFLOP/s of matmul in fp32, %.1f in bf16, for layers placed on cpu\n",
                 h->host_matrix[DTYPE_F32] * 1e-9, h->host_matrix[DTYPE_BF16] * 1e-9);

@@ -437,8 +437,8 @@ void hardware_scale_device(hardware *h, double share) {
 }
 
 void hardware_scale_cores(hardware *h, double share) {
-    double *const rates[] = {&h->host_bandwidth, &h->host_total,   &h->host_adamw, &h->host_noise,
-                             &h->copy_to_device, &h->copy_to_host, &h->copy_both};
+    double *const rates[] = {&h->host_bandwidth, &h->host_total,     &h->host_adamw,   &h->host_adamw8,
+                             &h->host_noise,     &h->copy_to_device, &h->copy_to_host, &h->copy_both};
     hardware_scale_device(h, share);
     for (int t = 0; t < HARDWARE_DTYPES; t++) h->host_matrix[t] *= share;
     for (size_t i = 0; i < ARRAY_LENGTH(rates); i++) *rates[i] *= share;

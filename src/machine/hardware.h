@@ -20,7 +20,8 @@ typedef struct hardware {
     int64_t devices_per_node;
     bool unified, overlap;
     uint64_t device_bytes, host_bytes;
-    double device_bandwidth, launch_s, sum_s, noise_rate, host_bandwidth, host_total, host_adamw, host_noise;
+    double device_bandwidth, launch_s, sum_s, noise_rate, host_bandwidth, host_total;
+    double host_adamw, host_adamw8, host_noise;
     double host_matrix[HARDWARE_DTYPES];
     double matrix[HARDWARE_DTYPES], sheet[HARDWARE_DTYPES], attention[HARDWARE_DTYPES], vector[HARDWARE_DTYPES];
     double matrix_fp8, sheet_fp8; /* of products alone: nothing else is computed in 8 bits */

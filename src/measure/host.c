@@ -9,13 +9,17 @@
 #define MOST_STREAMED ((size_t)8 << 30) /* touching more would take long and tell nothing new */
 #define COPIED_BESIDE ((size_t)256 << 20)
 
-/* Seconds of AdamW of n parameters, gradients and states of one type. */
-static status measure_adamw(const bench *m, dtype t, int64_t n, double *seconds) {
+/* Seconds of AdamW of n parameters, gradients and states of one type, or with states of 8 bits. */
+static status measure_adamw(const bench *m, dtype t, bool has_8bit_states, int64_t n, double *seconds) {
     operand p = {t, SHAPE(n)}, no_master = {.shape = {0}}, clip = {DTYPE_F32, SHAPE(CLIP_COUNT)};
+    operand scale = {DTYPE_F32, SHAPE(divide_up(n, STATE_BLOCK))};
+    operand m8 = {DTYPE_I8, SHAPE(n)}, v8 = {DTYPE_U8, SHAPE(n)};
+    operand plain[] = {p, no_master, p, p}, small[] = {p, no_master, m8, v8, scale, scale};
     operand scalars = {DTYPE_U8, SHAPE(sizeof(step_scalars))};
     op_attr a = {.eps = 1e-8f, .beta1 = 0.9f, .beta2 = 0.95f, .weight_decay = 0.1f};
     probe r;
-    TRY(probe_open(&r, m, OP_ADAMW, &a, (operand[]){p, clip, scalars}, 3, (operand[]){p, no_master, p, p}, 4));
+    TRY(probe_open(&r, m, OP_ADAMW, &a, (operand[]){p, clip, scalars}, 3, has_8bit_states ? small : plain,
+                   (int)(has_8bit_states ? ARRAY_LENGTH(small) : ARRAY_LENGTH(plain))));
     float no_clip[CLIP_COUNT] = {[CLIP_NORM] = 1, [CLIP_FACTOR] = 1};
     step_scalars s = {.lr = 1e-6f, .bias1 = 0.1f, .bias2 = 0.05f, .step = 1};
     m->b->write(m->c, r.call.in[ADAMW_CLIP], no_clip, sizeof no_clip);
@@ -61,10 +65,12 @@ status measure_host(const bench *m, hardware *h) {
     TRY(probe_close(&r));
 
     int64_t n = (int64_t)RNG_NOISE_BLOCK * m->b->threads(m->c);
-    double plain, noisy;
-    TRY(measure_adamw(m, DTYPE_F32, n, &plain));
-    TRY(measure_adamw(m, DTYPE_BF16, n, &noisy));
+    double plain, small, noisy;
+    TRY(measure_adamw(m, DTYPE_F32, false, n, &plain));
+    TRY(measure_adamw(m, DTYPE_F32, true, n, &small));
+    TRY(measure_adamw(m, DTYPE_BF16, false, n, &noisy));
     h->host_adamw = (double)n / plain;
+    h->host_adamw8 = (double)n / small;
     h->host_noise = NUMBERS * (double)n / noisy;
     return h->unified ? OK : measure_host_products(m, h);
 }

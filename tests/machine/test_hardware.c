@@ -297,6 +297,7 @@ static void this_machine_can_be_measured(void **state) {
     assert_float_equal(back.matrix[DTYPE_F32], h.matrix[DTYPE_F32], 0);
     assert_true(h.unified == !b->discrete && h.overlap == b->discrete);
     assert_true(h.disk_read > 0 && h.disk_write > 0 && h.launch_s > 0 && h.host_adamw > 0 && h.host_noise > 0);
+    assert_true(h.host_adamw8 > 0 && h.host_adamw8 == back.host_adamw8);
     assert_true(h.copy_both <= h.copy_to_device + h.copy_to_host);
     assert_true(b->discrete ? h.host_total > 0 : h.host_total == 0);
     o.disk_path = "no-such-directory";

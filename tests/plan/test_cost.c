@@ -518,6 +518,33 @@ static void noise_on_the_host_takes_time(void **state) {
     program_fini(&p);
 }
 
+/* 8-bit states are widened and rounded around AdamW's step: a rate of its own, and noise on top of it. */
+static void states_of_8_bits_take_the_host_longer(void **state) {
+    (void)state;
+    hardware h = machine();
+    enum { COUNT = 1 << 20 };
+    h.host_bandwidth = 100e9, h.host_adamw = 3e9, h.host_noise = 10e9;
+    program p;
+    program_init(&p);
+    value_id g = program_value(&p, "g", DTYPE_BF16, SHAPE(COUNT), ROLE_GRAD, SECTION_MICRO);
+    value_id param = program_value(&p, "p", DTYPE_BF16, SHAPE(COUNT), ROLE_PARAM, SECTION_MICRO);
+    value_id m = program_value(&p, "m", DTYPE_I8, SHAPE(COUNT), ROLE_STATE, SECTION_MICRO);
+    value_id v = program_value(&p, "v", DTYPE_U8, SHAPE(COUNT), ROLE_STATE, SECTION_MICRO);
+    op *o = program_emit(&p, OP_ADAMW, SECTION_MICRO);
+    op_in(o, ADAMW_G, g), op_out(o, ADAMW_P, param), op_out(o, ADAMW_M, m), op_out(o, ADAMW_V, v);
+    o->at = TIER_HOST;
+    double ns = 1e9 / COUNT;
+    const double small = 1e-4;                                      /* ns: factors and scalars of the step */
+    assert_float_equal(ns * op_seconds(&p, &h, 0), 1 + 0.1, small); /* not measured: a third of the rate */
+    h.host_adamw8 = 4e9;
+    assert_float_equal(ns * op_seconds(&p, &h, 0), 0.25 + 0.1, small);
+    h.host_bandwidth = 10e9;
+    assert_float_equal(ns * op_seconds(&p, &h, 0), 1.0, small); /* 10 bytes a parameter */
+    h.host_adamw = h.host_adamw8 = h.host_noise = 0;
+    assert_float_equal(ns * op_seconds(&p, &h, 0), 1.0, small); /* memory alone */
+    program_fini(&p);
+}
+
 /* ---- a whole plan -------------------------------------------------------------------------------------------------- */
 
 static cost plan_cost(plan_request r, const hardware *h) {
@@ -679,6 +706,7 @@ int main(void) {
         cmocka_unit_test(an_op_takes_the_longer_of_arithmetic_and_memory),
         cmocka_unit_test(bytes_are_those_that_move),
         cmocka_unit_test(noise_on_the_host_takes_time),
+        cmocka_unit_test(states_of_8_bits_take_the_host_longer),
         cmocka_unit_test(a_plan_knows_its_time),
         cmocka_unit_test(smaller_chunks_of_logits_cost_time),
         cmocka_unit_test(messages_leave_a_node_by_all_ways_of_a_group),
