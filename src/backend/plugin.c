@@ -1,4 +1,4 @@
-/* plugin.c - find, load and check libralo-cuda.so, and carry its errors over.
+/* plugin.c - find, load and check libralo-cuda.so, and carry its errors and log lines over.
  *
  * It is never linked: a machine without CUDA must start the same program. It is loaded once and stays loaded,
  * because a started CUDA driver cannot be unloaded. */
@@ -151,6 +151,8 @@ static status load_library(void **out) {
     return OK;
 }
 
+static void log_carried(void *context, log_level level, const char *line) { log_write(level, "%s", line); }
+
 static status load(void) {
     void *library;
     char stamp[128];
@@ -164,6 +166,8 @@ static status load(void) {
         return ERR(ERR_INPUT,
                    LIBRARY ": found build '%.127s', expected '%s'; build and install ralo and its plug-in together",
                    p->stamp, stamp);
+    p->set_log_level(LOG_DEBUG); /* ours decides */
+    p->set_log_sink(log_carried, NULL);
     cuda.plugin = p;
     make_face();
     return OK;

@@ -2,7 +2,8 @@
 /* plugin.h - private to backend: how a backend in a library of its own is handed over.
  *
  * The library carries copies of base and program compiled with it, so both sides must be of one build: `stamp` is compared
- * before anything else is looked at. Errors live in a copy of base, per thread; take_error carries one across. */
+ * before anything else is looked at. Errors live in a copy of base, per thread; take_error carries one across. So do the level and the sink of
+ * the log: all its lines come to ours, which knows what is wanted and where. */
 #include "backend/backend.h"
 
 #define PLUGIN_SYMBOL "ralo_backend_plugin"
@@ -10,6 +11,8 @@ typedef struct backend_plugin {
     char stamp[128]; /* plugin_stamp of the build it belongs to; first, and never moved */
     const backend *backend;
     void (*take_error)(error_record *out);
+    void (*set_log_sink)(log_sink sink, void *context);
+    void (*set_log_level)(log_level level);
 } backend_plugin;
 typedef const backend_plugin *(*backend_plugin_fn)(void); /* what PLUGIN_SYMBOL is */
 

@@ -113,10 +113,14 @@ static status cuda_memory_open(backend_context *c, tier t, size_t n_bytes, void 
     CUDA_TRY(e);
     launch_fill(c->stream, *out, n_bytes); /* for the products of gemm_prepare */
     CUDA_TRY(cudaStreamSynchronize(c->stream));
+    if (n_bytes > c->n_block) c->block = *out, c->n_block = n_bytes;
     return OK;
 }
 
-static void cuda_memory_close(backend_context *c, tier t, void *memory, size_t n_bytes) { cudaFree(memory); }
+static void cuda_memory_close(backend_context *c, tier t, void *memory, size_t n_bytes) {
+    if (memory == c->block) c->block = NULL, c->n_block = 0;
+    cudaFree(memory);
+}
 
 static status cuda_pin(backend_context *c, void *memory, size_t n_bytes) {
     char size[32];
@@ -201,5 +205,7 @@ __attribute__((visibility("default"))) const backend_plugin *ralo_backend_plugin
     plugin_stamp(p.stamp);
     p.backend = &b;
     p.take_error = error_take;
+    p.set_log_sink = log_set_sink;
+    p.set_log_level = log_set_level;
     return &p;
 }

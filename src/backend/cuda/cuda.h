@@ -17,8 +17,10 @@ struct backend_context {
     stream selected;     /* which of the program's streams that is */
     int device;          /* CUDA ordinal */
     int n_multiprocessors;
-    int capability; /* 90: compute capability 9.0 */
-    bool tf32;      /* fp32 products may run on tensor cores with 10 bits of mantissa */
+    int capability;    /* 90: compute capability 9.0 */
+    bool tf32;         /* fp32 products may run on tensor cores with 10 bits of mantissa */
+    const void *block; /* the largest of memory_open, or NULL: read to clear the L2 cache */
+    size_t n_block;    /* its bytes */
     cublasLtHandle_t blas;
     struct gemm_plans *gemms; /* gemm.c: what was chosen for each shape */
     struct queues *queues;    /* queues.c: streams, events, recorded sections */

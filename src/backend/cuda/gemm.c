@@ -18,6 +18,7 @@
 #include "backend/cuda/work.h"
 #include <ctype.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 enum {
@@ -26,7 +27,8 @@ enum {
     ALIGNMENT = 64,
     E4M3_CAPABILITY = 89,
     BLOCKS_CAPABILITY = 90,
-    FEW_ROWS_CAPABILITY = 90
+    FEW_ROWS_CAPABILITY = 90,
+    COLD_ROWS = 512 /* of products that reading the weights limits, or nearly */
 };
 static const double NEARLY = 1.01, SPLIT_GAIN = 1.1, HOPELESS = 1.25, SAMPLE_US = 300, PLAIN_SILENT = 1e9;
 static const double LONG_US = 20e3, ENOUGH_US = 500e3; /* of one run; of all runs for one product */
@@ -46,10 +48,10 @@ struct gemm_plans {
     gemm_plan *first;
     gemm_cache cache;
     cudaEvent_t start, stop;
+    size_t l2_bytes;
     bool library;   /* cuBLASLt may be asked */
     bool own;       /* few_rows.cu and lora_product.cu may; where neither, gemm_plain.cu does all */
     bool measuring; /* inside gemm_prepare */
-    bool said;      /* that this takes its time */
     status rc;      /* of the measurements in there */
 };
 
@@ -279,6 +281,12 @@ static void plan_run(backend_context *c, gemm_plan *p, const gemm_call *g) {
 
 /* ---- measuring ------------------------------------------------------------------------------------------------------ */
 
+/* In a step the weights of a layer come from memory, since those of the other layers were read in between; in a row of samples they
+ * would come from the L2 cache, and another algorithm would win. */
+static bool is_cold(const backend_context *c, const product *q) {
+    return q->m <= COLD_ROWS && c->n_block >= 2 * c->gemms->l2_bytes;
+}
+
 static status timer_start(backend_context *c) {
     cudaError_t rc = cudaEventRecord(c->gemms->start, c->stream);
     if (rc != cudaSuccess) return ERR(ERR_RUN, "timing a matrix product: %s", cudaGetErrorString(rc));
@@ -298,6 +306,7 @@ static status timer_stop(backend_context *c, int n_runs, double *us) {
 /* One sample of a candidate; a candidate that cuBLASLt refuses when it comes to it is out of the race. */
 static status sample(backend_context *c, gemm_plan *p, const gemm_call *g, candidate *d, int n_runs) {
     double us;
+    if (is_cold(c, &p->q)) launch_read(c->stream, c->block, 2 * c->gemms->l2_bytes), n_runs = 1;
     TRY(timer_start(c));
     for (int i = 0; i < n_runs; i++)
         if (run_with(c, p, g, &d->algorithm) != CUBLAS_STATUS_SUCCESS) {
@@ -407,6 +416,13 @@ static bool runs(backend_context *c, gemm_plan *p, const gemm_call *g, const can
     return run_with(c, p, g, &d->algorithm) == CUBLAS_STATUS_SUCCESS;
 }
 
+/* Once for a process, which may open several contexts one after the other. */
+static void measuring_say(const struct gemm_plans *all) {
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    if (!atomic_flag_test_and_set(&said))
+        log_info("measuring matrix products, once for each shape; kept in %s", all->cache.path);
+}
+
 /* The choice among n > 0 candidates: what the cache knows, what is measured now if it can be kept, the first guess that
  * runs; -1: none does. Outside gemm_prepare C must not be written for a trial. */
 static status candidates_choose(backend_context *c, gemm_plan *p, const gemm_call *g, candidate *d, int n,
@@ -423,8 +439,7 @@ static status candidates_choose(backend_context *c, gemm_plan *p, const gemm_cal
     while (*chosen < n && !runs(c, p, g, &d[*chosen])) ++*chosen;
     if (*chosen == n) *chosen = -1;
     if (*chosen < 0 || !all->cache.writable) return OK;
-    if (!all->said) log_info("measuring matrix products, once for each shape; kept in %s", all->cache.path);
-    all->said = true;
+    measuring_say(all);
     TRY(candidates_measure(c, p, g, d, n));
     int best = candidates_judge(d, n);
     if (best < 0 || !gemm_cache_keep(&all->cache, key, d[best].name, found ? &known : NULL, &name)) return OK;
@@ -548,6 +563,7 @@ status gemm_open(backend_context *c, const char *cache_directory) {
         rc = ERR(ERR_RUN, "GPU %d: %s", c->device, cudaGetErrorString(error));
         goto fail;
     }
+    all->l2_bytes = (size_t)gpu.l2CacheSize;
     cache_file_name(name, sizeof name, &gpu);
     gemm_cache_open(&all->cache, cache_directory, name);
     return OK;

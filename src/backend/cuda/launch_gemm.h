@@ -49,6 +49,8 @@ void launch_few_rows(cudaStream_t stream, const few_rows_product *q);
 /* Numbers of ordinary size, read as fp32, bf16 or fp16; read as fp8 every second byte may be anything, a NaN too. Bytes
  * behind the last word of 4 stay as they are. */
 void launch_fill(cudaStream_t stream, void *memory, size_t n_bytes);
+/* Reads memory, so that the L2 cache holds nothing else; memory is aligned to 16 bytes. */
+void launch_read(cudaStream_t stream, const void *memory, size_t n_bytes);
 
 #ifdef __cplusplus
 }
