@@ -18,7 +18,8 @@ enum {
     FEW_MOST = 6,    /* rows of A; at 7 the GEMM is as fast, above it is faster (bench_rows on Neoverse-N1) */
     MOST_GROUPS = 2, /* of W weight rows, at once: four are more streams than the sets of a cache may hold */
     MOST_SUMS = VEC_WIDTH == 8 ? 12 : 18, /* vectors, of lanes */
-    TASK_WEIGHTS = 65536, /* elements of B per task: long enough to hide the claiming, short enough to share out */
+    TASK_WEIGHTS = 65536,                 /* elements of B per task, at least: long enough to hide the claiming */
+    TASKS_OF_A_THREAD = 4,
 };
 
 typedef struct few_job {
@@ -405,6 +406,10 @@ size_t gemm_rows_work_bytes(int64_t m_most, int64_t n, int64_t k, dtype type, bo
     return most;
 }
 
+int64_t gemm_stream_rows(const backend_context *c, int64_t n, int64_t least) {
+    return MAX(least, n / (TASKS_OF_A_THREAD * pool_threads(c->threads)));
+}
+
 void gemm_rows_run(backend_context *c, const gemm_call *g, void *work) {
     if (g->m == 0) return;
     const gemm_kernel *kernel = gemm_kernel_by_row(g->a.type);
@@ -429,6 +434,6 @@ void gemm_rows_run(backend_context *c, const gemm_call *g, void *work) {
         j.n_lanes = g->n / j.panel * j.panel;
         unit = 2 * j.panel;
     }
-    j.columns_per_task = MAX(unit, TASK_WEIGHTS / g->k / unit * unit);
+    j.columns_per_task = MAX(unit, gemm_stream_rows(c, g->n, TASK_WEIGHTS / g->k) / unit * unit);
     pool_run(c->threads, few_task, &j, divide_up(g->n, j.columns_per_task));
 }

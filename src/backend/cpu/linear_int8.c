@@ -294,7 +294,8 @@ void cpu_kernel_LINEAR_INT8(backend_context *c, const kernel_call *k) { /* y = *
     j.k_padded = padded(j.k);
     if (k->op->attr.lanes && int8_lanes_of(j.k).panel > 0) j.n_lanes = j.n / WEIGHTS * WEIGHTS;
     j.q = (char *)k->work + scale_bytes(y->shape.dim[0]);
-    j.weights_per_task = round_up(MAX(TASK_CODES / j.k, (int64_t)1), (int64_t)WEIGHTS);
+    int64_t weights = MAX(TASK_CODES / j.k, (int64_t)1);
+    j.weights_per_task = round_up(j.m <= ROWS ? gemm_stream_rows(c, j.n, weights) : weights, (int64_t)WEIGHTS);
     pool_run(c->threads, round_task, &j, j.m);
     pool_run(c->threads, product_task, &j, divide_up(j.n, j.weights_per_task));
     float softcap = k->op->attr.logits_softcap;
