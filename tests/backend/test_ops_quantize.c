@@ -135,6 +135,7 @@ static void test_scales_at_the_ends(void **state) {
 
 /* ---- products with codes, on the CPU ---------------------------------------------------------------------------------------- */
 
+enum { MOST_ROWS = 21 };
 typedef struct int8_product {
     int64_t rows, n_out, n_in;
     bool bias, pick;
@@ -170,7 +171,8 @@ static float int8_element(const double *x, const weight *c, int64_t n, const dou
 static op_case *int8_open(const weight *c, const int8_product *s, dtype t, dtype y_type, const double *x) {
     op_case *o = op_case_open(OP_LINEAR_INT8, &(op_attr){.lanes = s->lanes});
     double *scale = widened(c->at.scale, DTYPE_F32, c->n_out), *codes = ordered_codes(c, s->lanes);
-    int32_t pick[16];
+    int32_t pick[MOST_ROWS];
+    assert_true(s->rows <= MOST_ROWS);
     for (int64_t r = 0; r < s->rows; r++) pick[r] = (int32_t)(r * 7 % (s->rows + 3));
     shape rows = SHAPE(s->pick ? s->rows + 3 : s->rows, s->n_in);
     if (x) op_case_floats(o, LINEAR_INT8_X, t, rows, x);
@@ -206,10 +208,11 @@ static void check_int8(const int8_product *s, dtype t, dtype y_type) {
 
 /* Every number of rows at once, tails of every length, several tasks. */
 static void test_products_with_codes_are_exact_sums(void **state) {
-    static const int64_t sizes[][2] = {{1, 1}, {4, 16}, {5, 33}, {7, 47}, {130, 96}, {9, 2100}, {300, 520}};
+    static const int64_t sizes[][2] = {{1, 1},    {4, 16},    {5, 33},   {7, 47},  {130, 96},
+                                       {9, 2100}, {300, 520}, {132, 96}, {8, 2112}};
     if (backend_under_test()->discrete) skip();
     for (size_t i = 0; i < ARRAY_LENGTH(sizes); i++)
-        for (int64_t rows = 1; rows <= 9; rows++) {
+        for (int64_t rows = 1; rows <= MOST_ROWS; rows += rows < 9 ? 1 : 4) { /* 17, 21: twice eight and some */
             int8_product s = {rows, sizes[i][0], sizes[i][1], rows % 2 == 0, rows % 3 == 0, false};
             dtype t = check_types[(i + (size_t)rows) % 3];
             check_int8(&s, t, s.pick ? DTYPE_F32 : t);
@@ -230,6 +233,24 @@ static void test_a_row_that_is_not_finite_spoils_itself_alone(void **state) {
         op_case_run(o, 2);
         const double *y = op_case_values(o, LINEAR_INT8_Y);
         for (int i = 0; i < 18; i++) assert_true(i / 6 == 1 ? isnan(y[i]) : i / 6 == 0 ? y[i] == 0 : isfinite(y[i]));
+        op_case_close(o);
+    }
+    weight_close(&c);
+}
+
+/* Rows that a processor takes eight at a time. */
+static void test_a_row_among_eight_spoils_itself_alone(void **state) {
+    enum { ROWS = 10, OUT = 8, IN = 64 };
+    if (backend_under_test()->discrete) skip();
+    weight c = weight_open(BASE_INT8, OUT, IN, 3);
+    for (int bad = 0; bad < ROWS; bad++) {
+        double x[ROWS * IN];
+        for (int i = 0; i < ROWS * IN; i++) x[i] = i % 41 - 20;
+        x[bad * IN + 17] = NAN;
+        op_case *o = int8_open(&c, &(int8_product){ROWS, OUT, IN, false, false, true}, DTYPE_F32, DTYPE_F32, x);
+        op_case_run(o, 2);
+        const double *y = op_case_values(o, LINEAR_INT8_Y);
+        for (int i = 0; i < ROWS * OUT; i++) assert_true(i / OUT == bad ? isnan(y[i]) : isfinite(y[i]));
         op_case_close(o);
     }
     weight_close(&c);
@@ -330,6 +351,7 @@ int main(void) {
         cmocka_unit_test(test_scales_at_the_ends),
         cmocka_unit_test(test_products_with_codes_are_exact_sums),
         cmocka_unit_test(test_a_row_that_is_not_finite_spoils_itself_alone),
+        cmocka_unit_test(test_a_row_among_eight_spoils_itself_alone),
         cmocka_unit_test(test_rows_of_a_table_of_codes),
         cmocka_unit_test(test_operands_of_another_size_or_dtype_are_refused),
     };

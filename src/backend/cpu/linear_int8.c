@@ -5,9 +5,10 @@
  * order of the sum, the number of rows and threads, and the instructions: all rows are computed without a thought about the
  * bits. It is scaled in fp64, the bias added in fp32, and rounded once.
  *
- * What multiplies, by processor: dot products of bytes (ARMv8.2 SDOT) with q = 256 high + low, both bytes; pairs of 16 bits
- * (AVX2 VPMADDWD); else what the compiler makes of 16-bit integers. All that matters for one row is that the weight comes from
- * memory in one stream. For many rows a task's part of the weight stays in the cache while four rows at a time pass by.
+ * What multiplies, by processor: dot products of bytes (ARMv8.2 SDOT) with q = 256 high + low, both bytes, and for eight rows at
+ * a time matrices of them (SMMLA); pairs of 16 bits (AVX2 VPMADDWD); else what the compiler makes of 16-bit integers. All that
+ * matters for one row is that the weight comes from memory in one stream. For many rows a task's part of the weight stays in
+ * the cache while some rows at a time pass by.
  * A row with NaN or infinity gives NaN. */
 #include "backend/cpu/typed.h"
 
@@ -16,8 +17,10 @@
 
 enum {
     ROWS = 4,             /* of x at once */
+    PAIRED_ROWS = 8,      /* ... where instructions multiply matrices */
     WEIGHTS = 4,          /* weight rows at once */
     UNIT = 16,            /* codes of one vector */
+    HALF = UNIT / 2,      /* ... of one of its two rows, where it is a matrix */
     STEP = 2 * UNIT,      /* of k */
     HIGH = 256,           /* q = HIGH * high + low, low from -128 to 127 */
     MOST = 127 * HIGH,    /* |q| */
@@ -31,8 +34,9 @@ typedef struct int8_job {
     int64_t m, n, k, k_padded, weights_per_task;
     int64_t n_lanes; /* weight rows in the order of lanes: a vector of each of WEIGHTS rows after the other */
     char *q; /* (m, 2 k_padded) bytes: the high bytes of a row, then the low ones; or 16-bit integers. 0 behind k */
-    float *q_scale; /* (m); NaN: the row is not finite */
-    bool split;     /* high and low bytes */
+    int64_t n_paired; /* rows of q in pairs: 8 bytes of one, 8 of the other; the high ones of both, then the low ones */
+    float *q_scale;   /* (m); NaN: the row is not finite */
+    bool split;       /* high and low bytes */
     dtype x_type, y_type;
 } int8_job;
 
@@ -41,9 +45,17 @@ typedef struct int8_job {
 enum { BLOCK = 256 };
 typedef int16_t half_vec __attribute__((vector_size(2 * VEC_WIDTH)));
 
-static void split_block(const int8_job *j, char *q, const int16_t *block, size_t n) {
-    char *low = q + j->k_padded;
+static void split_block(const int8_job *j, int64_t row, int64_t k, const int16_t *block, size_t n) {
+    char *q = j->q + 2 * j->k_padded * row + k, *low = q + j->k_padded;
     for (size_t i = 0; i < n; i++) q[i] = (char)((block[i] + HIGH / 2) >> 8), low[i] = (char)block[i];
+}
+
+/* n is a multiple of HALF. */
+static void split_paired(const int8_job *j, int64_t row, int64_t k, const int16_t *block, size_t n) {
+    char *q = j->q + 2 * j->k_padded * (row - row % 2) + HALF * (row % 2) + 2 * k, *low = q + 2 * j->k_padded;
+    for (size_t i = 0; i < n; i += HALF)
+        for (size_t b = i; b < i + HALF; b++)
+            q[i + b] = (char)((block[b] + HIGH / 2) >> 8), low[i + b] = (char)block[b];
 }
 
 VEC_INLINE void round_row(dtype t, const int8_job *j, const void *x, int64_t row) {
@@ -53,8 +65,9 @@ VEC_INLINE void round_row(dtype t, const int8_job *j, const void *x, int64_t row
         most = vec_max(vec_max(v, -v), most);
         poison = poison + v * 0; /* NaN, where v is not finite */
     });
+    const bool paired = row < j->n_paired; /* no bytes behind k there */
     char *q = j->q + 2 * j->k_padded * row;
-    memset(q, 0, 2 * (size_t)j->k_padded);
+    if (!paired) memset(q, 0, 2 * (size_t)j->k_padded);
     bool finite = !isnan(vec_sum(poison));
     float a = MAX(vec_max_lane(most), 0x1p-100f);
     j->q_scale[row] = finite ? a / MOST : NAN;
@@ -68,7 +81,8 @@ VEC_INLINE void round_row(dtype t, const int8_job *j, const void *x, int64_t row
             half_vec h = __builtin_convertvector(__builtin_convertvector(v, vec_i32), half_vec);
             memcpy(block + i, &h, lanes * sizeof *block);
         });
-        if (j->split) split_block(j, q + k, block, n);
+        if (paired) split_paired(j, row, k, block, n);
+        else if (j->split) split_block(j, row, k, block, n);
         else memcpy(q + 2 * k, block, n * sizeof *block);
     }
 }
@@ -184,8 +198,51 @@ DOT static void dot_rest(const int8_job *j, int64_t first, int64_t row, int n_we
             sums[r][i] = one[0][0];
         }
 }
+
+#if defined(__clang__)
+#define MATRICES __attribute__((target("i8mm")))
+MATRICES static inline __attribute__((always_inline)) int32x4_t matrices(int32x4_t sum, int8x16_t a, int8x16_t b) {
+    __asm__("smmla %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(b));
+    return sum;
+}
+#else
+#define MATRICES __attribute__((target("arch=armv8.2-a+i8mm")))
+#define matrices vmmlaq_s32
+#endif
+static bool has_matrices(void) { return has_dot() && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0; }
+
+/* PAIRED_ROWS rows: 2 x 8 codes times 8 x 2 of q at once. The weights are in the order of lanes. */
+MATRICES static void matrix_tile(const int8_job *j, int64_t first, int64_t row, int64_t (*sums)[WEIGHTS]) {
+    enum { PAIRS = PAIRED_ROWS / 2, WEIGHT_PAIRS = WEIGHTS / 2 };
+    const int8_t *w = j->codes + first * j->k, *q = (const int8_t *)j->q + 2 * j->k * row;
+    int32x4_t high[WEIGHT_PAIRS][PAIRS], low[WEIGHT_PAIRS][PAIRS];
+    for (int i = 0; i < WEIGHT_PAIRS; i++)
+        for (int p = 0; p < PAIRS; p++) high[i][p] = low[i][p] = vdupq_n_s32(0);
+    for (int64_t k = 0; k < j->k; k += UNIT, w += WEIGHTS * UNIT, q += 2 * UNIT) {
+        int8x16_t front[WEIGHT_PAIRS], back[WEIGHT_PAIRS];
+        for (int i = 0; i < WEIGHT_PAIRS; i++) {
+            int64x2_t a = vreinterpretq_s64_s8(vld1q_s8(w + 2 * i * UNIT)),
+                      b = vreinterpretq_s64_s8(vld1q_s8(w + (2 * i + 1) * UNIT));
+            front[i] = vreinterpretq_s8_s64(vzip1q_s64(a, b)), back[i] = vreinterpretq_s8_s64(vzip2q_s64(a, b));
+        }
+        for (int p = 0; p < PAIRS; p++) {
+            const int8_t *h = q + 4 * p * j->k, *l = h + 2 * j->k;
+            for (int i = 0; i < WEIGHT_PAIRS; i++) {
+                high[i][p] = matrices(matrices(high[i][p], front[i], vld1q_s8(h)), back[i], vld1q_s8(h + UNIT));
+                low[i][p] = matrices(matrices(low[i][p], front[i], vld1q_s8(l)), back[i], vld1q_s8(l + UNIT));
+            }
+        }
+    }
+    for (int i = 0; i < WEIGHT_PAIRS; i++)
+        for (int p = 0; p < PAIRS; p++) {
+            int32_t h[4], l[4]; /* of (weight, row) 0 0, 0 1, 1 0, 1 1 */
+            vst1q_s32(h, high[i][p]), vst1q_s32(l, low[i][p]);
+            for (int e = 0; e < 4; e++) sums[2 * p + e % 2][2 * i + e / 2] = (int64_t)HIGH * h[e] + l[e];
+        }
+}
 #else
 static bool has_dot(void) { return false; }
+static bool has_matrices(void) { return false; }
 #endif
 
 /* 16-bit integers. A lane of 32 bits takes 2^31 / (127 * 32512) = 520 products. */
@@ -220,6 +277,10 @@ static void pair_rest(const int8_job *j, int64_t first, int64_t row, int n_weigh
 static void tile_sums(const int8_job *j, int64_t first, int64_t row, int n_weights, int n_rows,
                       int64_t (*sums)[WEIGHTS]) {
 #if defined(__aarch64__)
+    if (row < j->n_paired) {
+        matrix_tile(j, first, row, sums);
+        return;
+    }
     if (j->split) {
         if (n_weights == WEIGHTS) dot_tile(j, first, row, n_rows, sums);
         else dot_rest(j, first, row, n_weights, n_rows, sums);
@@ -244,10 +305,11 @@ static void product_task(void *context, int64_t task, int thread) {
     const int8_job *j = context;
     const void *bias = j->call->in[LINEAR_INT8_B];
     int64_t begin = task * j->weights_per_task, end = MIN(begin + j->weights_per_task, j->n);
-    for (int64_t row = 0; row < j->m; row += ROWS)
+    for (int64_t row = 0, next; row < j->m; row = next) {
+        next = row + (row < j->n_paired ? PAIRED_ROWS : MIN((int64_t)ROWS, j->m - row));
         for (int64_t n = begin; n < end; n += WEIGHTS) {
-            int64_t sums[ROWS][WEIGHTS] = {0};
-            int n_weights = (int)MIN((int64_t)WEIGHTS, end - n), n_rows = (int)MIN((int64_t)ROWS, j->m - row);
+            int64_t sums[PAIRED_ROWS][WEIGHTS] = {0};
+            int n_weights = (int)MIN((int64_t)WEIGHTS, end - n), n_rows = (int)(next - row);
             double scale[WEIGHTS] = {0};
             float offset[PLACES] = {0}, v[PLACES];
             tile_sums(j, n, row, n_weights, n_rows, sums);
@@ -260,6 +322,7 @@ static void product_task(void *context, int64_t task, int thread) {
                 BY_TYPE(j->y_type, put, j->call->out[LINEAR_INT8_Y], (row + r) * j->n + n, v, (size_t)n_weights);
             }
         }
+    }
 }
 
 gemm_lanes int8_lanes_of(int64_t k) {
@@ -293,6 +356,7 @@ void cpu_kernel_LINEAR_INT8(backend_context *c, const kernel_call *k) { /* y = *
     ASSERT(j.k <= INT32_MAX / (HIGH / 2 * (HIGH / 2))); /* sums of bytes in 32 bits */
     j.k_padded = padded(j.k);
     if (k->op->attr.lanes && int8_lanes_of(j.k).panel > 0) j.n_lanes = j.n / WEIGHTS * WEIGHTS;
+    if (j.n_lanes > 0 && j.n_lanes == j.n && has_matrices()) j.n_paired = j.m / PAIRED_ROWS * PAIRED_ROWS;
     j.q = (char *)k->work + scale_bytes(y->shape.dim[0]);
     int64_t weights = MAX(TASK_CODES / j.k, (int64_t)1);
     j.weights_per_task = round_up(j.m <= ROWS ? gemm_stream_rows(c, j.n, weights) : weights, (int64_t)WEIGHTS);
