@@ -166,7 +166,7 @@ static status load(void) {
         return ERR(ERR_INPUT,
                    LIBRARY ": found build '%.127s', expected '%s'; build and install ralo and its plug-in together",
                    p->stamp, stamp);
-    p->set_log_level(LOG_DEBUG); /* ours decides */
+    p->set_log_level(LOG_DEBUG); /* all lines come; our level decides what is shown */
     p->set_log_sink(log_carried, NULL);
     cuda.plugin = p;
     make_face();

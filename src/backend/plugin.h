@@ -2,8 +2,8 @@
 /* plugin.h - private to backend: how a backend in a library of its own is handed over.
  *
  * The library carries copies of base and program compiled with it, so both sides must be of one build: `stamp` is compared
- * before anything else is looked at. Errors live in a copy of base, per thread; take_error carries one across. So do the level and the sink of
- * the log: all its lines come to ours, which knows what is wanted and where. */
+ * before anything else is looked at. Errors live in a copy of base, per thread; take_error carries one across. The log is
+ * a copy, too: its lines are passed on to the program's log, which has the level and the sink that were asked for. */
 #include "backend/backend.h"
 
 #define PLUGIN_SYMBOL "ralo_backend_plugin"

@@ -57,8 +57,9 @@ gemm_lanes int8_lanes_of(int64_t k); /* of codes, which linear_int8.c multiplies
 size_t gemm_work_bytes(int64_t m, int64_t n, int64_t k, dtype type, dtype c_type, int n_threads);
 void gemm_run(backend_context *c, const gemm_call *g, void *work);
 size_t gemm_cut_bytes(int64_t m, int64_t n, int64_t k, bool lanes, int n_threads); /* of every kernel of ours */
-/* Weight rows of a task of a product of few rows, which the weight's way from memory limits: as long a stream as leaves every thread some tasks
- * to share out, because each one's begin is slow: the prefetchers must find it. At least `least`; n is those of the weight. */
+
+/* How many of a weight's n rows one task takes, in a product of few rows, which reading the weight limits: at least `least`, and as many as
+ * leave every thread some tasks. One long stream from memory is faster than many short ones. */
 int64_t gemm_stream_rows(const backend_context *c, int64_t n, int64_t least);
 
 /* The name of the kernel that will serve this type on this machine: "openblas", "bfmmla", "amx" ... */

@@ -111,17 +111,25 @@ VEC_INLINE int64_t end_of_row(const int8_job *j, const int8_t *w, int64_t row, i
 }
 
 #if defined(__aarch64__)
-#if defined(__clang__) /* whose header has no vdotq_s32 for a function with the attribute */
-#define DOT __attribute__((target("dotprod")))
-DOT static inline __attribute__((always_inline)) int32x4_t dot(int32x4_t sum, int8x16_t a, int8x16_t b) {
-    __asm__("sdot %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(b));
-    return sum;
-}
+#if defined(__clang__) /* whose header has no intrinsics for a function with the attribute */
+#define WITH(feature) __attribute__((target(feature)))
+#define INSTRUCTION(name, text, feature)                                                                   \
+    WITH(feature)                                                                                          \
+    static inline __attribute__((always_inline)) int32x4_t name(int32x4_t sum, int8x16_t a, int8x16_t b) { \
+        __asm__(text " %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(b));                               \
+        return sum;                                                                                        \
+    }
+INSTRUCTION(dot, "sdot", "dotprod")
+INSTRUCTION(matrix_dot, "smmla", "i8mm")
 #else
-#define DOT __attribute__((target("arch=armv8.2-a+dotprod")))
+#define WITH(feature) __attribute__((target("arch=armv8.2-a+" feature)))
 #define dot vdotq_s32
+#define matrix_dot vmmlaq_s32
 #endif
+#define DOT WITH("dotprod")
+#define MATRIX_DOT WITH("i8mm")
 static bool has_dot(void) { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
+static bool has_matrix_dot(void) { return has_dot() && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0; }
 
 /* The lanes of four vectors added up, twice. */
 VEC_INLINE void four_sums(int64_t to[4], int32x4_t h0, int32x4_t h1, int32x4_t h2, int32x4_t h3, int32x4_t l0,
@@ -199,20 +207,8 @@ DOT static void dot_rest(const int8_job *j, int64_t first, int64_t row, int n_we
         }
 }
 
-#if defined(__clang__)
-#define MATRICES __attribute__((target("i8mm")))
-MATRICES static inline __attribute__((always_inline)) int32x4_t matrices(int32x4_t sum, int8x16_t a, int8x16_t b) {
-    __asm__("smmla %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(b));
-    return sum;
-}
-#else
-#define MATRICES __attribute__((target("arch=armv8.2-a+i8mm")))
-#define matrices vmmlaq_s32
-#endif
-static bool has_matrices(void) { return has_dot() && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0; }
-
 /* PAIRED_ROWS rows: 2 x 8 codes times 8 x 2 of q at once. The weights are in the order of lanes. */
-MATRICES static void matrix_tile(const int8_job *j, int64_t first, int64_t row, int64_t (*sums)[WEIGHTS]) {
+MATRIX_DOT static void matrix_tile(const int8_job *j, int64_t first, int64_t row, int64_t (*sums)[WEIGHTS]) {
     enum { PAIRS = PAIRED_ROWS / 2, WEIGHT_PAIRS = WEIGHTS / 2 };
     const int8_t *w = j->codes + first * j->k, *q = (const int8_t *)j->q + 2 * j->k * row;
     int32x4_t high[WEIGHT_PAIRS][PAIRS], low[WEIGHT_PAIRS][PAIRS];
@@ -228,8 +224,8 @@ MATRICES static void matrix_tile(const int8_job *j, int64_t first, int64_t row, 
         for (int p = 0; p < PAIRS; p++) {
             const int8_t *h = q + 4 * p * j->k, *l = h + 2 * j->k;
             for (int i = 0; i < WEIGHT_PAIRS; i++) {
-                high[i][p] = matrices(matrices(high[i][p], front[i], vld1q_s8(h)), back[i], vld1q_s8(h + UNIT));
-                low[i][p] = matrices(matrices(low[i][p], front[i], vld1q_s8(l)), back[i], vld1q_s8(l + UNIT));
+                high[i][p] = matrix_dot(matrix_dot(high[i][p], front[i], vld1q_s8(h)), back[i], vld1q_s8(h + UNIT));
+                low[i][p] = matrix_dot(matrix_dot(low[i][p], front[i], vld1q_s8(l)), back[i], vld1q_s8(l + UNIT));
             }
         }
     }
@@ -242,7 +238,7 @@ MATRICES static void matrix_tile(const int8_job *j, int64_t first, int64_t row, 
 }
 #else
 static bool has_dot(void) { return false; }
-static bool has_matrices(void) { return false; }
+static bool has_matrix_dot(void) { return false; }
 #endif
 
 /* 16-bit integers. A lane of 32 bits takes 2^31 / (127 * 32512) = 520 products. */
@@ -356,7 +352,7 @@ void cpu_kernel_LINEAR_INT8(backend_context *c, const kernel_call *k) { /* y = *
     ASSERT(j.k <= INT32_MAX / (HIGH / 2 * (HIGH / 2))); /* sums of bytes in 32 bits */
     j.k_padded = padded(j.k);
     if (k->op->attr.lanes && int8_lanes_of(j.k).panel > 0) j.n_lanes = j.n / WEIGHTS * WEIGHTS;
-    if (j.n_lanes > 0 && j.n_lanes == j.n && has_matrices()) j.n_paired = j.m / PAIRED_ROWS * PAIRED_ROWS;
+    if (j.n_lanes == j.n && has_matrix_dot()) j.n_paired = j.m / PAIRED_ROWS * PAIRED_ROWS;
     j.q = (char *)k->work + scale_bytes(y->shape.dim[0]);
     int64_t weights = MAX(TASK_CODES / j.k, (int64_t)1);
     j.weights_per_task = round_up(j.m <= ROWS ? gemm_stream_rows(c, j.n, weights) : weights, (int64_t)WEIGHTS);
