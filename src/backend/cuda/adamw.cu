@@ -108,28 +108,20 @@ template <typename P, bool VECTOR> DEVICE void adamw_skipped(const launch_adamw_
 }
 
 /* S: float, bf16 or uint8_t. MASTER: x is the master and p its rounded copy. */
-template <typename P, typename G, typename S, bool MASTER, bool VECTOR>
-DEVICE void adamw_chunk(const launch_adamw_args &a, unsigned index) {
-    constexpr bool STOCHASTIC = !MASTER && std::is_same_v<P, bf16>, CODES = std::is_same_v<S, uint8_t>;
-    constexpr bool NOISY_STATES = !std::is_same_v<S, float>;
+template <typename P, bool MASTER> constexpr bool takes_noise = !MASTER && std::is_same_v<P, bf16>;
+template <typename S> constexpr bool state_takes_noise = !std::is_same_v<S, float>;
+
+/* WHOLE: no element of the chunk lies outside. */
+template <typename P, typename G, typename S, bool MASTER, bool VECTOR, bool WHOLE>
+DEVICE void adamw_tiles(const launch_adamw_args &a, const chunk_place &chunk, const adamw_constants &k,
+                        const noise_key &param_key, const noise_key &states_key) {
+    constexpr bool STOCHASTIC = takes_noise<P, MASTER>, NOISY_STATES = state_takes_noise<S>;
+    constexpr bool CODES = std::is_same_v<S, uint8_t>;
     using X = std::conditional_t<MASTER, float, P>;
-    __shared__ adamw_constants constants;
-    __shared__ noise_key param_key, states_key;
-    chunk_place chunk = chunk_open(a.noise, index);
-    if (a.clip[LAUNCH_CLIP_SKIP] != 0) {
-        if constexpr (MASTER) adamw_skipped<P, VECTOR>(a, chunk);
-        return;
-    }
-    if (threadIdx.x == 0) constants = adamw_prepare(a);
-    if (STOCHASTIC && threadIdx.x == WARP) param_key = noise_open(a.noise, *a.scalars, NOISE_PARAM, chunk.noise_block);
-    if (NOISY_STATES && threadIdx.x == 2 * WARP)
-        states_key = noise_open(a.noise, *a.scalars, NOISE_STATES, chunk.noise_block);
-    __syncthreads();
-    const adamw_constants k = constants;
     X *x_data = MASTER ? (X *)a.master : (X *)a.p;
     for (int turn = 0; turn < CHUNK_TURNS; turn++) {
         tile_place at = tile_at(chunk, turn);
-        if (at.begin < 0 || at.begin >= a.n) continue; /* the same for all lanes */
+        if (!WHOLE && (at.begin < 0 || at.begin >= a.n)) continue; /* the same for all lanes */
         quad<X> x[2];
         quad<G> g[2];
         quad<S> m[2], v[2];
@@ -141,10 +133,10 @@ DEVICE void adamw_chunk(const launch_adamw_args &a, unsigned index) {
 #pragma unroll
         for (int q = 0; q < 2; q++) {
             int64_t i = at.first + 16 * q, left = a.n - i;
-            x[q] = quad_load<VECTOR>(x_data + i, left);
-            g[q] = quad_load<VECTOR>((const G *)a.g + i, left);
-            m[q] = quad_load<VECTOR>((const S *)a.m + i, left);
-            v[q] = quad_load<VECTOR>((const S *)a.v + i, left);
+            x[q] = quad_load<VECTOR, WHOLE>(x_data + i, left);
+            g[q] = quad_load<VECTOR, WHOLE>((const G *)a.g + i, left);
+            m[q] = quad_load<VECTOR, WHOLE>((const S *)a.m + i, left);
+            v[q] = quad_load<VECTOR, WHOLE>((const S *)a.v + i, left);
         }
         quad<P> p[2];
         moments s[2][4];
@@ -157,7 +149,7 @@ DEVICE void adamw_chunk(const launch_adamw_args &a, unsigned index) {
                 moments &t = s[q][e];
                 if constexpr (CODES) t = {state8_m(m[q].e[e], m_scale), state8_v(v[q].e[e], v_scale), 0};
                 else t = {widen(m[q].e[e]), widen(v[q].e[e]), 0};
-                if (CODES && at.first + 16 * q + e >= a.n) t = {0, 0, 0}; /* a v code of 0 is not 0 */
+                if (CODES && !WHOLE && at.first + 16 * q + e >= a.n) t = {0, 0, 0}; /* a v code of 0 is not 0 */
                 float next = adamw_step(k, widen(x[q].e[e]), &t, widen(g[q].e[e]));
                 if constexpr (MASTER) narrow_exact(&p[q].e[e], next);
                 if constexpr (STOCHASTIC) x[q].e[e] = round_stochastic(next, q ? word >> 16 : word & 0xffffu);
@@ -192,16 +184,38 @@ DEVICE void adamw_chunk(const launch_adamw_args &a, unsigned index) {
                 }
             }
             int64_t i = at.first + 16 * q, left = a.n - i;
-            quad_store<VECTOR>(x_data + i, x[q], left);
-            if constexpr (MASTER) quad_store<VECTOR>((P *)a.p + i, p[q], left);
-            quad_store<VECTOR>((S *)a.m + i, m[q], left);
-            quad_store<VECTOR>((S *)a.v + i, v[q], left);
+            quad_store<VECTOR, WHOLE>(x_data + i, x[q], left);
+            if constexpr (MASTER) quad_store<VECTOR, WHOLE>((P *)a.p + i, p[q], left);
+            quad_store<VECTOR, WHOLE>((S *)a.m + i, m[q], left);
+            quad_store<VECTOR, WHOLE>((S *)a.v + i, v[q], left);
         }
     }
 }
 
 template <typename P, typename G, typename S, bool MASTER, bool VECTOR>
-static __global__ void __launch_bounds__(CHUNK_THREADS, 3) adamw_kernel(launch_adamw_args a) {
+DEVICE void adamw_chunk(const launch_adamw_args &a, unsigned index) {
+    __shared__ adamw_constants constants;
+    __shared__ noise_key param_key, states_key;
+    chunk_place chunk = chunk_open(a.noise, index);
+    if (a.clip[LAUNCH_CLIP_SKIP] != 0) {
+        if constexpr (MASTER) adamw_skipped<P, VECTOR>(a, chunk);
+        return;
+    }
+    if (threadIdx.x == 0) constants = adamw_prepare(a);
+    if (takes_noise<P, MASTER> && threadIdx.x == WARP)
+        param_key = noise_open(a.noise, *a.scalars, NOISE_PARAM, chunk.noise_block);
+    if (state_takes_noise<S> && threadIdx.x == 2 * WARP)
+        states_key = noise_open(a.noise, *a.scalars, NOISE_STATES, chunk.noise_block);
+    __syncthreads();
+    const adamw_constants k = constants;
+    if constexpr (VECTOR)
+        if (chunk_is_whole(chunk, a.n))
+            return adamw_tiles<P, G, S, MASTER, true, true>(a, chunk, k, param_key, states_key);
+    adamw_tiles<P, G, S, MASTER, VECTOR, false>(a, chunk, k, param_key, states_key);
+}
+
+template <typename P, typename G, typename S, bool MASTER, bool VECTOR>
+static __global__ void __launch_bounds__(CHUNK_THREADS, 4) adamw_kernel(launch_adamw_args a) {
     adamw_chunk<P, G, S, MASTER, VECTOR>(a, blockIdx.x);
 }
 

@@ -6,33 +6,25 @@
 
 /* ---- accumulate -------------------------------------------------------------------------------------------------- */
 
-/* A bf16 accumulator takes noise, an fp32 one does not. */
-template <typename A, typename X, bool VECTOR>
-static __global__ void __launch_bounds__(CHUNK_THREADS)
-    accumulate_kernel(A *acc, const X *x, const launch_scalars *scalars, launch_noise noise, int64_t n) {
+/* A bf16 accumulator takes noise, an fp32 one does not. WHOLE: no element of the chunk lies outside. */
+template <typename A, typename X, bool VECTOR, bool WHOLE>
+DEVICE void accumulate_chunk(A *acc, const X *x, bool restart, const noise_key &key, const chunk_place &chunk,
+                             int64_t n) {
     constexpr bool ROUNDED = std::is_same_v<A, bf16>;
-    __shared__ noise_key shared_key;
-    chunk_place chunk = chunk_open(noise);
-    bool restart = scalars->micro == 0;
-    if (ROUNDED) {
-        if (threadIdx.x == 0)
-            shared_key = noise_open(noise, *scalars, NOISE_ACCUMULATE | scalars->micro << 8, chunk.noise_block);
-        __syncthreads();
-    }
     for (int turn = 0; turn < CHUNK_TURNS; turn++) {
         tile_place at = tile_at(chunk, turn);
-        if (at.begin < 0 || at.begin >= n) continue;
+        if (!WHOLE && (at.begin < 0 || at.begin >= n)) continue;
         quad<X> added[2];
         quad<A> before[2] = {}, after[2];
 #pragma unroll
         for (int q = 0; q < 2; q++) {
             int64_t i = at.first + 16 * q;
-            added[q] = quad_load<VECTOR>(x + i, n - i);
-            if (!restart) before[q] = quad_load<VECTOR>(acc + i, n - i);
+            added[q] = quad_load<VECTOR, WHOLE>(x + i, n - i);
+            if (!restart) before[q] = quad_load<VECTOR, WHOLE>(acc + i, n - i);
         }
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            uint32_t word = ROUNDED ? noise_value_word(shared_key, at.r + e) : 0;
+            uint32_t word = ROUNDED ? noise_value_word(key, at.r + e) : 0;
 #pragma unroll
             for (int q = 0; q < 2; q++) {
                 float sum = widen_exact(added[q].e[e]);
@@ -44,9 +36,25 @@ static __global__ void __launch_bounds__(CHUNK_THREADS)
 #pragma unroll
         for (int q = 0; q < 2; q++) {
             int64_t i = at.first + 16 * q;
-            quad_store<VECTOR>(acc + i, after[q], n - i);
+            quad_store<VECTOR, WHOLE>(acc + i, after[q], n - i);
         }
     }
+}
+
+template <typename A, typename X, bool VECTOR>
+static __global__ void __launch_bounds__(CHUNK_THREADS, 8)
+    accumulate_kernel(A *acc, const X *x, const launch_scalars *scalars, launch_noise noise, int64_t n) {
+    __shared__ noise_key key;
+    chunk_place chunk = chunk_open(noise);
+    bool restart = scalars->micro == 0;
+    if (std::is_same_v<A, bf16>) {
+        if (threadIdx.x == 0)
+            key = noise_open(noise, *scalars, NOISE_ACCUMULATE | scalars->micro << 8, chunk.noise_block);
+        __syncthreads();
+    }
+    if constexpr (VECTOR)
+        if (chunk_is_whole(chunk, n)) return accumulate_chunk<A, X, true, true>(acc, x, restart, key, chunk, n);
+    accumulate_chunk<A, X, VECTOR, false>(acc, x, restart, key, chunk, n);
 }
 
 void launch_accumulate(cudaStream_t s, launch_type acc_type, launch_type x_type, void *acc, const void *x,

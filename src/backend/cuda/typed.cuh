@@ -134,26 +134,32 @@ template <bool VECTOR, typename T> DEVICE void pack_store(T *p, const pack<T> &x
 
 /* ---- quads: four elements ---------------------------------------------------------------------------------------- */
 
-/* Elements 0 .. n of p as they lie, zeros after them. VECTOR: p is aligned to four elements; n may be anything. */
+/* Elements 0 .. n of p as they lie, zeros after them. VECTOR: p is aligned to four elements; n may be anything, and with WHOLE is 4 or more. */
 template <typename T> struct alignas(4 * sizeof(T)) quad { T e[4]; };
 
-template <bool VECTOR, typename T> DEVICE quad<T> quad_load(const T *p, int64_t n) {
-    quad<T> q = {};
-    if (VECTOR && n >= 4) return *(const quad<T> *)p;
+template <bool VECTOR, bool WHOLE = false, typename T> DEVICE quad<T> quad_load(const T *p, int64_t n) {
+    if constexpr (VECTOR && WHOLE) return *(const quad<T> *)p;
+    else {
+        quad<T> q = {};
+        if (VECTOR && n >= 4) return *(const quad<T> *)p;
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        if (i < n) q.e[i] = p[i];
-    return q;
+        for (int i = 0; i < 4; i++)
+            if (i < n) q.e[i] = p[i];
+        return q;
+    }
 }
 
-template <bool VECTOR, typename T> DEVICE void quad_store(T *p, const quad<T> &q, int64_t n) {
-    if (VECTOR && n >= 4) {
-        *(quad<T> *)p = q;
-        return;
-    }
+template <bool VECTOR, bool WHOLE = false, typename T> DEVICE void quad_store(T *p, const quad<T> &q, int64_t n) {
+    if constexpr (VECTOR && WHOLE) *(quad<T> *)p = q;
+    else {
+        if (VECTOR && n >= 4) {
+            *(quad<T> *)p = q;
+            return;
+        }
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        if (i < n) p[i] = q.e[i];
+        for (int i = 0; i < 4; i++)
+            if (i < n) p[i] = q.e[i];
+    }
 }
 
 /* ---- sums over threads ------------------------------------------------------------------------------------------- */
