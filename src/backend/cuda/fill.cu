@@ -3,7 +3,8 @@
  * Products are measured on it before a step has written anything. Of zeros a product draws little power, and the GPU runs it
  * faster than it ever will in a step; which of two algorithms is faster turns out differently, too.
  *
- * A word is two bf16 between 1/8 and 2, of either sign, which makes an ordinary fp32, and read as fp16 two ordinary ones. */
+ * A word is two bf16 between 1/8 and 2, of either sign, which makes an ordinary fp32, and read as fp16 two ordinary ones; as 8-bit numbers
+ * it is four that are finite. */
 #include "backend/cuda/launch_gemm.h"
 
 enum { THREADS = 256, BLOCKS = 2048 };
@@ -21,7 +22,10 @@ static __global__ void __launch_bounds__(THREADS) fill_kernel(uint32_t *out, siz
     size_t step = (size_t)gridDim.x * THREADS;
     for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < n_words; i += step) {
         uint32_t noise = scatter((uint32_t)i ^ scatter((uint32_t)(i >> 32)));
-        out[i] = (noise & 0x81ff81ffu) | 0x3e003e00u; /* sign, two bits of exponent and seven of significand */
+        uint32_t word = (noise & 0x81ff81ffu) | 0x3e003e00u; /* sign, two bits of exponent and seven of significand */
+        if ((word & 0x7cu) == 0x7cu) word ^= 0x40u;           /* a low byte that is no number as e5m2 or e4m3 */
+        if ((word & 0x7c0000u) == 0x7c0000u) word ^= 0x400000u;
+        out[i] = word;
     }
 }
 
