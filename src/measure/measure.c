@@ -170,7 +170,8 @@ status measure_peak(const backend *b, const backend_options *o, dtype t, double 
     int64_t side = peak_side(b, c);
     status rc = product_open(&r, &m, t, (int64_t[]){side, side, side}, &times);
     if (rc == OK) {
-        *flops_per_second = op_flops(&r.p, r.call.op) / probe_seconds(&r, times);
+        double seconds = b->discrete ? probe_settled_seconds(&r, times) : probe_seconds(&r, times);
+        *flops_per_second = op_flops(&r.p, r.call.op) / seconds;
         rc = probe_close(&r);
     }
     b->close(c);

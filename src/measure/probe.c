@@ -97,10 +97,15 @@ double probe_seconds(probe *r, int times) {
     return best;
 }
 
-double probe_mean_seconds(probe *r, int times) {
+/* Of the tries from `settle_s` on, one at least before. */
+static double mean_seconds(probe *r, int times, double settle_s) {
     int n = 0;
-    probe_try(r, times);
     double sum = 0, start = clock_s();
-    for (; n < LEAST_TRIES || clock_s() - start < r->try_s; n++) sum += probe_try(r, times);
+    do probe_try(r, times);
+    while (clock_s() - start < settle_s);
+    for (start = clock_s(); n < LEAST_TRIES || clock_s() - start < r->try_s - settle_s; n++) sum += probe_try(r, times);
     return sum / n;
 }
+
+double probe_mean_seconds(probe *r, int times) { return mean_seconds(r, times, 0); }
+double probe_settled_seconds(probe *r, int times) { return mean_seconds(r, times, r->try_s / 2); }

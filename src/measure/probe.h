@@ -44,6 +44,8 @@ double probe_try(probe *r, int times); /* seconds of one of so many runs in a ro
 void probe_seconds_each(probe *r, int n, const int *times, double *best);
 double probe_seconds(probe *r, int times);
 double probe_mean_seconds(probe *r, int times); /* of the tries, but the first */
+/* Of those in the second half of the time: a device has the clock by then that its power leaves it. */
+double probe_settled_seconds(probe *r, int times);
 
 /* Read and write bandwidth of the disk that holds `dir`; direct: past the page cache. */
 status measure_disk(const char *dir, hardware *h, bool *direct);
