@@ -115,9 +115,10 @@ static int64_t tokens_of(const plan_request *r) {
 #define CHUNK_MIN (4ll << 20)
 
 /* A gradient of the unembedding in 16 bits is rounded once, and what chunks do not keep of the logits' gradient is computed again for it:
- * 8 N V C FLOP in the place of 6. Where all of that gradient takes a GPU at most twice the bytes of its chunks, which is so up to
- * 7,280 tokens, it is kept instead. Also this follows from the tokens, not from what is free. */
-#define STORED_MOST 2
+ * 8 N V C FLOP in the place of 6. All of that gradient is kept instead where it takes a GPU at most twice the bytes of its chunks, which is
+ * so up to 7,280 tokens, or three times those of the unembedding's weight, up to 2.7 C tokens: the smaller the model, the sooner the
+ * gradient of its logits is what does not fit. Also this follows from shapes, not from what is free. */
+enum { STORED_CHUNKS = 2, STORED_WEIGHTS = 3 };
 static int64_t stored_bytes(const plan_request *r, int64_t ids) {
     int64_t tokens = tokens_of(r);
     int64_t row = round_up(ids, LOGITS_UNIT) * (int64_t)sizeof(float), chunk = divide_up(tokens, LOGITS_CHUNKS_MOST);
@@ -133,8 +134,8 @@ static int64_t logits_chunk(const plan_request *r) {
     precision p = r->choice.precision;
     bool rounds_once = precision_compute(p) != DTYPE_F32 && !precision_master(p) && !r->lora.rank;
     if (!r->target.discrete || !rounds_once || r->choice.micro_batch * r->seq_len <= rows) return plain;
-    int64_t stored = stored_bytes(r, ids);
-    return stored <= STORED_MOST * plain ? MAX(stored, plain) : plain;
+    int64_t stored = stored_bytes(r, ids), weight = ids * r->model.hidden * (int64_t)dtype_bytes(precision_compute(p));
+    return stored <= MAX(STORED_CHUNKS * plain, STORED_WEIGHTS * weight) ? MAX(stored, plain) : plain;
 }
 
 /* Micro-batches that were not compiled still have inputs on the device, from the start of the step. */
