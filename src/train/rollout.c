@@ -133,6 +133,8 @@ bool rollout_masks_cut(const rollout *r) {
     return r->o->mask_truncated < 0 ? r->loss->masks_truncated : r->o->mask_truncated;
 }
 
+int64_t rollout_redraws(const rollout *r) { return r->o->redraws < 0 ? r->loss->redraws : r->o->redraws; }
+
 /* Takes a completion over from a list. */
 static void take(rollout *r, size_t slot, size_t index, uint64_t position, completion *c) {
     rollout_item *i = &r->items[(slot - (size_t)r->rank * r->per_rank) * r->k + index];
@@ -290,7 +292,7 @@ static status find_needed(rollout *r, bool *any) {
 }
 
 status rollout_draw(rollout *r, uint64_t position, int64_t step) {
-    int64_t redraws = r->o->redraws < 0 ? r->loss->redraws : r->o->redraws, round = 0;
+    int64_t redraws = rollout_redraws(r), round = 0;
     bool any = true;
     memset(r->needed, 1, (size_t)r->n_ranks * r->per_rank);
     r->times = (rollout_times){0};

@@ -92,6 +92,7 @@ void rollout_close(rollout *r);
 status rollout_draw(rollout *r, uint64_t position, int64_t step);
 status rollout_pack(rollout *r);
 bool rollout_masks_cut(const rollout *r); /* completions that reached their limit are not trained on */
+int64_t rollout_redraws(const rollout *r); /* of groups whose rewards are equal, at most */
 status rollout_compare(rollout *r);
 status rollout_weigh(rollout *r);
 /* Micro-batch `micro` of this rank. is_first: of the updates of this rollout. */

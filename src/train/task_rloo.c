@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 enum { PAGE_SIZE = 32, PREFILL = 256, PREFILL_DISCRETE = 2048 };
+#define REWARD_MOST 1e300 /* rl.reward_clip by default */
 
 typedef struct rloo {
     task_host host;
@@ -127,6 +128,22 @@ static void rloo_close(void *self) {
     free(t);
 }
 
+/* What is unlike the defaults, in words: so a checkpoint of an older ralo, which wrote none of these, still resumes with them. */
+static const char *unusual(const rloo *t, arena *memory) {
+    const rl_options *o = options_of(t);
+    const char *out = "";
+    if (o->normalize) out = ", normalized advantages";
+    if (o->clip_low > -REWARD_MOST || o->clip_high < REWARD_MOST)
+        out = arena_format(memory, "%s, rewards clipped to %g and %g", out, o->clip_low, o->clip_high);
+    if (rollout_masks_cut(&t->rollout) != t->rollout.loss->masks_truncated)
+        out = arena_format(memory, "%s, truncated completions %s", out,
+                           rollout_masks_cut(&t->rollout) ? "masked" : "not masked");
+    if (o->importance > 0) out = arena_format(memory, "%s, importance at most %g", out, o->importance);
+    if (rollout_redraws(&t->rollout) != t->rollout.loss->redraws)
+        out = arena_format(memory, "%s, dynamic sampling of %lld", out, (long long)rollout_redraws(&t->rollout));
+    return out;
+}
+
 static const char *rloo_identity(void *self, arena *memory) {
     const rloo *t = self;
     const train_request *r = t->host.request;
@@ -135,12 +152,12 @@ static const char *rloo_identity(void *self, arena *memory) {
     return arena_format(
         memory,
         "%s with %lld prompts x %lld, %lld updates, beta %g, clip %g and %g, temperature %g, top_p %g, top_k "
-        "%lld, min_p %g, completions of %lld, rows of %lld, rewards %s; prompts %s as %s, %g for evaluation, "
+        "%lld, min_p %g, completions of %lld, rows of %lld%s, rewards %s; prompts %s as %s, %g for evaluation, "
         "%016llx",
         t->rollout.loss->name, (long long)o->prompts, (long long)o->k, (long long)o->updates, t->rollout.beta,
         (double)p->low, (double)p->high, o->temperature, o->top_p, (long long)o->top_k, o->min_p,
-        (long long)t->rollout.sampling.max_new, (long long)r->data.seq_len, r->reward.list, r->data.source,
-        r->data.tokenizer ? r->data.tokenizer : "byte", r->data.eval_fraction,
+        (long long)t->rollout.sampling.max_new, (long long)r->data.seq_len, unusual(t, memory), r->reward.list,
+        r->data.source, r->data.tokenizer ? r->data.tokenizer : "byte", r->data.eval_fraction,
         (unsigned long long)dataset_fingerprint(t->host.data));
 }
 

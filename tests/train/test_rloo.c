@@ -523,6 +523,18 @@ static void what_cannot_be_is_refused_by_name(void **state) {
     t = rl_training(&memory, "grpo", NULL);
     t.dir = arena_format(&memory, "%s/other", test_dir), t.resume = "auto", t.steps = 6;
     must_refuse(training_run(&t, &r), WORDS("rloo with 4 prompts x 4", "grpo with 4 prompts x 4"));
+    static const struct {
+        const char *setting, *words;
+    } changes[] = {{"rl.normalize_advantages=true", ", normalized advantages"},
+                   {"rl.reward_clip=[0, 1]", ", rewards clipped to 0 and 1"},
+                   {"rl.mask_truncated=true", ", truncated completions masked"},
+                   {"rl.importance=2", ", importance at most 2"},
+                   {"rl.dynamic_sampling=3", ", dynamic sampling of 3"}};
+    for (size_t i = 0; i < ARRAY_LENGTH(changes); i++) {
+        t = rl_training(&memory, "rloo", SETTINGS(changes[i].setting));
+        t.dir = arena_format(&memory, "%s/other", test_dir), t.resume = "auto", t.steps = 6;
+        must_refuse(training_run(&t, &r), WORDS("rloo with 4 prompts x 4", changes[i].words));
+    }
     arena_fini(&memory);
 }
 
