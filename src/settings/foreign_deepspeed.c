@@ -141,7 +141,8 @@ static const foreign_row rows[] = {
     {"{flops_profiler comms_logger tensorboard wandb csv_monitor comet timers}", FOREIGN_WHOLE, FT_ANY, NULL, REPORTS},
     {"checkpoint",            FOREIGN_WHOLE, FT_ANY, NULL, CHECKPOINTS},
     {"pipeline",              FOREIGN_WHOLE, FT_ANY, NULL, "stages are parallel.pipeline here, their micro-batches train.accumulation"},
-    {"{autotuning elasticity hybrid_engine compile}", FOREIGN_WHOLE, FT_ANY, NULL, "it concerns the internals of DeepSpeed"},
+    {"{autotuning hybrid_engine compile}", FOREIGN_WHOLE, FT_ANY, NULL, "it concerns the internals of DeepSpeed"},
+    {"elasticity", FOREIGN_WHOLE, FT_ANY, NULL, "train.batch is the same for any number of ranks, and a run resumes on another number of them"},
     {"{dataloader_drop_last graph_harvesting}", FOREIGN_IDLE, FT_BOOL, NULL, "rows are always packed and the step is always compiled"},
     {"vocabulary_size",       FOREIGN_IDLE, FT_INT, NULL, "the model defines it"},
 };
