@@ -6,6 +6,7 @@
 #include "train/batch.h"
 #include "train/rollout.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -209,9 +210,20 @@ static status weigh_returns(rollout *r, const double *base, const double *all) {
     return rc;
 }
 
+/* The update takes them as fp32. Every rank has all of them, and so finds the same. */
+static status check_size(const double *advantages, const double *rewards, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (!(fabs(advantages[i]) <= FLT_MAX))
+            return ERR(
+                ERR_RUN,
+                "a reward of %g makes an advantage of %g, expected one that fp32 can hold; set rl.reward_clip to "
+                "the range of rewards that are meant, [-10, 10] for example",
+                rewards[i], advantages[i]);
+    return OK;
+}
+
 status rollout_weigh(rollout *r) {
     TRY(gather(r));
-    status rc = OK;
     size_t n = (size_t)r->n_ranks * r->n, own = (size_t)r->rank * r->n;
     bool of_tokens = advantage_is_of_tokens(r->loss->advantage); /* their KL is that of single tokens */
     double *rewards = mem_alloc(n * sizeof *rewards), *a = mem_alloc(n * sizeof *a);
@@ -222,7 +234,8 @@ status rollout_weigh(rollout *r) {
         for (size_t k = 0; k < r->items[i].c.n_tokens; k++) r->items[i].advantages[k] = a[own + i];
     for (size_t i = 0; i < r->n && of_tokens; i++)
         for (size_t k = 0; k < r->items[i].c.n_tokens; k++) r->items[i].advantages[k] = 0;
-    if (of_tokens) rc = weigh_returns(r, a + own, a);
+    status rc = check_size(a, rewards, n);
+    if (rc == OK && of_tokens) rc = weigh_returns(r, a + own, a);
     free(rewards);
     free(a);
     return rc;
