@@ -170,6 +170,7 @@ status measure_peak(const backend *b, const backend_options *o, dtype t, double 
     int64_t side = peak_side(b, c);
     status rc = product_open(&r, &m, t, (int64_t[]){side, side, side}, &times);
     if (rc == OK) {
+        /* A device is limited by its power in a step; share_under_load takes seconds, too long for the start of a run. */
         double seconds = b->discrete ? probe_settled_seconds(&r, times) : probe_seconds(&r, times);
         *flops_per_second = op_flops(&r.p, r.call.op) / seconds;
         rc = probe_close(&r);

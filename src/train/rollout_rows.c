@@ -212,14 +212,18 @@ static status weigh_returns(rollout *r, const double *base, const double *all) {
 
 /* The update takes them as fp32. Every rank has all of them, and so finds the same. */
 static status check_size(const double *advantages, const double *rewards, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (!(fabs(advantages[i]) <= FLT_MAX))
-            return ERR(
-                ERR_RUN,
-                "a reward of %g makes an advantage of %g, expected one that fp32 can hold; set rl.reward_clip to "
-                "the range of rewards that are meant, [-10, 10] for example",
-                rewards[i], advantages[i]);
-    return OK;
+    double largest = 0;
+    bool fits = true;
+    for (size_t i = 0; i < n; i++) {
+        if (fabs(rewards[i]) > fabs(largest)) largest = rewards[i];
+        fits = fits && fabs(advantages[i]) <= FLT_MAX;
+    }
+    if (fits) return OK;
+    return ERR(
+        ERR_RUN,
+        "found a reward of %g, expected rewards whose differences fit fp32 (up to 3.4e38); check the reward, or set "
+        "rl.reward_clip, for example to [-10, 10]",
+        largest);
 }
 
 status rollout_weigh(rollout *r) {

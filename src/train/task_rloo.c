@@ -13,7 +13,6 @@
 #include <stdlib.h>
 
 enum { PAGE_SIZE = 32, PREFILL = 256, PREFILL_DISCRETE = 2048 };
-#define REWARD_MOST 1e300 /* rl.reward_clip by default */
 
 typedef struct rloo {
     task_host host;
@@ -128,12 +127,13 @@ static void rloo_close(void *self) {
     free(t);
 }
 
-/* What is unlike the defaults, in words: so a checkpoint of an older ralo, which wrote none of these, still resumes with them. */
+/* Settings that differ from their defaults. Defaults are left out, so that checkpoints of an older ralo, which has no words for these
+ * settings, can be resumed with them. */
 static const char *unusual(const rloo *t, arena *memory) {
     const rl_options *o = options_of(t);
     const char *out = "";
     if (o->normalize) out = ", normalized advantages";
-    if (o->clip_low > -REWARD_MOST || o->clip_high < REWARD_MOST)
+    if (o->clip_low > -RL_CLIP_NONE || o->clip_high < RL_CLIP_NONE)
         out = arena_format(memory, "%s, rewards clipped to %g and %g", out, o->clip_low, o->clip_high);
     if (rollout_masks_cut(&t->rollout) != t->rollout.loss->masks_truncated)
         out = arena_format(memory, "%s, truncated completions %s", out,

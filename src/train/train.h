@@ -25,6 +25,7 @@ typedef enum schedule_style { STYLE_RALO, STYLE_DEEPSPEED, STYLE_COUNT } schedul
 typedef enum nonfinite_policy { NONFINITE_STOP, NONFINITE_SKIP, NONFINITE_COUNT } nonfinite_policy;
 
 /* Reinforcement learning (train.task rloo): completions of prompts are drawn, rewarded and trained on. */
+#define RL_CLIP_NONE 1e300
 typedef struct rl_options {
     int loss;           /* row of the table in advantage.h */
     int64_t prompts, k; /* of a rollout, over all ranks; completions of each */
@@ -36,7 +37,7 @@ typedef struct rl_options {
     int64_t max_completion;     /* tokens; 0: 512, at most half of a row */
     int64_t sequences;          /* generated at once; 0: chosen by the device */
     bool normalize;             /* advantages over the whole rollout */
-    double clip_low, clip_high; /* rewards are kept inside */
+    double clip_low, clip_high; /* rewards are kept inside; -RL_CLIP_NONE and RL_CLIP_NONE: as they are */
     int mask_truncated;         /* completions that reached max_completion have no loss; -1: as the loss has it */
     double importance;          /* cap of truncated importance sampling; 0: none */
     int64_t redraws;            /* of groups whose rewards are equal; -1: as the loss has it */
