@@ -5,24 +5,23 @@
  * the result is the same in whatever order blocks come. It is cleared before the kernel and grows while it runs. */
 #include "backend/cuda/typed.cuh"
 
-DEVICE uint32_t absmax_bits(uint32_t most, float x) { return max(most, __float_as_uint(x) & 0x7fffffffu); }
-
-/* Of the first n numbers of a pack as they are stored: what was rounded to T is not what was computed. */
-template <typename T> DEVICE uint32_t absmax_pack(uint32_t most, uint4 stored, int64_t n) {
-    pack<T> p = pack_widen<T>(stored);
-#pragma unroll
-    for (int e = 0; e < pack<T>::N; e++)
-        if (e < n) most = absmax_bits(most, p.v[e]);
-    return most;
-}
-
-/* The same of eight bf16 numbers, two at a time; absmax_of_words gives what absmax_give takes. */
+/* Of eight bf16 numbers as they are stored, two at a time; absmax_of_words gives what absmax_give takes. */
 DEVICE uint32_t absmax_words(uint32_t most, uint4 stored) {
     const uint32_t sizes = 0x7fff7fffu;
     most = __vimax3_u16x2(most, stored.x & sizes, stored.y & sizes);
     return __vimax3_u16x2(most, stored.z & sizes, stored.w & sizes);
 }
 DEVICE uint32_t absmax_of_words(uint32_t most) { return max(most << 16, most & 0xffff0000u); }
+
+/* Of the first n numbers of a pack as they are stored: what was rounded to T is not what was computed. */
+template <typename T> DEVICE uint32_t absmax_pack(uint32_t most, uint4 stored, int64_t n) {
+    if (std::is_same_v<T, bf16> && n >= pack<T>::N) return max(most, absmax_of_words(absmax_words(0, stored)));
+    pack<T> p = pack_widen<T>(stored);
+#pragma unroll
+    for (int e = 0; e < pack<T>::N; e++)
+        if (e < n) most = max(most, __float_as_uint(p.v[e]) & 0x7fffffffu);
+    return most;
+}
 
 /* All threads of the block take part; one of them writes. `shared` has a place for every warp. */
 DEVICE void absmax_give(float *amax, uint32_t most, uint32_t *shared) {

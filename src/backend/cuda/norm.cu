@@ -15,7 +15,7 @@
 static_assert(NORM_ROW_BYTES_MAX == NORM_THREADS_MOST * 8 * 16, "norm_shape_of knows up to eight packs per thread");
 
 /* PACKS per thread; thread t holds packs t, t + blockDim, ... */
-template <typename T, bool VECTOR, int PACKS, bool AMAX>
+template <typename T, bool VECTOR, int PACKS, bool CENTERED, bool AMAX>
 static __global__ void __launch_bounds__(NORM_THREADS_MOST) norm_kernel(launch_norm_args n) {
     enum { N = pack<T>::N };
     __shared__ float sums[2][WARP];
@@ -64,7 +64,7 @@ static __global__ void __launch_bounds__(NORM_THREADS_MOST) norm_kernel(launch_n
     }
 
     float mean = 0;
-    if (n.mean) {
+    if (CENTERED) {
         float sum = 0;
 #pragma unroll
         for (int k = 0; k < PACKS; k++)
@@ -78,7 +78,8 @@ static __global__ void __launch_bounds__(NORM_THREADS_MOST) norm_kernel(launch_n
         int64_t left = n.C - (int64_t)(threadIdx.x + k * blockDim.x) * N;
 #pragma unroll
         for (int e = 0; e < N; e++) {
-            float d = e < left ? x[k].v[e] - mean : 0.0f; /* past the end of the row 0 - mean is not 0 */
+            float d = x[k].v[e];
+            if (CENTERED) d = e < left ? d - mean : 0.0f; /* past the end of the row 0 - mean is not 0 */
             square = fmaf(d, d, square);
         }
     }
@@ -90,7 +91,7 @@ static __global__ void __launch_bounds__(NORM_THREADS_MOST) norm_kernel(launch_n
         int64_t i = (int64_t)(threadIdx.x + k * blockDim.x) * N;
         uint4 gain = AHEAD ? gains[AHEAD ? k : 0] : raw_load<VECTOR>((const T *)n.gamma + i, n.C - i);
         pack<T> gamma = pack_widen<T>(gain), y;
-        if (n.mean) {
+        if (CENTERED) {
             pack<T> beta = pack_load<VECTOR>((const T *)n.beta + i, n.C - i);
 #pragma unroll
             for (int e = 0; e < N; e++) y.v[e] = fmaf((x[k].v[e] - mean) * rstd, gamma.v[e], beta.v[e]);
@@ -103,7 +104,7 @@ static __global__ void __launch_bounds__(NORM_THREADS_MOST) norm_kernel(launch_n
         if (AMAX) most = absmax_pack<T>(most, rounded, n.C - i);
     }
     if (threadIdx.x == 0) {
-        if (n.mean) n.mean[row] = mean;
+        if (CENTERED) n.mean[row] = mean;
         n.rstd[row * n.rstd_step] = rstd;
     }
     if (AMAX) absmax_give(n.amax, most, mosts);
@@ -127,9 +128,12 @@ void launch_norm(cudaStream_t s, launch_type t, const launch_norm_args *a) {
         by_row_packs(shape.per_thread, [&](auto per_thread) {
             constexpr int PACKS = decltype(per_thread)::value;
             by_flag(whole, [&](auto vector) {
-                by_amax<T>(a->amax, [&](auto amax) {
-                    launch_chained(norm_kernel<T, decltype(vector)::value, PACKS, decltype(amax)::value>,
-                                   dim3((unsigned)a->n_rows), dim3((unsigned)shape.threads), 0, 1, s, *a);
+                by_flag(a->mean != NULL, [&](auto centered) {
+                    by_amax<T>(a->amax, [&](auto amax) {
+                        launch_chained(norm_kernel<T, decltype(vector)::value, PACKS, decltype(centered)::value,
+                                                   decltype(amax)::value>,
+                                       dim3((unsigned)a->n_rows), dim3((unsigned)shape.threads), 0, 1, s, *a);
+                    });
                 });
             });
         });

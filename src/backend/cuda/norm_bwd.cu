@@ -31,14 +31,16 @@ template <bool CENTERED> DEVICE row_sums block_sums(row_sums s, row_sums *shared
 }
 
 /* How a row is cut: PACKS packs per thread, STAGES rows in the ring; 0: too long for a ring, packs come from memory when
- * they are needed, twice. A ring of the widest rows takes 96 KiB, which every GPU from 8.0 on gives one block. */
+ * they are needed, twice. The largest ring takes 96 KiB, which every GPU from 8.0 on gives one block.
+ * HOLD: registers suffice for gains, and for a and xh between the sums over a row and its dx; else both are computed twice. */
 template <int PACKS_, int STAGES_> struct row_cut {
-    enum { PACKS = PACKS_, STAGES = STAGES_, THREADS_MAX = STAGES > 0 ? 512 : 1024 };
+    enum { PACKS = PACKS_, STAGES = STAGES_, HOLD = PACKS <= 2 };
+    enum { THREADS_MAX = STAGES > 0 ? 512 : 1024, BLOCKS_LEAST = PACKS == 1 ? 2 : 1 }; /* of a multiprocessor */
     static_assert(STAGES * 3 * PACKS * THREADS_MAX * 16 <= 96 << 10, "x, dy and dres of STAGES rows");
 };
 
 template <typename F> static void by_row_cut(int64_t packs, F run) {
-    if (packs <= 512) run(row_cut<1, 4>{});
+    if (packs <= 512) run(row_cut<1, 2>{});
     else if (packs <= 1024) run(row_cut<2, 2>{});
     else if (packs <= 2048) run(row_cut<4, 1>{});
     else run(row_cut<4, 0>{});
@@ -75,9 +77,32 @@ DEVICE void row_ask(const launch_norm_bwd_args &n, uint4 *stage, int64_t row) {
 }
 
 template <bool VECTOR, typename CUT, typename T>
-DEVICE pack<T> row_pack(uint4 *stage, row_operand o, int k, const T *row, int64_t C) {
-    if (CUT::STAGES > 0) return pack_widen<T>(*pack_place<CUT::PACKS>(stage, o, k));
-    return pack_load<VECTOR>(row + pack_column<T>(k), C - pack_column<T>(k));
+DEVICE uint4 row_raw(uint4 *stage, row_operand o, int k, const T *row, int64_t C) {
+    if (CUT::STAGES > 0) return *pack_place<CUT::PACKS>(stage, o, k);
+    return raw_load<VECTOR>(row + pack_column<T>(k), C - pack_column<T>(k));
+}
+
+/* Gains as they count; past the end of the row it does not matter what they are. */
+template <bool VECTOR, typename T> DEVICE pack<T> row_gains(const launch_norm_bwd_args &n, int k) {
+    pack<T> g = pack_load<VECTOR>((const T *)n.gamma + pack_column<T>(k), n.C - pack_column<T>(k));
+#pragma unroll
+    for (int e = 0; e < pack<T>::N; e++) g.v[e] += n.offset;
+    return g;
+}
+
+/* What a thread computes of a pack of its row. */
+template <typename T> struct norm_terms {
+    float a[pack<T>::N], xh[pack<T>::N];
+};
+template <typename T>
+DEVICE norm_terms<T> norm_terms_of(const pack<T> &x, const pack<T> &dy, const pack<T> &gains, float mean, float rstd) {
+    norm_terms<T> t;
+#pragma unroll
+    for (int e = 0; e < pack<T>::N; e++) {
+        t.a[e] = dy.v[e] * gains.v[e];
+        t.xh[e] = (x.v[e] - mean) * rstd;
+    }
+    return t;
 }
 
 /* One thread's sums to their place in a line. */
@@ -88,8 +113,9 @@ template <bool VECTOR, int N> DEVICE void line_store(float *line, const float (&
 }
 
 template <typename T, bool VECTOR, typename CUT, bool CENTERED, bool AMAX>
-static __global__ void __launch_bounds__(CUT::THREADS_MAX) norm_bwd_kernel(launch_norm_bwd_args n, int64_t block_rows) {
-    enum { N = pack<T>::N, PACKS = CUT::PACKS, STAGES = CUT::STAGES };
+static __global__ void __launch_bounds__(CUT::THREADS_MAX, CUT::BLOCKS_LEAST)
+    norm_bwd_kernel(launch_norm_bwd_args n, int64_t block_rows) {
+    enum { N = pack<T>::N, PACKS = CUT::PACKS, STAGES = CUT::STAGES, HOLD = CUT::HOLD };
     extern __shared__ uint4 ring[];
     __shared__ row_sums shared[2][WARP];
     __shared__ uint32_t mosts[WARP];
@@ -101,51 +127,53 @@ static __global__ void __launch_bounds__(CUT::THREADS_MAX) norm_bwd_kernel(launc
         if (first + ahead < end) row_ask<T, VECTOR, PACKS>(n, ring + ahead * stage_packs, first + ahead);
         copy_async_commit();
     }
-    uint4 gamma[PACKS];
+    pack<T> gains[HOLD ? PACKS : 1];
+    norm_terms<T> terms[HOLD ? PACKS : 1];
     float dgamma[PACKS][N] = {}, dbeta[PACKS][N] = {};
 #pragma unroll
-    for (int k = 0; k < PACKS; k++)
-        gamma[k] = raw_load<VECTOR>((const T *)n.gamma + pack_column<T>(k), n.C - pack_column<T>(k));
+    for (int k = 0; HOLD && k < PACKS; k++) gains[k] = row_gains<VECTOR, T>(n, k);
     float next_mean = CENTERED ? n.mean[first] : 0, next_rstd = n.rstd[first * n.rstd_step];
     uint4 *stage = ring;
     for (int64_t row = first; row < end; row++) {
-        float mean = next_mean, rstd = next_rstd;
+        float mean = CENTERED ? next_mean : 0, rstd = next_rstd;
         if (row + 1 < end) {
             if (CENTERED) next_mean = n.mean[row + 1];
             next_rstd = n.rstd[(row + 1) * n.rstd_step];
         }
         const T *x_row = (const T *)n.x + row * n.stride, *dy_row = (const T *)n.dy + row * n.stride;
+        auto row_terms = [&](int k, const pack<T> &dy) {
+            pack<T> x = pack_widen<T>(row_raw<VECTOR, CUT>(stage, OF_X, k, x_row, n.C));
+            return norm_terms_of<T>(x, dy, HOLD ? gains[HOLD ? k : 0] : row_gains<VECTOR, T>(n, k), mean, rstd);
+        };
         if constexpr (STAGES > 0) copy_async_wait<STAGES - 1>();
         row_sums sum = {0, 0};
 #pragma unroll
         for (int k = 0; k < PACKS; k++) { /* past the end of a row dy is 0 and adds nothing */
-            pack<T> x = row_pack<VECTOR, CUT>(stage, OF_X, k, x_row, n.C),
-                    dy = row_pack<VECTOR, CUT>(stage, OF_DY, k, dy_row, n.C), g = pack_widen<T>(gamma[k]);
+            pack<T> dy = pack_widen<T>(row_raw<VECTOR, CUT>(stage, OF_DY, k, dy_row, n.C));
+            const norm_terms<T> &t = terms[HOLD ? k : 0] = row_terms(k, dy);
 #pragma unroll
             for (int e = 0; e < N; e++) {
-                float a = dy.v[e] * (g.v[e] + n.offset), xh = (x.v[e] - mean) * rstd;
-                sum.axh = fmaf(a, xh, sum.axh);
-                dgamma[k][e] = fmaf(dy.v[e], xh, dgamma[k][e]);
+                sum.axh = fmaf(t.a[e], t.xh[e], sum.axh);
+                dgamma[k][e] = fmaf(dy.v[e], t.xh[e], dgamma[k][e]);
                 if (CENTERED) {
-                    sum.a += a;
+                    sum.a += t.a[e];
                     dbeta[k][e] += dy.v[e];
                 }
             }
         }
         sum = block_sums<CENTERED>(sum, shared[row & 1]); /* the row before may still be read in the other half */
-        float mean_a = sum.a / (float)n.C, mean_axh = sum.axh / (float)n.C;
+        float mean_a = CENTERED ? sum.a / (float)n.C : 0, mean_axh = sum.axh / (float)n.C;
 #pragma unroll
         for (int k = 0; k < PACKS; k++) {
+            if (!HOLD) terms[0] = row_terms(k, pack_widen<T>(row_raw<VECTOR, CUT>(stage, OF_DY, k, dy_row, n.C)));
+            const norm_terms<T> &t = terms[HOLD ? k : 0];
             int64_t left = n.C - pack_column<T>(k);
-            pack<T> x = row_pack<VECTOR, CUT>(stage, OF_X, k, x_row, n.C),
-                    dy = row_pack<VECTOR, CUT>(stage, OF_DY, k, dy_row, n.C), g = pack_widen<T>(gamma[k]), dx;
+            pack<T> dx;
 #pragma unroll
-            for (int e = 0; e < N; e++) {
-                float xh = (x.v[e] - mean) * rstd;
-                dx.v[e] = rstd * fmaf(xh, -mean_axh, dy.v[e] * (g.v[e] + n.offset) - mean_a);
-            }
+            for (int e = 0; e < N; e++) dx.v[e] = rstd * fmaf(t.xh[e], -mean_axh, t.a[e] - mean_a);
             if (n.dres) {
-                pack<T> dres = row_pack<VECTOR, CUT>(stage, OF_DRES, k, (const T *)n.dres + row * n.stride, n.C);
+                pack<T> dres =
+                    pack_widen<T>(row_raw<VECTOR, CUT>(stage, OF_DRES, k, (const T *)n.dres + row * n.stride, n.C));
 #pragma unroll
                 for (int e = 0; e < N; e++) dx.v[e] += dres.v[e];
             }
