@@ -40,7 +40,8 @@ typedef struct ledger {
 
 status exec_open(exec **out, const program *p, const exec_options *o); /* also runs SECTION_START */
 void exec_close(exec *e);
-/* Runs the section and waits for all its streams. Kernels do not fail; a disk may (ERR_IO), and so may a device
+/* Runs the section and waits for all its streams; of MICRO on a device with queues not for the host's, whose last ops may go on beside a
+ * MICRO that follows, and are done before anything that reads them. Kernels do not fail; a disk may (ERR_IO), and so may a device
  * (ERR_RUN) or another rank; the results of the section are then invalid. */
 status exec_run(exec *e, section s);
 /* From any thread, also from a task of exec_parallel; two threads must not access the same bytes if one writes. */

@@ -243,6 +243,8 @@ typedef struct op {
     value_id work; /* scratch bytes, given by the workspace pass */
     /* Written by the waits pass: how many ops of each other stream, counted in this section, must be done before. */
     uint32_t wait[STREAM_COUNT];
+    /* Likewise, in MICRO: how many host ops of the micro-batch before must be done, where its host ops may still be running. */
+    uint32_t wait_before;
     /* int32 (1): how many leading rows of the op are in use in this run; NO_VALUE: all. A value and not a constant, so that a
      * partly filled step costs only its rows and is still the planned program. A kernel may compute the other rows too, which
      * nobody reads; they must not influence the rows in use. Where it is given, the bits of a row depend on that row alone,

@@ -7,8 +7,9 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 
-enum { ROOM = 8 };
+enum { ROOM = 8, LATE_NS = 300 * 1000 };
 
 typedef enum entry_kind { ENTRY_KERNEL, ENTRY_COPY, ENTRY_WAIT, ENTRY_MARK, ENTRY_MESSAGE } entry_kind;
 typedef struct entry {
@@ -52,7 +53,8 @@ struct backend_context {
 static _Atomic uint64_t n_recordings, n_messages, n_recorded_messages, n_joined, n_apart;
 static _Atomic uint64_t n_copies_behind_embed; /* by the thread that feeds; tests read it when that has ended */
 
-static _Atomic bool attention_stalls;
+static _Atomic bool attention_stalls, marks_are_late;
+static _Atomic uint64_t n_embeds_beside_host;
 static _Atomic uint64_t n_asked; /* whether the device has failed */
 
 static struct {
@@ -80,6 +82,8 @@ static void run_kernel(backend_context *c, const kernel_call *call) {
     uint64_t before = atomic_load(&n_asked);
     if (call->op->kind == OP_ATTENTION && atomic_exchange(&attention_stalls, false))
         while (atomic_load(&n_asked) == before) sched_yield();
+    if (call->op->kind == OP_EMBED && call->op->section == SECTION_MICRO && atomic_load(&c->counts[STREAM_HOST]))
+        atomic_fetch_add(&n_embeds_beside_host, 1);
     backend_cpu()->kernels[call->op->kind](c->cpu, call);
 }
 
@@ -90,7 +94,10 @@ static void run_entry(backend_context *c, const entry *e, stream own) {
     case ENTRY_WAIT:
         while (atomic_load(&c->counts[e->s]) < e->n) sched_yield();
         break;
-    case ENTRY_MARK: atomic_store(&c->counts[own], e->n); break;
+    case ENTRY_MARK:
+        if (own == STREAM_D2H && atomic_load(&marks_are_late)) nanosleep(&(struct timespec){.tv_nsec = LATE_NS}, NULL);
+        atomic_store(&c->counts[own], e->n);
+        break;
     case ENTRY_MESSAGE: run_message(e->call); break;
     }
 }
@@ -267,6 +274,8 @@ static bool queued_failed(backend_context *c) {
 }
 
 void backend_queued_stall(void) { atomic_store(&attention_stalls, true); }
+void backend_queued_tell_late(bool late) { atomic_store(&marks_are_late, late); }
+uint64_t backend_queued_embeds_beside_host(void) { return atomic_load(&n_embeds_beside_host); }
 uint64_t backend_queued_asked(void) { return atomic_load(&n_asked); }
 static void queued_stamp(backend_context *c, size_t i) {}
 static uint64_t queued_stamp_ns(backend_context *c, size_t i) { return i; }
