@@ -218,12 +218,12 @@ static status check_size(const double *advantages, const double *rewards, size_t
         if (fabs(rewards[i]) > fabs(largest)) largest = rewards[i];
         fits = fits && fabs(advantages[i]) <= FLT_MAX;
     }
-    if (fits) return OK;
-    return ERR(
-        ERR_RUN,
-        "found a reward of %g, expected rewards whose differences fit fp32 (up to 3.4e38); check the reward, or set "
-        "rl.reward_clip, for example to [-10, 10]",
-        largest);
+    if (fits && fabs(largest) <= FLT_MAX) return OK; /* divided by a deviation that is infinite they would all be 0 */
+    return ERR(ERR_RUN,
+               "found a reward of %g, expected rewards, and differences of them, that fit fp32 (up to 3.4e38); check "
+               "the reward, or set "
+               "rl.reward_clip, for example to [-10, 10]",
+               largest);
 }
 
 status rollout_weigh(rollout *r) {

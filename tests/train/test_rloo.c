@@ -519,6 +519,8 @@ static void what_cannot_be_is_refused_by_name(void **state) {
     must_refuse(training_run(&t, &r), WORDS("reward.list", "guess"));
     t = rl_training(&memory, "rloo", SETTINGS("reward.list=regex:1e300"));
     must_refuse(training_run(&t, &r), WORDS("1e+300", "rl.reward_clip"));
+    t = rl_training(&memory, "grpo", SETTINGS("reward.list=regex:1e300"));
+    must_refuse(training_run(&t, &r), WORDS("1e+300", "rl.reward_clip"));
     t = rl_training(&memory, "rloo", NULL);
     t.dir = arena_format(&memory, "%s/other", test_dir);
     must(training_run(&t, &r));
