@@ -328,7 +328,7 @@ void exec_parallel(exec *e, pool_fn fn, void *context, int64_t n_tasks) {
 }
 
 void exec_ledger(const exec *e, ledger *out) {
-    *out = (ledger){.n_runs = e->n_runs, .n_allocations = e->n_allocations};
+    *out = (ledger){.n_runs = e->n_runs, .n_beside_host = e->n_beside_host, .n_allocations = e->n_allocations};
     for (tier t = 0; t < TIER_COUNT; t++) {
         out->planned[t] = e->program->arena_bytes[t];
         out->peak[t] = atomic_load_explicit(&e->peak[t], memory_order_relaxed);

@@ -35,6 +35,7 @@ typedef struct ledger {
     uint64_t planned[TIER_COUNT];
     uint64_t peak[TIER_COUNT]; /* highest byte any kernel or copy has touched, from the arena's start */
     uint64_t n_runs;           /* sections run */
+    uint64_t n_beside_host;    /* of them, those that began without waiting for the host ops of the one before */
     uint64_t n_allocations;    /* malloc and friends called while a section ran: must be 0 */
 } ledger;
 

@@ -58,7 +58,7 @@ struct exec {
     bool failed; /* a transfer failed; the rest of the section is invalid */
     error_record failure;
     _Atomic uint64_t peak[TIER_COUNT]; /* exec_read and exec_write may come from any thread */
-    uint64_t n_runs, n_allocations;
+    uint64_t n_runs, n_beside_host, n_allocations;
     uint64_t allocations_seen;    /* by the guard, up to the end of the last run */
     uint64_t used_at_open;        /* of the device, as its driver counts */
     trace *trace;                 /* NULL: none asked for */

@@ -289,6 +289,7 @@ status exec_run(exec *e, section s) {
     if (!atomic_load(&e->trailing)) set_hooks(e, NULL, NULL);
     count_allocations(e);
     e->n_runs++;
+    e->n_beside_host += e->follows;
     if (e->trace) trace_flush_if_due(e->trace);
     TRY(rc);
     return exec_check(e);

@@ -54,7 +54,6 @@ static _Atomic uint64_t n_recordings, n_messages, n_recorded_messages, n_joined,
 static _Atomic uint64_t n_copies_behind_embed; /* by the thread that feeds; tests read it when that has ended */
 
 static _Atomic bool attention_stalls, marks_are_late;
-static _Atomic uint64_t n_embeds_beside_host;
 static _Atomic uint64_t n_asked; /* whether the device has failed */
 
 static struct {
@@ -82,8 +81,6 @@ static void run_kernel(backend_context *c, const kernel_call *call) {
     uint64_t before = atomic_load(&n_asked);
     if (call->op->kind == OP_ATTENTION && atomic_exchange(&attention_stalls, false))
         while (atomic_load(&n_asked) == before) sched_yield();
-    if (call->op->kind == OP_EMBED && call->op->section == SECTION_MICRO && atomic_load(&c->counts[STREAM_HOST]))
-        atomic_fetch_add(&n_embeds_beside_host, 1);
     backend_cpu()->kernels[call->op->kind](c->cpu, call);
 }
 
@@ -275,7 +272,6 @@ static bool queued_failed(backend_context *c) {
 
 void backend_queued_stall(void) { atomic_store(&attention_stalls, true); }
 void backend_queued_tell_late(bool late) { atomic_store(&marks_are_late, late); }
-uint64_t backend_queued_embeds_beside_host(void) { return atomic_load(&n_embeds_beside_host); }
 uint64_t backend_queued_asked(void) { return atomic_load(&n_asked); }
 static void queued_stamp(backend_context *c, size_t i) {}
 static uint64_t queued_stamp_ns(backend_context *c, size_t i) { return i; }
