@@ -230,7 +230,7 @@ status exec_open(exec **out, const program *p, const exec_options *o) {
     TRY_GOTO(rc, exec_lanes_open(e), fail);
     if (e->links) TRY_GOTO(rc, comm_links_open(e->comm, e->backend, e->context, p), fail);
     if (e->backend->queues) TRY_GOTO(rc, exec_queues_open(e), fail);
-    e->trails = e->backend->queues && !e->comm && !e->stamped && !e->recorded[SECTION_MICRO] && e->n_host_ops > 0;
+    e->trails = p->micro_beside_host && e->backend->queues && !e->stamped && !e->recorded[SECTION_MICRO];
     if (e->backend->discrete) TRY_GOTO(rc, clear_persistent(e), fail);
     TRY_GOTO(rc, exec_run(e, SECTION_START), fail);
     e->used_at_open = e->backend->used_bytes ? e->backend->used_bytes(e->context) : 0;

@@ -46,14 +46,13 @@ struct exec {
     pthread_cond_t moved;       /* done, or a section to run */
     section running;
     uint64_t generation; /* one more per section that lanes take part in */
-    /* Where MICRO's host ops may go on while the next MICRO begins (run.c): */
-    uint32_t n_host_ops;   /* of a MICRO */
-    bool trails;           /* may they? */
-    _Atomic bool trailing; /* between two runs: they may still be at work */
-    bool follows;          /* the section that runs began while they were */
-    _Atomic uint32_t
-        host_before;           /* what the host stream's count was, or will be, when all ops of earlier runs are done */
-    _Atomic uint64_t released; /* the last generation of which all other streams are done: its ops wait for nothing */
+    /* Where a MICRO may begin beside the host ops of the one before (run.c): */
+    uint32_t n_host_ops;          /* of a MICRO */
+    bool trails;                  /* may it? */
+    bool follows;                 /* the section that runs did */
+    _Atomic bool trailing;        /* between two runs: host ops of the last may be at work */
+    _Atomic uint32_t host_before; /* the host stream's count when all ops of earlier runs are done */
+    _Atomic uint64_t released;    /* all other streams are done up to this generation: its host ops need not wait */
     bool stop;
     bool failed; /* a transfer failed; the rest of the section is invalid */
     error_record failure;
@@ -73,9 +72,10 @@ void exec_raise_peak(exec *e, tier t, uint64_t end);
 void exec_run_op(exec *e, size_t index);      /* on this thread, now, or queued; counted and traced */
 void exec_ledger_note(exec *e, size_t index); /* in the ledger: what the op's pointers reach */
 void exec_await_host(exec *e);                /* until no host op of the last run is at work; from any thread */
-void exec_settle(exec *e); /* the same, and the next run begins by itself; from the thread that runs sections */
-uint32_t exec_count_for(const exec *e, const op *o,
-                        stream s); /* the count of stream s that the op waits for; 0: none */
+/* The same, and the next section starts with nothing beside it; only from the thread that runs sections. */
+void exec_settle(exec *e);
+/* The count of stream s that the op waits for; 0: none. */
+uint32_t exec_count_for(const exec *e, const op *o, stream s);
 
 /* queue.c: a device that works on its own */
 static inline bool exec_is_queued(const exec *e, stream s) {
@@ -86,7 +86,8 @@ status exec_queues_open(exec *e); /* after all operands are resolved: prepares a
 status exec_queues_start(exec *e, section s);
 status exec_queues_finish(exec *e, section s);
 void exec_queue_op(exec *e, size_t index);
-void exec_await_queue(exec *e, stream s, uint32_t n, uint64_t generation); /* until n ops of a queued stream are done */
+/* Until n ops of a queued stream are done, or, for an op of this generation, released. */
+void exec_await_queue(exec *e, stream s, uint32_t n, uint64_t generation);
 status exec_lanes_open(exec *e);
 void exec_lanes_close(exec *e);
 void exec_note_failure(exec *e, status rc); /* keeps this thread's error for exec_check, unless one is kept already */

@@ -233,7 +233,8 @@ static void keep_forward_apart(packer *k, const pass_options *options) {
     size_t first, end, host;
     program_section(k->p, SECTION_MICRO, &first, &end);
     for (host = first; host < end && k->p->ops[host].stream != STREAM_HOST; host++) {}
-    if (!options->target->discrete || mesh_world(&options->mesh) > 1 || host == end) return;
+    k->p->micro_beside_host = options->target->discrete && mesh_world(&options->mesh) == 1 && host < end;
+    if (!k->p->micro_beside_host) return;
     for (size_t i = 0; i < k->n_blocks; i++) {
         block *b = &k->blocks[i];
         bool is_left = b->first >= first && b->first < host && b->last >= host && b->last < end;

@@ -250,7 +250,7 @@ static void find_section_waits(waiter *w) {
     }
     if (!open_section(w)) return;
     for (size_t i = w->first; i < w->end; i++) find_op_waits(w, &w->p->ops[i]);
-    if (w->p->ops[w->first].section == SECTION_MICRO && w->lanes[STREAM_HOST].n > 0) find_waits_before(w);
+    if (w->p->ops[w->first].section == SECTION_MICRO && w->p->micro_beside_host) find_waits_before(w);
     close_section(w);
 }
 

@@ -481,16 +481,12 @@ double cost_section(const program *p, section s, const hardware *h, const mesh *
     return seconds;
 }
 
-static bool host_may_trail(const walker *w, const mesh *m) {
-    return w->h->overlap && (!m || mesh_world(m) == 1) && next_of_stream(w, STREAM_HOST, 0) < w->n;
-}
-
 /* One of many MICRO, each beside what the host has left of the one before. *left_s: what it has left behind the last. */
 static double micro_seconds(const program *p, const hardware *h, const mesh *m, double *busy_s, double *left_s,
                             const char **missing) {
     walker w = walker_open(p, SECTION_MICRO, h, m, missing);
     trail left = {.next = w.n};
-    w.trails = host_may_trail(&w, m);
+    w.trails = p->micro_beside_host && h->overlap;
     double seconds = run(&w, &left, busy_s);
     if (left.next < w.n && isfinite(seconds)) {
         for (stream s = 0; s < STREAM_COUNT; s++) busy_s[s] = 0;

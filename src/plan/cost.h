@@ -3,7 +3,8 @@
  *
  * The scheduled program is simulated as the executor runs it: ops of one stream in order, streams in parallel, an op waiting
  * for as many ops of other streams as op.wait says. On a machine without overlap everything but the drive shares the cores,
- * and a section takes the sum of its ops. A MICRO begins beside what the host has left of the one before, as in exec/run.c. Times of single ops come from shapes and rates; nothing is measured here.
+ * and a section takes the sum of its ops. A MICRO begins beside what the host has left of the one before, as in exec/run.c.
+ * Times of single ops come from shapes and rates; nothing is measured here.
  *
  *     cost c;
  *     cost_program(&c, &plan.program, &hardware, &mesh, micro_runs);

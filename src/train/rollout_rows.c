@@ -221,8 +221,7 @@ static status check_size(const double *advantages, const double *rewards, size_t
     if (fits && fabs(largest) <= FLT_MAX) return OK; /* divided by a deviation that is infinite they would all be 0 */
     return ERR(ERR_RUN,
                "found a reward of %g, expected rewards, and differences of them, that fit fp32 (up to 3.4e38); check "
-               "the reward, or set "
-               "rl.reward_clip, for example to [-10, 10]",
+               "the reward, or set rl.reward_clip, for example to [-10, 10]",
                largest);
 }
 

@@ -205,6 +205,7 @@ static void a_micro_batch_begins_beside_the_host(void **state) {
     emit_add(&p, there, sum, sum);
     p.ops[p.n_ops - 1].at = TIER_HOST;
     p.ops[p.n_ops - 1].stream = STREAM_HOST;
+    p.micro_beside_host = true;
     double alone = ms_of(&p, &h, NULL), host = alone - 3 - 1;
     assert_float_equal(host, 3, 1e-9);
     assert_int_equal(p.ops[1].wait_before, 1);

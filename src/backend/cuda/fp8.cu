@@ -51,10 +51,10 @@ using tile_of_bytes = turned_tile<COLUMNS>;
 
 enum quantize_mode { GIVEN, TRY, AGAIN };
 
-DEVICE uint4 normed(uint4 raw, const pack<bf16> &gains, float rstd) {
-    pack<bf16> x = pack_widen<bf16>(raw), y;
+DEVICE uint4 normed(uint4 raw, uint4 gain, float rstd, float offset) {
+    pack<bf16> x = pack_widen<bf16>(raw), gamma = pack_widen<bf16>(gain), y;
 #pragma unroll
-    for (int e = 0; e < pack<bf16>::N; e++) y.v[e] = x.v[e] * rstd * gains.v[e];
+    for (int e = 0; e < pack<bf16>::N; e++) y.v[e] = x.v[e] * rstd * (gamma.v[e] + offset);
     return pack_narrow<bf16>(y);
 }
 
@@ -75,13 +75,10 @@ static __global__ void __launch_bounds__(TILE_THREADS, NORMED ? 3 : 4) quantize_
     }
     int across = threadIdx.x % ACROSS, down = threadIdx.x / ACROSS; /* which 16 columns, which 4 rows */
     int64_t column0 = (int64_t)blockIdx.x * TILE, column = column0 + across * COLUMNS;
-    pack<bf16> gains[2];
+    uint4 gains[2];
 #pragma unroll
-    for (int h = 0; NORMED && h < 2; h++) {
-        gains[h] = pack_load<true>((const bf16 *)g.gamma + column + h * pack<bf16>::N, g.n_columns - column);
-#pragma unroll
-        for (int e = 0; e < pack<bf16>::N; e++) gains[h].v[e] += g.offset;
-    }
+    for (int h = 0; NORMED && h < 2; h++)
+        gains[h] = raw_load<true>((const bf16 *)g.gamma + column + h * pack<bf16>::N, g.n_columns - column);
     for (int64_t tile = (g.n_rows - 1) / TILE - blockIdx.y; tile >= 0; tile -= gridDim.y) {
         int64_t row0 = tile * TILE,
                 row = row0 + down * ROWS; /* sides are multiples of 16: a thread has all of its numbers or none */
@@ -99,7 +96,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, NORMED ? 3 : 4) quantize_
         for (int r = 0; r < ROWS; r++) {
             const float rstd = NORMED && inside ? g.rstd[row + r] : 0;
 #pragma unroll
-            for (int h = 0; NORMED && h < 2; h++) raw[r][h] = normed(raw[r][h], gains[h], rstd);
+            for (int h = 0; NORMED && h < 2; h++) raw[r][h] = normed(raw[r][h], gains[h], rstd, g.offset);
             if (MODE == TRY) most = absmax_words(absmax_words(most, raw[r][0]), raw[r][1]);
             uint2 low = e4m3_pack(raw[r][0], factor), high = e4m3_pack(raw[r][1], factor);
             word[r][0] = low.x, word[r][1] = low.y, word[r][2] = high.x, word[r][3] = high.y;
