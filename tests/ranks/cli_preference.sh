@@ -81,7 +81,9 @@ with open('pairs.jsonl', 'w') as pairs, open('labelled.jsonl', 'w') as labelled:
 P
 sharing=(--set data.source=pairs.jsonl --set data.seq_len=100 --set data.pack=false --set data.eval_fraction=0.2 --set data.cache=none
     --set preference.share_prompt=on --set preference.reference=copy)
-numbers() { # loss and norm of the gradient of every step of the last run, and the loss of its evaluation
+# Loss and norm of the gradient of every step of the last run, and the loss of its evaluation. The first step is equal but for rounding; AdamW
+# divides by a gradient's size, so one that is rounding alone moves its parameter at the full rate, and later steps differ by more.
+numbers() {
     python3 -c "
 import json
 r = json.loads(open('out').read().splitlines()[-1])
@@ -97,7 +99,8 @@ for loss in dpo kto; do
     python3 -c "
 import sys
 a, b = ([float(x) for x in s.split()] for s in ('$two', '$(numbers)'))
-sys.exit(not (len(a) == len(b) == 9 and all(abs(x - y) < 1e-5 * max(1, abs(x)) for x, y in zip(a, b))))" || fail "$loss: shared $(numbers), repeated $two"
+bound = [1e-6] * 2 + [1e-4] * 7
+sys.exit(not (len(a) == len(b) == 9 and all(abs(x - y) < e * max(1, abs(x)) for x, y, e in zip(a, b, bound))))" || fail "$loss: shared $(numbers), repeated $two"
 done
 [ "$(train 1 "${sets[@]}" --set memory.recompute=full --set memory.offload.activations=host --set memory.offload.params=host)" = "$expected" ] ||
     fail "shared prompts: recompute and offload change the result"
