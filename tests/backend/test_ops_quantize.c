@@ -1,5 +1,5 @@
 /* test_ops_quantize.c - DEQUANTIZE: for every format, dtype and shape the bits that tensor/quantize.h defines, on every device. */
-#include "backend/cpu/gemm.h"
+#include "backend/cpu/linear_int8.h"
 #include "backend_choice.h"
 #include "op_check.h"
 #include <stdarg.h>
@@ -207,10 +207,9 @@ static void check_int8(const int8_product *s, dtype t, dtype y_type) {
 }
 
 /* Every number of rows at once, tails of every length, several tasks. */
-static void test_products_with_codes_are_exact_sums(void **state) {
-    static const int64_t sizes[][2] = {{1, 1},    {4, 16},    {5, 33},   {7, 47},  {130, 96},
-                                       {9, 2100}, {300, 520}, {132, 96}, {8, 2112}};
-    if (backend_under_test()->discrete) skip();
+static void check_int8_kernel(void) {
+    static const int64_t sizes[][2] = {{1, 1},     {4, 16},   {5, 33},   {7, 47},   {130, 96}, {9, 2100},
+                                       {300, 520}, {132, 96}, {8, 2112}, {50, 128}, {17, 64},  {96, 4}};
     for (size_t i = 0; i < ARRAY_LENGTH(sizes); i++)
         for (int64_t rows = 1; rows <= MOST_ROWS; rows += rows < 9 ? 1 : 4) { /* 17, 21: twice eight and some */
             int8_product s = {rows, sizes[i][0], sizes[i][1], rows % 2 == 0, rows % 3 == 0, false};
@@ -219,6 +218,40 @@ static void test_products_with_codes_are_exact_sums(void **state) {
             s.lanes = true;
             check_int8(&s, t, s.pick ? DTYPE_F32 : t);
         }
+}
+
+static void test_products_with_codes_are_exact_sums(void **state) {
+    if (backend_under_test()->discrete) skip();
+    for (int i = 0; int8_kernel_list(i); i++) {
+        if (!int8_force_kernel(int8_kernel_list(i))) {
+            print_message("this machine cannot run %s\n", int8_kernel_list(i));
+            continue;
+        }
+        check_int8_kernel();
+    }
+    assert_true(int8_force_kernel(NULL));
+}
+
+/* The largest numbers there are, all of one sign or in turns: no sum of bytes overflows where it counts. */
+static void test_products_of_the_largest_codes(void **state) {
+    enum { ROWS = 9, OUT = 32, IN = 8192 };
+    if (backend_under_test()->discrete) skip();
+    weight c = weight_open(BASE_INT8, OUT, IN, 3);
+    for (int64_t i = 0; i < OUT * IN; i++)
+        ((int8_t *)c.at.codes)[i] = i / IN % 3 == 0 ? -127 : i / IN % 3 == 1 ? 127 : i % 2 ? 127 : -127;
+    double *x = malloc(ROWS * IN * sizeof *x);
+    for (int i = 0; i < ROWS * IN; i++) x[i] = i / IN % 3 == 0 ? -1 : i / IN % 3 == 1 ? 1 : i % 2 ? 1 : -1;
+    for (int k = 0; int8_kernel_list(k); k++) {
+        if (!int8_force_kernel(int8_kernel_list(k))) continue;
+        op_case *o = int8_open(&c, &(int8_product){ROWS, OUT, IN, false, false, true}, DTYPE_F32, DTYPE_F32, x);
+        op_case_run(o, 2);
+        const double *y = op_case_values(o, LINEAR_INT8_Y);
+        for (int i = 0; i < ROWS * OUT; i++) assert_true(same(y[i], int8_element(x + i / OUT * IN, &c, i % OUT, NULL)));
+        op_case_close(o);
+    }
+    assert_true(int8_force_kernel(NULL));
+    free(x);
+    weight_close(&c);
 }
 
 static void test_a_row_that_is_not_finite_spoils_itself_alone(void **state) {
@@ -350,6 +383,7 @@ int main(void) {
         cmocka_unit_test(test_every_code_has_a_number),
         cmocka_unit_test(test_scales_at_the_ends),
         cmocka_unit_test(test_products_with_codes_are_exact_sums),
+        cmocka_unit_test(test_products_of_the_largest_codes),
         cmocka_unit_test(test_a_row_that_is_not_finite_spoils_itself_alone),
         cmocka_unit_test(test_a_row_among_eight_spoils_itself_alone),
         cmocka_unit_test(test_rows_of_a_table_of_codes),

@@ -52,10 +52,10 @@ static inline int64_t cpu_rows(const kernel_call *k, int64_t n) {
     return *k->rows;
 }
 
-/* Bytes of scratch that the kernel of an op needs. */
 /* n logits become softcap * tanh(logit / softcap). */
 void cpu_cap_logits(backend_context *c, float *logits, int64_t n, float softcap);
 
+/* Bytes of scratch that the kernel of an op needs. */
 typedef size_t (*cpu_work_fn)(const program *p, const op *o, int n_threads);
 
 /* One kernel per op, and beside that of one with SCRATCH how much: an op without either does not link. */

@@ -37,6 +37,9 @@ typedef struct gemm_kernel {
     /* The same for the first few_rows rows of the tile alone, where that is faster; or NULL */
     void (*multiply_few)(int64_t k, const void *a, const void *b, float *tile, int64_t ld, bool first);
     int few_rows;
+    /* For gemm_rows.c, of a chain kernel: sums [rows][panel] of a few rows of A, as fp32, with a panel in the order of lanes of type t;
+     * or NULL, where the vectors of gemm_rows.c are as wide as the machine's */
+    void (*lanes_few)(dtype t, int rows, int64_t k, const float *x, int64_t ldx, const void *panel, float *sums);
     void (*begin)(void); /* per task, where the thread needs a state of its own (AMX); or NULL */
     void (*end)(void);
 } gemm_kernel;
@@ -48,6 +51,8 @@ typedef struct gemm_kernel {
  * Tiles of C are cut in multiples of GEMM_UNIT, so mr and nr divide it, and kr divides GEMM_K_UNIT. */
 #define GEMM_UNIT 96
 #define GEMM_K_UNIT 32
+#define GEMM_FEW_ROWS \
+    6 /* of A, which gemm_rows.c takes without packing: at 7 the GEMM is as fast, above it is faster (bench_rows on Neoverse-N1) */
 #define GEMM_ROW_BYTES 4      /* element_bytes at most */
 #define GEMM_BLOCK_BYTES 1536 /* kc * element_bytes at most */
 

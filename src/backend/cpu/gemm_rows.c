@@ -15,7 +15,7 @@
 #include "backend/cpu/gemm_kernels.h"
 
 enum {
-    FEW_MOST = 6,    /* rows of A; at 7 the GEMM is as fast, above it is faster (bench_rows on Neoverse-N1) */
+    FEW_MOST = GEMM_FEW_ROWS,
     MOST_GROUPS = 2, /* of W weight rows, at once: four are more streams than the sets of a cache may hold */
     MOST_SUMS = VEC_WIDTH == 8 ? 12 : 18, /* vectors, of lanes */
     TASK_WEIGHTS = 65536,                 /* elements of B per task, at least: long enough to hide the claiming */
@@ -24,6 +24,7 @@ enum {
 
 typedef struct few_job {
     const gemm_call *g;
+    const gemm_kernel *kernel;
     const float *x; /* rows of A as fp32 */
     int64_t ldx;
     int64_t kc, columns_per_task;
@@ -366,6 +367,25 @@ FML static bool fml_rows(const few_job *j, int64_t first, int64_t end) {
 static bool fml_rows(const few_job *j, int64_t first, int64_t end) { return false; }
 #endif
 
+/* ---- ... by the kernel, where its vectors are wider ------------------------------------------------------------------- */
+
+VEC_INLINE void put_panel(dtype t, const few_job *j, int64_t n, const float *sums) {
+    for (int r = 0; r < j->g->m; r++)
+        for (int64_t i = 0; i < j->panel; i += VEC_WIDTH)
+            put_sums(j->g, r, n + i, VEC_WIDTH, vec_load(sums + r * j->panel + i));
+}
+
+static bool rows_by_kernel(const few_job *j, int64_t first, int64_t end) {
+    float sums[FEW_MOST * GEMM_UNIT];
+    if (!j->kernel->lanes_few) return false;
+    for (int64_t n = first; n < end; n += j->panel) {
+        const void *panel = element_at(j->g->b.data, j->g->a.type, n * j->g->k);
+        j->kernel->lanes_few(j->g->a.type, (int)j->g->m, j->g->k, j->x, j->ldx, panel, sums);
+        put_panel(j->g->a.type, j, n, sums);
+    }
+    return true;
+}
+
 /* Functions of their own: in one gcc gives up and keeps sums in memory. */
 #define LANES_ROWS(rows)                                                                                    \
     __attribute__((noinline)) static void lanes_rows_##rows(const few_job *j, int64_t first, int64_t end) { \
@@ -391,7 +411,8 @@ static void few_task(void *context, int64_t task, int thread) {
     const few_job *j = context;
     int64_t first = task * j->columns_per_task, end = MIN(first + j->columns_per_task, j->g->n);
     int64_t in_lanes = MAX(MIN(end, j->n_lanes), first); /* rows behind the last panel lie as everywhere */
-    if (first < in_lanes && !fml_rows(j, first, in_lanes)) by_lanes[j->g->m - 1](j, first, in_lanes);
+    if (first < in_lanes && !rows_by_kernel(j, first, in_lanes) && !fml_rows(j, first, in_lanes))
+        by_lanes[j->g->m - 1](j, first, in_lanes);
     if (in_lanes < end) by_rows(j, in_lanes, end);
 }
 
@@ -420,7 +441,7 @@ void gemm_rows_run(backend_context *c, const gemm_call *g, void *work) {
         gemm_run(c, &by_row, work);
         return;
     }
-    few_job j = {.g = g, .x = g->a.data, .ldx = g->a.row_stride, .kc = kernel->kc};
+    few_job j = {.g = g, .kernel = kernel, .x = g->a.data, .ldx = g->a.row_stride, .kc = kernel->kc};
     if (g->a.type != DTYPE_F32) {
         for (int64_t r = 0; r < g->m; r++)
             typed_row_load((float *)work + r * g->k, (const uint16_t *)g->a.data + r * g->a.row_stride, g->a.type,
