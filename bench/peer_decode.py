@@ -3,7 +3,7 @@
 
     peer_decode.py make SHAPE DIR             random weights in bf16, a tokenizer of bytes, prompt.txt and prompt.json (needs torch)
     peer_decode.py torch DIR NEW THREADS DTYPE       transformers, sdpa, a dynamic cache (needs torch and transformers)
-    peer_decode.py llama FILE NEW THREADS            a GGUF file, through llama-cpp-python
+    peer_decode.py llama FILE NEW THREADS [plain]    a GGUF file, through llama-cpp-python; plain: its weights are not put into another order
 
 torch and llama print one JSON line: prompt tokens/s, tokens/s of the steps behind the first token, and the tokens.
 """
@@ -76,7 +76,7 @@ def by_torch(where, n_new, threads, dtype):
     measure(prompt, n_new, forward)
 
 
-def by_llama(file, n_new, threads):
+def by_llama(file, n_new, threads, plain):
     import llama_cpp as L
     import numpy
 
@@ -86,7 +86,9 @@ def by_llama(file, n_new, threads):
 
     L.llama_log_set(quiet, ctypes.c_void_p(0))
     L.llama_backend_init()
-    model = L.llama_model_load_from_file(file.encode(), L.llama_model_default_params())
+    kept = L.llama_model_default_params()
+    kept.use_extra_bufts = kept.use_extra_bufts and not plain
+    model = L.llama_model_load_from_file(file.encode(), kept)
     settings = L.llama_context_default_params()
     settings.n_ctx = settings.n_batch = 256
     settings.n_threads = settings.n_threads_batch = threads
@@ -111,6 +113,6 @@ if what == "make":
 elif what == "torch":
     by_torch(rest[0], int(rest[1]), int(rest[2]), rest[3])
 elif what == "llama":
-    by_llama(rest[0], int(rest[1]), int(rest[2]))
+    by_llama(rest[0], int(rest[1]), int(rest[2]), "plain" in rest[3:])
 else:
     sys.exit(__doc__)

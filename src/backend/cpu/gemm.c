@@ -195,36 +195,6 @@ static void pack_task(void *context, int64_t task, int thread) {
               MIN(rows, r->n_rows - row), k0, nk);
 }
 
-#if defined(__aarch64__)
-#include <arm_neon.h>
-static void narrow_f16(uint16_t *out, const float *in, int64_t n) {
-    int64_t i = 0;
-    for (; i + 4 <= n; i += 4) vst1_u16(out + i, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(in + i))));
-    for (; i < n; i++) out[i] = f32_to_f16(in[i]);
-}
-#elif defined(__x86_64__)
-#include <immintrin.h>
-__attribute__((target("avx,f16c"))) static void narrow_f16_f16c(uint16_t *out, const float *in, int64_t n) {
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        _mm_storeu_si128((__m128i *)(out + i), _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
-    for (; i < n; i++) out[i] = f32_to_f16(in[i]);
-}
-static void narrow_f16(uint16_t *out, const float *in, int64_t n) {
-    if (__builtin_cpu_supports("f16c")) narrow_f16_f16c(out, in, n);
-    else
-        for (int64_t i = 0; i < n; i++) out[i] = f32_to_f16(in[i]);
-}
-#else
-static void narrow_f16(uint16_t *out, const float *in, int64_t n) {
-    for (int64_t i = 0; i < n; i++) out[i] = f32_to_f16(in[i]);
-}
-#endif
-
-static void narrow_bf16(uint16_t *restrict out, const float *restrict in, int64_t n) {
-    for (int64_t i = 0; i < n; i++) out[i] = f32_to_bf16(in[i]);
-}
-
 /* tile row += row i of what is added, n columns from col. */
 static void row_add(const gemm_call *g, float *tile, int64_t i, int64_t col, int64_t n) {
     float some[GEMM_UNIT];
@@ -255,9 +225,7 @@ static void tile_write(const gemm_call *g, float *tile, int64_t ld, float *bias,
         if (g->bias)
             for (int64_t j = 0; j < n; j++) tile[j] += bias[j];
         if (g->add) row_add(g, tile, row + i, col, n);
-        if (g->c_type == DTYPE_BF16) narrow_bf16((uint16_t *)g->c + at, tile, n);
-        else if (g->c_type == DTYPE_F16) narrow_f16((uint16_t *)g->c + at, tile, n);
-        else if (!g->accumulate) memcpy((float *)g->c + at, tile, (size_t)n * sizeof(float));
+        if (!g->accumulate) tensor_convert(element_at(g->c, g->c_type, at), g->c_type, tile, DTYPE_F32, (size_t)n);
         else {
             float *c = (float *)g->c + at;
             for (int64_t j = 0; j < n; j++) c[j] += tile[j];

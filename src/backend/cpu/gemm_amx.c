@@ -4,7 +4,7 @@
  * halves are loaded with a stride. Four loads feed four TDPBF16PS, which reads subnormals as zero and flushes tiny sums. */
 #if defined(__x86_64__)
 #include "backend/cpu/gemm_kernels.h"
-#pragma GCC target("avx2,amx-tile,amx-bf16")
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,amx-tile,amx-bf16")
 #include "backend/cpu/amx.h"
 #include "backend/cpu/gemm_pack.h"
 
@@ -13,7 +13,7 @@
 #define KR 32
 #define PAIR 2 /* of k, as B is packed */
 
-static bool amx_supported(void) { return __builtin_cpu_supports("avx2") && amx_allowed(AMX_BF16); }
+static bool amx_supported(void) { return cpu_has_avx512() && amx_allowed(AMX_BF16); }
 
 static void amx_pack_a(void *panel, const gemm_slice *s) { pack_u16(panel, MR, KR, *s); }
 static void amx_pack_b(void *panel, const gemm_slice *s) {

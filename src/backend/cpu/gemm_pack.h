@@ -11,7 +11,7 @@
 #include "backend/cpu/gemm_kernels.h"
 #if defined(__aarch64__)
 #include <arm_neon.h>
-#elif defined(__F16C__)
+#elif defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
@@ -65,11 +65,63 @@ PACK_INLINE void pack_transpose(pack_u32x4 v[4]) {
     v[3] = (pack_u32x4)__builtin_shufflevector((pack_u64x2)b, (pack_u64x2)d, 1, 3);
 }
 
+#if defined(__AVX512F__)
+enum { PACK_WIDE = 16 }; /* elements of 32 bits */
+
+PACK_INLINE void pack_transpose_wide(__m512i v[PACK_WIDE]) {
+    __m512i t[PACK_WIDE], u[PACK_WIDE];
+    for (int i = 0; i < PACK_WIDE; i += 2)
+        t[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]), t[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
+    for (int i = 0; i < PACK_WIDE; i += 4) { /* columns c, 4 + c, 8 + c, 12 + c of four rows in u[i + c] */
+        u[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]), u[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+        u[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]), u[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+    for (int c = 0; c < 4; c++) {
+        __m512i even = _mm512_shuffle_i32x4(u[c], u[4 + c], 0x88), odd = _mm512_shuffle_i32x4(u[c], u[4 + c], 0xdd);
+        __m512i even2 = _mm512_shuffle_i32x4(u[8 + c], u[12 + c], 0x88);
+        __m512i odd2 = _mm512_shuffle_i32x4(u[8 + c], u[12 + c], 0xdd);
+        v[c] = _mm512_shuffle_i32x4(even, even2, 0x88), v[8 + c] = _mm512_shuffle_i32x4(even, even2, 0xdd);
+        v[4 + c] = _mm512_shuffle_i32x4(odd, odd2, 0x88), v[12 + c] = _mm512_shuffle_i32x4(odd, odd2, 0xdd);
+    }
+}
+
+PACK_INLINE __m512i pack_widen_wide(const void *data, dtype type, int64_t i) {
+    if (type == DTYPE_F32) return _mm512_loadu_si512((const float *)data + i);
+    __m256i h = _mm256_loadu_si256((const __m256i *)(const void *)((const uint16_t *)data + i));
+    if (type == DTYPE_BF16) return _mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16);
+    return _mm512_castps_si512(_mm512_cvtph_ps(h));
+}
+
+/* Rows of 16 elements of 32 bits each turned: 16 lines of a panel of r rows, from row i of it on. */
+PACK_INLINE void pack_put_turned(void *out, int r, int i, __m512i v[PACK_WIDE]) {
+    const __mmask16 rows = (__mmask16)(r - i >= PACK_WIDE ? 0xffff : (1 << (r - i)) - 1);
+    pack_transpose_wide(v);
+    for (int c = 0; c < PACK_WIDE; c++) _mm512_mask_storeu_epi32((uint32_t *)out + c * r + i, rows, v[c]);
+}
+
+/* Two rows of k, of which these are 32 neighbours of 16 bits, interleaved: the first or the last 16 pairs. */
+PACK_INLINE __m512i pack_zip_wide(const uint16_t *row, int64_t step, bool last) {
+    const __m512i pairs = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37,
+                                           5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    __m512i at = last ? _mm512_add_epi16(pairs, _mm512_set1_epi16(PACK_WIDE)) : pairs;
+    return _mm512_permutex2var_epi16(_mm512_loadu_si512(row), at, _mm512_loadu_si512(row + step));
+}
+#endif
+
 /* ---- fp32 panels, [k][rows]: 16-bit sources are widened on the way --------------------------------------------- */
 
 PACK_INLINE void pack_f32_typed(float *out, int r, gemm_slice s, dtype type) {
     int64_t k = 0;
     if (s.rows == r && s.k_stride == 1) {
+#if defined(__AVX512F__)
+        for (; k + PACK_WIDE <= s.k; k += PACK_WIDE)
+            for (int i = 0; i < r; i += PACK_WIDE) {
+                __m512i v[PACK_WIDE];
+                for (int j = 0; j < PACK_WIDE; j++)
+                    v[j] = i + j < r ? pack_widen_wide(s.data, type, (i + j) * s.row_stride + k) : _mm512_setzero_si512();
+                pack_put_turned(out + k * r, r, i, v);
+            }
+#endif
         for (; k + 4 <= s.k; k += 4)
             for (int i = 0; i < r; i += 4) {
                 pack_u32x4 v[4];
@@ -101,6 +153,15 @@ PACK_INLINE int64_t pack_u16_along_k(uint16_t *out, int r, int kr, gemm_slice s)
     const uint16_t *in = s.data;
     int64_t k = 0;
     if (kr == 2) {
+#if defined(__AVX512F__)
+        for (; k + 2 * PACK_WIDE <= s.k; k += 2 * PACK_WIDE)
+            for (int i = 0; i < r; i += PACK_WIDE) {
+                __m512i v[PACK_WIDE];
+                for (int j = 0; j < PACK_WIDE; j++)
+                    v[j] = i + j < r ? _mm512_loadu_si512(in + (i + j) * s.row_stride + k) : _mm512_setzero_si512();
+                pack_put_turned(out + k * r, r, i, v);
+            }
+#endif
         for (; k + 8 <= s.k; k += 8)
             for (int i = 0; i < r; i += 4) {
                 pack_u32x4 v[4];
@@ -134,6 +195,23 @@ PACK_INLINE void pack_pairs(uint16_t *to, pack_u32x4 first, pack_u32x4 second) {
 PACK_INLINE int64_t pack_u16_along_rows(uint16_t *out, int r, int kr, gemm_slice s) {
     const uint16_t *in = s.data;
     int64_t k = 0, step = s.k_stride;
+#if defined(__AVX512F__)
+    if (r % 32 == 0 && kr == 2) {
+        for (; k + 2 <= s.k; k += 2)
+            for (int i = 0; i < r; i += 32)
+                for (int half = 0; half < 2; half++)
+                    _mm512_storeu_si512(out + k * r + 2 * i + 32 * half, pack_zip_wide(in + k * step + i, step, half));
+    } else if (r % 32 == 0 && kr == 32) {
+        for (; k + kr <= s.k; k += kr)
+            for (int i = 0; i < r; i += PACK_WIDE) {
+                __m512i v[PACK_WIDE]; /* two steps of k of each of 16 rows */
+                for (int j = 0; j < PACK_WIDE; j++)
+                    v[j] = pack_zip_wide(in + (k + 2 * j) * step + i / 32 * 32, step, i % 32 != 0);
+                pack_transpose_wide(v);
+                for (int j = 0; j < PACK_WIDE; j++) _mm512_storeu_si512(out + k * r + (int64_t)(i + j) * kr, v[j]);
+            }
+    }
+#endif
     if (kr == 2) {
         for (; k + 2 <= s.k; k += 2) {
             int i = 0;
@@ -193,6 +271,12 @@ PACK_INLINE void pack_u16(void *panel, int r, int kr, gemm_slice s) {
                 uint64_t four = 0;
                 if (i < s.rows) memcpy(&four, in + i * s.row_stride + k, sizeof four);
                 memcpy(out + k * r + i * kr, &four, sizeof four);
+            }
+    else if (kr == 32 && s.k_stride == 1)
+        for (; k + kr <= s.k; k += kr)
+            for (int i = 0; i < r; i++) {
+                if (i < s.rows) memcpy(out + k * r + i * kr, in + i * s.row_stride + k, (size_t)kr * 2);
+                else memset(out + k * r + i * kr, 0, (size_t)kr * 2);
             }
     for (; k < s.k; k += kr) /* k is a multiple of kr here; the group after the end is filled with zeros */
         for (int i = 0; i < r; i++)
