@@ -124,6 +124,22 @@ static void write_run(monitor *m, const char *state, bool ended, const char *err
     give_up(m, "other programs will not see the state of this run");
 }
 
+/* Room for the last state of the run on a disk that is full by then: a file that is removed before it is written. */
+static void keep_room(monitor *m, bool keep) {
+    enum { ROOM_BYTES = 32 << 10 }; /* run.json twice: the old one stays until the new one is whole */
+    char path[4200];
+    if (m->rank != 0) return;
+    snprintf(path, sizeof path, "%s/.run.json.room", m->options.request->run_dir);
+    if (keep) {
+        char *zeros = mem_alloc(ROOM_BYTES);
+        (void)file_replace(path, zeros, ROOM_BYTES); /* a disk without that much is told by what needs it */
+        free(zeros);
+    } else {
+        (void)unlink(path);
+    }
+    error_clear();
+}
+
 /* ---- plan.json and memory.json ----------------------------------------------------------------------------------------- */
 
 static void write_plan(const monitor *m) {
@@ -235,6 +251,7 @@ static void stop_sampler(monitor *m) {
 static void begin(monitor *m) {
     m->begun = true;
     write_run(m, "running", false, NULL);
+    keep_room(m, true);
     if (m->rank == 0) write_plan(m);
     if (m->options.has_memory) start_sampler(m);
 }
@@ -283,6 +300,7 @@ void monitor_close(monitor *m, status rc) {
     error_take(&why);
     stop_sampler(m);
     const char *state = rc == OK ? "finished" : rc == ERR_INTERRUPTED ? "stopped" : "failed";
+    keep_room(m, false);
     if (m->begun) write_run(m, state, true, rc == OK || rc == ERR_INTERRUPTED ? NULL : why.message);
     jsonl_close(&m->samples);
     pthread_cond_destroy(&m->changed);

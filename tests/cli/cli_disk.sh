@@ -24,6 +24,17 @@ if [ -n "${OWN_MOUNTS-}" ] && mkdir tight && mount -t tmpfs -o size=256k none ti
         train "${wide[@]}" "${nothing[@]}" --set run.dir=tight/made
     check 2 "run.dir tight/new/run: tight cannot be written to: Read-only file system" -- train "${wide[@]}" --set run.dir=tight/new/run
     umount tight
+    # A disk that becomes full while a run is under way: the run says how it ended.
+    mkdir full && mount -t tmpfs -o size=2m none full
+    "$RALO" train --preset test-llama --set data.source=builtin:grammar --set train.steps=1000000 --set train.warmup=0 --set train.eval_rows=0 \
+        --set run.dir=full/run >out 2>err &
+    for _ in $(seq 300); do [ -s full/run/metrics.jsonl ] && break || sleep 0.1; done
+    dd if=/dev/zero of=full/rest bs=4k status=none 2>/dev/null
+    kill -INT $! && wait $!
+    grep -q '"state": "running"' full/run/run.json && fail "after a full disk run.json says that the run is running"
+    grep -q '"state": "failed".*No space left on device' full/run/run.json || fail "run.json of a full disk: $(cat full/run/run.json)"
+    [ ! -e full/run/.run.json.room ] || fail "the room for run.json is still taken"
+    umount full
 else
     echo "no mounts are permitted here: runs on a full disk are not tried"
 fi

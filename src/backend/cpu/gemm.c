@@ -236,11 +236,13 @@ static void tile_write(const gemm_call *g, float *tile, int64_t ld, float *bias,
 /* One panel of A, of m rows, times one of B over the whole of k. */
 static void panel_multiply(const run *r, int64_t row, int64_t m, const uint8_t *b, float *tile, int64_t ld) {
     const gemm_kernel *kernel = r->kernel;
-    bool few = m <= kernel->few_rows;
+    bool few = m <= kernel->few_rows * kernel->few_passes;
     for (int64_t k0 = 0; k0 < r->g->k; k0 += kernel->kc) {
         int64_t nk = MIN(kernel->kc, r->g->k - k0); /* of lanes: a multiple of kr */
-        (few ? kernel->multiply_few : kernel->multiply)(nk, shared_at(r, row, k0, nk),
-                                                        b + k0 * kernel->nr * kernel->element_bytes, tile, ld, k0 == 0);
+        const uint8_t *a = shared_at(r, row, k0, nk), *b_at = b + k0 * kernel->nr * kernel->element_bytes;
+        if (!few) kernel->multiply(nk, a, b_at, tile, ld, k0 == 0);
+        for (int64_t i = 0; few && i < m; i += kernel->few_rows)
+            kernel->multiply_few(nk, a + i * kernel->kr * kernel->element_bytes, b_at, tile + i * ld, ld, k0 == 0);
     }
 }
 

@@ -98,6 +98,7 @@ const gemm_kernel gemm_amx = {
     .multiply = amx_multiply,
     .multiply_few = amx_multiply_few,
     .few_rows = 16,
+    .few_passes = 2,
     .begin = amx_begin,
     .end = amx_end,
 };

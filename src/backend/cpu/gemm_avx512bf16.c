@@ -80,6 +80,7 @@ const gemm_kernel gemm_avx512bf16 = {
     .multiply = avx512bf16_multiply,
     .multiply_few = avx512bf16_multiply_few,
     .few_rows = FEW,
+    .few_passes = 2,
 };
 #else
 typedef int gemm_avx512bf16_is_for_x86_64; /* ISO C wants a declaration in every file */

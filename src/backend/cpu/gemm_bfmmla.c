@@ -134,6 +134,7 @@ const gemm_kernel gemm_bfmmla = {
     .multiply = bfmmla_multiply,
     .multiply_few = bfmmla_multiply_few,
     .few_rows = 2,
+    .few_passes = 1,
 };
 #else
 typedef int gemm_bfmmla_is_for_aarch64; /* ISO C wants a declaration in every file */

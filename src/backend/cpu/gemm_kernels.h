@@ -34,9 +34,10 @@ typedef struct gemm_kernel {
     void (*pack_b)(void *panel, const gemm_slice *s);
     /* tile (mr, nr) of floats with row stride ld: = A B when first, else += A B. k is a multiple of kr. */
     void (*multiply)(int64_t k, const void *a, const void *b, float *tile, int64_t ld, bool first);
-    /* The same for the first few_rows rows of the tile alone, where that is faster; or NULL */
+    /* The same for few_rows rows of the panel and tile alone, where that is faster; or NULL */
     void (*multiply_few)(int64_t k, const void *a, const void *b, float *tile, int64_t ld, bool first);
     int few_rows;
+    int few_passes; /* so often for a panel of A: a block of B is in L1 after the first; more rows are faster all at once */
     /* For gemm_rows.c, of a chain kernel: sums [rows][panel] of a few rows of A, as fp32, with a panel in the order of lanes of type t;
      * or NULL, where the vectors of gemm_rows.c are as wide as the machine's */
     void (*lanes_few)(dtype t, int rows, int64_t k, const float *x, int64_t ldx, const void *panel, float *sums);

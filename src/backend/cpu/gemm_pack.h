@@ -101,8 +101,8 @@ PACK_INLINE void pack_put_turned(void *out, int r, int i, __m512i v[PACK_WIDE]) 
 
 /* Two rows of k, of which these are 32 neighbours of 16 bits, interleaved: the first or the last 16 pairs. */
 PACK_INLINE __m512i pack_zip_wide(const uint16_t *row, int64_t step, bool last) {
-    const __m512i pairs = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37,
-                                           5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const __m512i pairs = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6,
+                                           37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
     __m512i at = last ? _mm512_add_epi16(pairs, _mm512_set1_epi16(PACK_WIDE)) : pairs;
     return _mm512_permutex2var_epi16(_mm512_loadu_si512(row), at, _mm512_loadu_si512(row + step));
 }
@@ -118,7 +118,8 @@ PACK_INLINE void pack_f32_typed(float *out, int r, gemm_slice s, dtype type) {
             for (int i = 0; i < r; i += PACK_WIDE) {
                 __m512i v[PACK_WIDE];
                 for (int j = 0; j < PACK_WIDE; j++)
-                    v[j] = i + j < r ? pack_widen_wide(s.data, type, (i + j) * s.row_stride + k) : _mm512_setzero_si512();
+                    v[j] =
+                        i + j < r ? pack_widen_wide(s.data, type, (i + j) * s.row_stride + k) : _mm512_setzero_si512();
                 pack_put_turned(out + k * r, r, i, v);
             }
 #endif
