@@ -52,8 +52,6 @@ typedef struct gemm_kernel {
  * Tiles of C are cut in multiples of GEMM_UNIT, so mr and nr divide it, and kr divides GEMM_K_UNIT. */
 #define GEMM_UNIT 96
 #define GEMM_K_UNIT 32
-#define GEMM_FEW_ROWS \
-    6 /* of A, which gemm_rows.c takes without packing: at 7 the GEMM is as fast, above it is faster (bench_rows on Neoverse-N1) */
 #define GEMM_ROW_BYTES 4      /* element_bytes at most */
 #define GEMM_BLOCK_BYTES 1536 /* kc * element_bytes at most */
 
@@ -63,6 +61,9 @@ extern const gemm_kernel gemm_bfmmla, gemm_neon;
 extern const gemm_kernel gemm_amx, gemm_avx512bf16, gemm_avx512, gemm_avx2;
 #endif
 extern const gemm_kernel gemm_portable;
+
+/* Rows of A that gemm_rows.c takes without packing: at 7 the GEMM is as fast, above it is faster (bench_rows on Neoverse-N1). */
+#define GEMM_FEW_ROWS 6
 
 /* The kernel that serves a type where a row of C must have the same bits for every m: one of ours, since OpenBLAS takes
  * other ways through other shapes. */
