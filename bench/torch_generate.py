@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Greedy completions of a Qwen2.5 shape on one GPU with transformers: the figure to beat, and a model directory for both.
 
-usage: torch_generate.py --shape qwen2.5-1.5b --dir DIR [--batches 1,16,64] [--prompt 512] [--new 128] [--static]
+usage: torch_generate.py --shape qwen2.5-1.5b --dir DIR [--batches 1,16,64] [--prompt 512] [--new 128] [--static] [--write]
 Random weights in bf16 are written to DIR with a tokenizer of bytes and DIR/prompts.txt; prints one JSON line per batch:
 prompt tokens/s of the prefill, new tokens/s of the steps after it, and the new tokens of the first row.
---static: a cache of fixed size, whose steps transformers compiles. Needs torch with CUDA, transformers and tokenizers.
+--static: a cache of fixed size, whose steps transformers compiles. --write: no completions, only the directory. Needs torch with CUDA, transformers and tokenizers.
 """
 import argparse
 import json
@@ -16,7 +16,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-QWEN = {"qwen2.5-0.5b": (896, 24, 14, 2, 4864), "qwen2.5-1.5b": (1536, 28, 12, 2, 8960)}
+QWEN = {"qwen2.5-0.5b": (896, 24, 14, 2, 4864), "qwen2.5-1.5b": (1536, 28, 12, 2, 8960), "qwen2.5-7b": (3584, 28, 28, 4, 18944)}
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--shape", choices=QWEN, default="qwen2.5-1.5b")
@@ -25,12 +25,13 @@ parser.add_argument("--batches", default="1,16,64")
 parser.add_argument("--prompt", type=int, default=512)
 parser.add_argument("--new", type=int, default=128)
 parser.add_argument("--static", action="store_true")
+parser.add_argument("--write", action="store_true")
 args = parser.parse_args()
 
 torch.manual_seed(1)
 hidden, layers, heads, kv_heads, ffn = QWEN[args.shape]
 config = Qwen2Config(vocab_size=151936, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
-                     num_key_value_heads=kv_heads, intermediate_size=ffn, tie_word_embeddings=True,
+                     num_key_value_heads=kv_heads, intermediate_size=ffn, tie_word_embeddings=args.shape != "qwen2.5-7b",
                      attn_implementation="sdpa", max_position_embeddings=32768, bos_token_id=None, eos_token_id=None)
 model = Qwen2ForCausalLM._from_config(config, dtype=torch.bfloat16).cuda().eval()
 model.save_pretrained(args.dir)
@@ -57,7 +58,7 @@ def seconds(batch, n_new):
     return time.perf_counter() - begin, out
 
 
-for batch in batches:
+for batch in [] if args.write else batches:
     seconds(batch, 4)
     first, _ = seconds(batch, 1)
     whole, out = seconds(batch, args.new)

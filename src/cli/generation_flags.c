@@ -48,7 +48,8 @@ status generation_from_flags(command_line *l) {
     TRY(check_speculative(l));
     static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_FP16}; /* the row of --precision */
     l->generation.precision = precisions[l->precision];
-    l->generation.int8 = l->weights == 1;
+    static const base_format formats[] = {BASE_COMPUTE, BASE_INT8, BASE_FP8, BASE_NF4}; /* the row of --weights */
+    l->generation.weights = formats[l->weights];
     l->generation.trace_path = l->trace;
     l->sampling.stops = l->stops.items;
     l->sampling.n_stops = l->stops.n;

@@ -58,33 +58,57 @@ static status choose_heads(const model_config *c, const generator_options *o, in
     return OK;
 }
 
-enum { INT8_COLUMNS = (1 << 17) - 1 }; /* a sum of so many products of bytes fits 32 bits */
+enum {
+    INT8_COLUMNS = (1 << 17) - 1, /* a sum of so many products of bytes fits 32 bits */
+    CODES_UNIT = 64               /* a GPU computes with rows of codes of such a multiple */
+};
 
-static status check_int8(const model_source *s, const generator_options *o) {
+/* Do all linear layers have rows that a GPU computes with as codes? */
+static bool rows_fit_codes(const model_config *c) {
+    return c->hidden % CODES_UNIT == 0 && c->ffn % CODES_UNIT == 0 && c->n_heads * c->head_dim % CODES_UNIT == 0;
+}
+
+static status check_weights(const model_source *s, const generator_options *o) {
     base_format f = s->trained_over.format;
-    int64_t widest = MAX(MAX(s->config.hidden, s->config.ffn), s->config.n_heads * s->config.head_dim);
-    if (!o->int8) return OK;
-    if (o->backend->discrete)
+    const model_config *c = &s->config;
+    const char *name = base_format_name(o->weights);
+    int64_t widest = MAX(MAX(c->hidden, c->ffn), c->n_heads * c->head_dim);
+    if (o->weights == BASE_COMPUTE) return OK;
+    if (f != BASE_COMPUTE && f != o->weights)
         return ERR(ERR_INPUT,
-                   "--weights: found int8 on %s, expected precision: only the CPU computes with weights in 8 bits; "
-                   "add --device cpu, or leave --weights out",
-                   o->backend->name);
-    if (f != BASE_COMPUTE && f != BASE_INT8)
-        return ERR(ERR_INPUT,
-                   "--weights: found int8 for adapters over weights in %s (model.base), expected precision: they are "
+                   "--weights: found %s for adapters over weights in %s (model.base), expected precision: they are "
                    "generated with over the weights that they were trained over; leave --weights out",
-                   base_format_name(f));
-    if (widest > INT8_COLUMNS)
+                   name, base_format_name(f));
+    if (o->backend->discrete && o->precision == PRECISION_FP32)
+        return ERR(
+            ERR_INPUT,
+            "--weights: found %s with --precision fp32 on %s, expected --precision bf16 or fp16: a GPU computes with "
+            "codes and 16-bit activations; add --precision bf16",
+            name, o->backend->name);
+    if (o->backend->discrete && !rows_fit_codes(c))
+        return ERR(
+            ERR_INPUT,
+            "--weights: found %s for %s, whose layers have rows of %lld, %lld and %lld weights, expected multiples of "
+            "%d on a GPU; leave it out",
+            name, c->name, (long long)c->hidden, (long long)(c->n_heads * c->head_dim), (long long)c->ffn, CODES_UNIT);
+    if (!o->backend->discrete && o->weights == BASE_INT8 && widest > INT8_COLUMNS)
         return ERR(ERR_INPUT,
-                   "--weights: found int8 for %s with rows of %lld weights, expected at most %d; leave it out",
-                   s->config.name, (long long)widest, INT8_COLUMNS);
+                   "--weights: found int8 for %s with rows of %lld weights, expected at most %d; leave it out", c->name,
+                   (long long)widest, INT8_COLUMNS);
     return OK;
+}
+
+/* Adapters over codes are generated with over the codes where the device computes with them. */
+static base_format weights_of(const model_source *s, const generator_options *o) {
+    if (o->weights != BASE_COMPUTE) return o->weights;
+    return o->backend->discrete && o->precision != PRECISION_FP32 && rows_fit_codes(&s->config) ? s->trained_over.format
+                                                                                                : BASE_COMPUTE;
 }
 
 static status request_make(plan_request *r, const model_source *s, const generator_options *o) {
     const model_config *c = o->speculative ? &s->all_heads : &s->config;
     sys_info machine;
-    TRY(check_int8(s, o));
+    TRY(check_weights(s, o));
     sys_info_get(&machine);
     int threads = o->n_threads ? o->n_threads : machine.n_cores;
     *r = (plan_request){.model = *c,
@@ -96,7 +120,8 @@ static status request_make(plan_request *r, const model_source *s, const generat
     r->target = backend_target(backend_kind(o->backend), threads);
     if (!r->device_limit) TRY(backend_memory_limit(o->backend, o->gpu.index, 1, &r->device_limit));
     generation_shape *g = &r->generation;
-    g->int8 = o->int8;
+    g->weights = weights_of(s, o);
+    g->tables_int8 = o->weights != BASE_COMPUTE;
     g->lanes = !o->backend->discrete;
     g->slots = o->max_sequences ? o->max_sequences : SEQUENCES;
     g->context = o->context ? o->context : MIN(c->max_positions, (int64_t)CONTEXT_MOST);

@@ -80,7 +80,8 @@ typedef struct generator_options {
     size_t n_adapters;
     const char *tokenizer; /* NULL: the model's own */
     precision precision;   /* weights, activations and cache: fp32, bf16, fp16 */
-    bool int8; /* weights of linear layers and of the vocabulary in 8 bits instead, as model.base=int8 has them; CPU */
+    base_format
+        weights; /* codes of linear layers, as model.base has them, and tables of the vocabulary in int8; 0: by precision */
     int64_t max_sequences; /* slots of a decode step; 0: 16 */
     int64_t context;       /* most tokens of prompt and completion; 0: the model's positions, at most 4096 */
     int64_t page_size;     /* tokens per page; 0: 32 */

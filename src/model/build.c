@@ -617,7 +617,8 @@ static void share_model(builder *b, const mesh *m) {
 status model_build(model *m, program *p, const model_config *c, const model_build_options *o) {
     bool generates = o->generation.slots > 0, trains = !generates || o->generation.beside_training;
     TRY(builder_check(c, o));
-    *m = (model){.config = *c, .int8 = o->generation.int8, .lanes = o->generation.lanes, .selection = o->selection};
+    *m = (model){
+        .config = *c, .codes = o->generation.weights, .lanes = o->generation.lanes, .selection = o->selection};
     arena_init(&m->memory);
     builder b = {.m = m,
                  .p = p,
@@ -625,8 +626,8 @@ status model_build(model *m, program *p, const model_config *c, const model_buil
                  .t = model_family_traits(c->family),
                  .o = o,
                  .lora = o->lora,
-                 .base = o->generation.int8 ? BASE_INT8 : o->base,
-                 .int8 = o->generation.int8,
+                 .base = o->generation.weights != BASE_COMPUTE ? o->generation.weights : o->base,
+                 .tables_int8 = o->generation.tables_int8,
                  .where = SECTION_START};
     b.batch = o->batch, b.seq_len = o->seq_len;
     m->embed_scale = embed_scale(&b);

@@ -21,7 +21,7 @@ static model_param *add_param(builder *b, const char *name, shape s) {
     if (b->is_here) p->value = program_persistent(b->p, p->name, b->o->compute, s, ROLE_PARAM);
     p->decay = s.rank == 2;
     p->of_other_head = b->unit > model_main_layers(b->c) && b->unit <= b->c->n_layers;
-    p->frozen = b->lora.rank > 0 || b->of_reference || b->int8; /* an adapter says otherwise */
+    p->frozen = b->lora.rank > 0 || b->of_reference || b->m->codes != BASE_COMPUTE; /* an adapter says otherwise */
     return p;
 }
 
@@ -320,7 +320,7 @@ static model_param *add_table(builder *b, const char *name, const char *file_nam
     model_param *p = add_cut_param(b, name, SHAPE(c->vocab, c->hidden), 0, &own, 1);
     if (b->n_ranks > 1) p->cut.slices[0].n = b->n_ids;
     add_file_parts(b, p, -1, &file_name, &c->vocab, 1, ".weight");
-    if (b->int8) p->base = BASE_INT8;
+    if (b->tables_int8) p->base = BASE_INT8;
     return p;
 }
 

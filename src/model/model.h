@@ -275,7 +275,8 @@ typedef struct generation_shape {
     int64_t pages, page_size; /* of the cache; tokens per page */
     int64_t context;          /* most tokens of one sequence */
     int64_t prefill_tokens;   /* prompt tokens of one run of SECTION_PREFILL */
-    bool int8;                /* weights that products read, and the vocabulary's tables, in 8 bits; CPU, not beside training */
+    base_format weights;      /* linear layers are codes, and are computed with as codes; not beside training */
+    bool tables_int8;         /* ... the vocabulary's tables are int8, too */
     bool lanes;               /* weights are put in the order in which products take them when loaded; CPU, not beside training */
     int64_t heads; /* > 1: prediction heads that generate, those after the first as drafts; else the first alone */
     /* Prompts, completions of each, and the tokens of a prompt that those share; 0 where nothing is shared. */
@@ -340,7 +341,7 @@ typedef struct model_loss {
 
 typedef struct model {
     model_config config;
-    bool int8;  /* generates with the codes of its weights, as generation_shape.int8 asks */
+    base_format codes; /* generates with codes of this format, as generation_shape.weights asks */
     bool lanes; /* as generation_shape.lanes asks */
     model_param
         *params; /* those of this stage; after them, up to n_all_params, those of other stages, without a value */

@@ -438,7 +438,7 @@ static status write_backward(differ *d, const op *f, int result, void (*write)(d
 /* Ops without a backward: no forward that is differentiated has them. */
 /* clang-format off */
 #define LOSS_OPS(X) X(CRITIC) X(PREFERENCE) X(POLICY) X(SELECT_TOKENS) X(UNEMBED_LOSS) X(UNEMBED_STATS) X(UNEMBED_JOIN) /* write their gradient themselves */
-#define GENERATION_OPS(X) X(ROPE_TABLE) X(KV_STORE) X(ATTENTION_PAGED) X(UNEMBED_LOGITS) X(DRAW_TOKENS) X(LINEAR_INT8) X(EMBED_INT8)
+#define GENERATION_OPS(X) X(ROPE_TABLE) X(KV_STORE) X(ATTENTION_PAGED) X(UNEMBED_LOGITS) X(DRAW_TOKENS) X(LINEAR_INT8) X(LINEAR_CODES) X(EMBED_INT8)
 #define LATER_OPS(X) /* written by later passes */ \
     X(ADD_RMSNORM) X(ADD_LAYERNORM) X(QK_NORM_ROPE) X(ABSMAX) X(QUANTIZE) X(QUANTIZE_BLOCKS) X(SWIGLU8) X(RMSNORM8) X(LINEAR8) X(CAST) X(COPY)
 #define BACKWARD_OPS(X) \

@@ -75,7 +75,9 @@ void layout_lifetimes(const program *p, lifetime *out) {
 static void extend_gated_inputs(const program *p, const pass_options *options, lifetime *life) {
     for (size_t i = 0; options->target->discrete && i + 1 < p->n_ops; i++) {
         const op *o = &p->ops[i], *next = &p->ops[i + 1];
-        if (o->section != SECTION_DECODE || o->kind != OP_LINEAR || next->kind != OP_SWIGLU) continue;
+        SAME_PLACE(LINEAR_X, LINEAR_CODES_X);
+        bool product = o->kind == OP_LINEAR || o->kind == OP_LINEAR_CODES;
+        if (o->section != SECTION_DECODE || !product || next->kind != OP_SWIGLU) continue;
         lifetime *x = &life[program_root(p, o->in[LINEAR_X], NULL)];
         x->last = MAX(x->last, i + 1);
     }

@@ -223,6 +223,7 @@ static bool is_product(op_kind k) {
     case OP_LORA_UP:
     case OP_LORA_BWD:
     case OP_LINEAR8:
+    case OP_LINEAR_CODES:
     case OP_UNEMBED_LOSS:
     case OP_UNEMBED_STATS:
     case OP_UNEMBED_GRAD:
@@ -273,6 +274,9 @@ double cost_op_seconds(const program *p, const op *o, const hardware *h, const m
     case OP_LINEAR_DW_ADD: /* dy (N, out), x (N, in) */
         dy = shape_of(p, o->in[LINEAR_DW_DY]), x = shape_of(p, o->in[LINEAR_DW_X]);
         return linear_seconds(p, o, h, t, dy->dim[1], x->dim[1], dy->dim[0]);
+    case OP_LINEAR_CODES: /* x (N, in), y (M, out) */
+        x = shape_of(p, o->in[LINEAR_CODES_X]), w = shape_of(p, o->out[LINEAR_CODES_Y]);
+        return linear_seconds(p, o, h, t, w->dim[0], w->dim[1], x->dim[1]);
     case OP_LORA_UP: /* xa (N, G r), b (R, r) */
         x = shape_of(p, o->in[LORA_UP_BASE]), w = shape_of(p, o->in[LORA_UP_B]);
         return linear_seconds(p, o, h, t, x->dim[0], w->dim[0], w->dim[1]);

@@ -164,10 +164,11 @@ static void print_heads(const plan *p, FILE *out) {
 static void print_generation(const plan *p, FILE *out) {
     const generation_shape *g = &p->request.generation;
     char a[32], b[32];
-    fprintf(out,
-            "generate  %lld sequences of at most %lld tokens, %s%s, prompts by %lld tokens, %s FLOP per full step\n",
-            (long long)g->slots, (long long)g->context, precision_name(p->request.choice.precision),
-            g->int8 ? ", weights int8" : "", (long long)g->prefill_tokens, str_format_count(a, p->flops_per_step));
+    fprintf(
+        out, "generate  %lld sequences of at most %lld tokens, %s%s%s, prompts by %lld tokens, %s FLOP per full step\n",
+        (long long)g->slots, (long long)g->context, precision_name(p->request.choice.precision),
+        g->weights != BASE_COMPUTE ? ", weights " : "", g->weights != BASE_COMPUTE ? base_format_name(g->weights) : "",
+        (long long)g->prefill_tokens, str_format_count(a, p->flops_per_step));
     fprintf(out, "cache     %lld pages of %lld tokens, %s each\n", (long long)g->pages, (long long)g->page_size,
             str_format_bytes(
                 b, generation_page_bytes(&p->request.model, g, precision_compute(p->request.choice.precision))));

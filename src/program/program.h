@@ -192,7 +192,7 @@ typedef struct op_attr {
     int64_t first_token, n_tokens;
     bool counts_part; /* grad_sumsq: elements of the parameter from `counted` on are another rank's */
     int64_t counted;
-    base_format base_format; /* dequantize: how the codes are stored */
+    base_format base_format; /* dequantize, linear_codes: how the codes are stored */
     bool lanes;              /* linear, unembed_logits, embed: the weight is in the order of lanes (pass lanes) */
     bool over_tokens;        /* linear8: the gradient of a weight, a sum over all tokens */
     bool power;              /* quantize, swiglu8, rmsnorm8: scales are powers of two */
@@ -200,7 +200,8 @@ typedef struct op_attr {
     bool adapter;            /* linear and its gradients: of an adapter, which stays in the compute dtype */
     int first_part, n_parts; /* sum_parts: which of them */
     /* lora_*: n_parts (1 to LORA_PARTS) products side by side. Part i has these columns of y or dy, in ascending order, columns
-     * i r .. (i + 1) r of xa, and the next part_columns[i] rows of b. scale multiplies the products. */
+     * i r .. (i + 1) r of xa, and the next part_columns[i] rows of b. scale multiplies the products.
+     * linear_codes: parts that were quantised by themselves; part i is these rows of w, columns of y. */
     int64_t part_first[3], part_columns[3];
     float rate; /* dropout: the probability of 0 */
     /* dropout: x begins at first_element of its tensor, which is a whole row. It is a part of a wider tensor, whose columns

@@ -459,6 +459,57 @@ status verify_LINEAR_INT8(const checker *c) {
 }
 const op_cost cost_LINEAR_INT8 = {FLOPS(linear_int8)};
 
+/* The codes of all parts as one weight; every part begins where a block of nf4 does. */
+static status check_codes(const checker *c, base_format f, int64_t n_out, int64_t n_in) {
+    value_id codes = IN(LINEAR_CODES_CODES), scale = IN(LINEAR_CODES_SCALE), scale_codes = IN(LINEAR_CODES_SCALE_CODES);
+    value_id offset = IN(LINEAR_CODES_OFFSET);
+    const op_attr *a = &c->o->attr;
+    base_sizes all = {0};
+    int64_t next = 0;
+    REQUIRE(f > BASE_COMPUTE && f < BASE_FORMAT_COUNT && a->n_parts >= 1 && a->n_parts <= 3,
+            "not codes of 1 to 3 parts", codes);
+    REQUIRE(f != BASE_INT8 || a->n_parts == 1, "rows of int8 are one part", codes);
+    REQUIRE(f != BASE_NF4 || n_in % NF4_BLOCK == 0, "blocks of nf4 go across the ends of rows", codes);
+    for (int i = 0; i < a->n_parts; i++) {
+        REQUIRE(a->part_first[i] == next && a->part_columns[i] > 0, "parts are not one under the other", codes);
+        next += a->part_columns[i];
+        base_sizes n = base_sizes_of(f, a->part_columns[i], n_in);
+        all.codes += n.codes, all.scales += n.scales, all.scale_codes += n.scale_codes, all.offsets += n.offsets;
+    }
+    REQUIRE(next == n_out, "parts are not the whole weight", codes);
+    REQUIRE(has_type(c, codes, base_codes_type(f)), "codes have the dtype of another format", codes);
+    REQUIRE(f == BASE_NF4 ? is_shape1(c, codes, all.codes) : is_shape2(c, codes, n_out, n_in),
+            "codes are not (out, in)", codes);
+    REQUIRE(has_type(c, scale, DTYPE_F32) && is_shape1(c, scale, all.scales),
+            "not as many fp32 scales as the parts have", scale);
+    REQUIRE(!!scale_codes == (f == BASE_NF4) && !!offset == (f == BASE_NF4), "only nf4 has scale codes and offsets",
+            codes);
+    if (f != BASE_NF4) return OK;
+    REQUIRE(has_type(c, scale_codes, DTYPE_U8) && is_shape1(c, scale_codes, all.scale_codes),
+            "nf4 has one uint8 scale code per block of 64", scale_codes);
+    REQUIRE(has_type(c, offset, DTYPE_F32) && is_shape1(c, offset, all.offsets), "not one fp32 offset per part",
+            offset);
+    return OK;
+}
+
+static double linear_codes(const program *p, const op *o) { /* x (N, in), y (M, out) */
+    return 2.0 * count_of(p, o->out[LINEAR_CODES_Y]) * (double)program_get(p, o->in[LINEAR_CODES_X])->shape.dim[1];
+}
+
+status verify_LINEAR_CODES(const checker *c) {
+    value_id x = IN(LINEAR_CODES_X), b = IN(LINEAR_CODES_B), pick = IN(LINEAR_CODES_PICK), y = OUT(LINEAR_CODES_Y);
+    TRY(verify_rows(c, x));
+    REQUIRE(has_type(c, x, DTYPE_BF16) || has_type(c, x, DTYPE_F16), "expected 16 bits", x);
+    REQUIRE(sh(c, y)->rank == 2, "output is not (N, out)", y);
+    TRY(check_codes(c, c->o->attr.base_format, sh(c, y)->dim[1], sh(c, x)->dim[1]));
+    REQUIRE(same_type(c, x, y) || has_type(c, y, DTYPE_F32), "output is neither fp32 nor of the type of x", y);
+    if (b) REQUIRE(is_shape1(c, b, sh(c, y)->dim[1]) && same_type(c, b, y), "bias is not (out)", b);
+    if (pick) return verify_tokens(c, pick, sh(c, y)->dim[0]);
+    REQUIRE(sh(c, y)->dim[0] == sh(c, x)->dim[0], "without pick there are as many rows as in x", y);
+    return OK;
+}
+const op_cost cost_LINEAR_CODES = {FLOPS(linear_codes)};
+
 static status check_nf4_scales(const checker *c, const base_sizes *n) {
     value_id scale_codes = IN(DEQUANTIZE_SCALE_CODES), offset = IN(DEQUANTIZE_OFFSET);
     REQUIRE(scale_codes && has_type(c, scale_codes, DTYPE_U8) && is_shape1(c, scale_codes, n->scale_codes),

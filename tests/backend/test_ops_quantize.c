@@ -291,17 +291,17 @@ static void test_a_row_among_eight_spoils_itself_alone(void **state) {
 
 static void test_rows_of_a_table_of_codes(void **state) {
     static const int32_t tokens[] = {3, 0, 6, 3};
-    if (backend_under_test()->discrete) skip();
+    const size_t orders = backend_under_test()->discrete ? 1 : 2; /* a CPU's products have an order of their own */
     enum { C = 320 };
     weight c = weight_open(BASE_INT8, 7, C, 4);
     float numbers[7 * C];
     base_dequantize(BASE_INT8, 7, C, &c.at, numbers, 0, 7 * C);
     double *scale = widened(c.at.scale, DTYPE_F32, 7), *codes[] = {ordered_codes(&c, false), ordered_codes(&c, true)};
-    for (size_t i = 0; i < 2 * ARRAY_LENGTH(check_types); i++) {
-        size_t k = i / 2;
-        op_case *o = op_case_open(OP_EMBED_INT8, &(op_attr){.seq_len = 4, .lanes = i % 2});
+    for (size_t i = 0; i < orders * ARRAY_LENGTH(check_types); i++) {
+        size_t k = i / orders, lanes = i % orders;
+        op_case *o = op_case_open(OP_EMBED_INT8, &(op_attr){.seq_len = 4, .lanes = lanes});
         op_case_ints(o, EMBED_INT8_TOKENS, SHAPE(4), tokens);
-        op_case_floats(o, EMBED_INT8_CODES, DTYPE_I8, SHAPE(7, C), codes[i % 2]);
+        op_case_floats(o, EMBED_INT8_CODES, DTYPE_I8, SHAPE(7, C), codes[lanes]);
         op_case_floats(o, EMBED_INT8_SCALE, DTYPE_F32, SHAPE(7), scale);
         op_case_output(o, EMBED_INT8_X, check_types[k], SHAPE(4, C));
         op_case_run(o, 2);

@@ -54,6 +54,8 @@ static void large_weights(hf_model *m) {
     }
 }
 
+static void ordinary_weights(hf_model *m) { params_initialize(m->e, &m->plan, 1); }
+
 static void write_file(const char *dir, const char *name, const char *text) {
     char path[600];
     snprintf(path, sizeof path, "%s/model/%s", dir, name);
@@ -304,7 +306,7 @@ static void weights_in_int8_give_the_same_bits_in_every_batch(void **state) {
             generator *g = open_model(dir, (generator_options){.max_sequences = k == 2 ? 5 : 80,
                                                                .prefill = k == 2 ? 7 : 128,
                                                                .n_threads = k == 1 ? 1 : 3,
-                                                               .int8 = k > 0});
+                                                               .weights = k > 0 ? BASE_INT8 : BASE_COMPUTE});
             training_must(generator_logits(g, tokens, N, k == 3, logits[k]));
             if (k > 1) assert_memory_equal(logits[k], logits[1], N * BYTE_VOCAB * sizeof(float));
             planned[k] = generator_plan(g)->by_role[ROLE_PARAM];
@@ -320,6 +322,50 @@ static void weights_in_int8_give_the_same_bits_in_every_batch(void **state) {
         for (int k = 0; k < 4; k++) free(logits[k]);
         training_dir_remove(dir);
     }
+}
+
+/* The same in every format that a device computes with or dequantises, with 16-bit activations: near the logits of whole weights, the
+ * same bits token by token and all at once, and fewer bytes. */
+static void weights_in_fewer_bits_are_near_whole_ones(void **state) {
+    static const struct {
+        base_format format;
+        double error, bytes; /* of the logits, of the weights: at most */
+    } cases[] = {{BASE_COMPUTE, 0, 1}, {BASE_INT8, 0.03, 0.6}, {BASE_FP8, 0.08, 0.7}, {BASE_NF4, 0.2, 0.45}};
+    enum { N = 41 };
+    int32_t tokens[N];
+    for (int i = 0; i < N; i++) tokens[i] = (int32_t)rng_below(9, (uint64_t)i, 256);
+    char *dir = training_dir();
+    model_config c = config_of(2); /* with biases of q, k and v */
+    c.hidden = 128, c.head_dim = 32, c.n_kv_heads = 2, c.ffn = 192;
+    hf_write_model(dir, &c, ordinary_weights);
+    float *whole = mem_alloc(N * BYTE_VOCAB * sizeof(float)), *logits = mem_alloc(N * BYTE_VOCAB * sizeof(float)),
+          *steps = mem_alloc(N * BYTE_VOCAB * sizeof(float));
+    uint64_t bytes = 0;
+    for (size_t k = 0; k < ARRAY_LENGTH(cases); k++) {
+        double size = 0, error = 0;
+        generator *g = open_model(
+            dir, (generator_options){
+                     .max_sequences = 80, .prefill = 64, .precision = PRECISION_BF16, .weights = cases[k].format});
+        uint64_t planned = generator_plan(g)->by_role[ROLE_PARAM];
+        float *to = k ? logits : whole;
+        training_must(generator_logits(g, tokens, N, false, to));
+        training_must(generator_logits(g, tokens, N, true, steps));
+        for (int i = 0; i < N * BYTE_VOCAB; i++) {
+            double d = to[i] - whole[i];
+            size += (double)whole[i] * whole[i], error += d * d;
+        }
+        if (k == 0) bytes = planned;
+        else if (!(sqrt(error / size) <= cases[k].error && error > 0))
+            fail_msg("%s: %g of the logits", base_format_name(cases[k].format), sqrt(error / size));
+        if (!((double)planned <= cases[k].bytes * (double)bytes))
+            fail_msg("%s: %g of the bytes", base_format_name(cases[k].format), (double)planned / (double)bytes);
+        if (k > 0) assert_memory_equal(steps, to, N * BYTE_VOCAB * sizeof(float));
+        generator_close(g);
+    }
+    free(whole);
+    free(logits);
+    free(steps);
+    training_dir_remove(dir);
 }
 
 /* ---- ends --------------------------------------------------------------------------------------------------------- */
@@ -664,6 +710,7 @@ int main(void) {
         cmocka_unit_test(samples_depend_on_seed_prompt_index_and_position_alone),
         cmocka_unit_test(prefill_and_token_by_token_give_the_same_bits_and_those_of_evaluation),
         cmocka_unit_test(weights_in_int8_give_the_same_bits_in_every_batch),
+        cmocka_unit_test(weights_in_fewer_bits_are_near_whole_ones),
         cmocka_unit_test(completions_end_by_eos_stop_string_and_length),
         cmocka_unit_test(a_model_without_generation_config_ends_where_its_config_says),
         cmocka_unit_test(a_completion_that_reaches_the_context_stops),

@@ -3,13 +3,13 @@
 #include "must.h"
 #include "training.h"
 
-static void generation_plan(plan *p, const char *preset, int64_t rank, bool lanes, bool int8) {
+static void generation_plan(plan *p, const char *preset, int64_t rank, bool lanes, base_format weights) {
     plan_request r = {.seq_len = 1, .choice = {.precision = PRECISION_BF16, .micro_batch = 1, .accumulation = 1}};
     r.model = *model_preset_find(preset);
     r.target = backend_target(DEVICE_CPU, 2);
     r.device_limit = (uint64_t)1 << 40;
     r.generation = (generation_shape){.slots = 2, .pages = 8, .page_size = 16, .context = 64, .prefill_tokens = 32};
-    r.generation.lanes = lanes, r.generation.int8 = int8;
+    r.generation.lanes = lanes, r.generation.weights = weights, r.generation.tables_int8 = weights != BASE_COMPUTE;
     if (rank) r.lora = (lora_options){.rank = rank, .alpha = 16, .modules = (1u << LORA_MODULE_COUNT) - 1};
     must(plan_build(p, &r));
 }
@@ -34,13 +34,16 @@ static void weights_that_are_only_multiplied_are_ordered(void **state) {
     static const struct {
         const char *preset;
         int64_t rank;
-        bool int8;
-    } cases[] = {{"test-gpt2", 0, false}, {"test-llama", 0, false}, {"test-llama", 4, false}, {"test-llama", 0, true}};
+        base_format weights;
+    } cases[] = {{"test-gpt2", 0, BASE_COMPUTE},
+                 {"test-llama", 0, BASE_COMPUTE},
+                 {"test-llama", 4, BASE_COMPUTE},
+                 {"test-llama", 0, BASE_INT8}};
     for (size_t i = 0; i < ARRAY_LENGTH(cases); i++) {
         plan with, without;
         size_t n_with, n_without, n_products = 0;
-        generation_plan(&with, cases[i].preset, cases[i].rank, true, cases[i].int8);
-        generation_plan(&without, cases[i].preset, cases[i].rank, false, cases[i].int8);
+        generation_plan(&with, cases[i].preset, cases[i].rank, true, cases[i].weights);
+        generation_plan(&without, cases[i].preset, cases[i].rank, false, cases[i].weights);
         readers_agree(&with.program, &n_with);
         readers_agree(&without.program, &n_without);
         for (size_t k = 0; k < with.program.n_ops; k++) {

@@ -9,10 +9,17 @@ static launch_ids ids_of(const op_attr *a, int64_t V) {
     return (launch_ids){.vocab = a->vocab, .first_id = a->first_id, .n_ids = a->n_ids};
 }
 
-void cuda_kernel_EMBED(backend_context *c, const kernel_call *k) {
+SAME_PLACE(EMBED_TOKENS, EMBED_INT8_TOKENS);
+SAME_PLACE(EMBED_TABLE, EMBED_INT8_CODES);
+SAME_PLACE(EMBED_DOC_START, EMBED_INT8_DOC_START);
+SAME_PLACE(EMBED_POSITIONS, EMBED_INT8_POSITIONS);
+SAME_PLACE(EMBED_X, EMBED_INT8_X);
+
+static void embed_run(backend_context *c, const kernel_call *k, const float *code_scale) {
     const value *table = call_in(k, EMBED_TABLE), *x = call_out(k, EMBED_X);
     const op_attr *o = &k->op->attr;
     launch_embed_args a = {.x = k->out[EMBED_X],
+                           .code_scale = code_scale,
                            .tokens = k->in[EMBED_TOKENS],
                            .table = k->in[EMBED_TABLE],
                            .doc_start = k->in[EMBED_DOC_START],
@@ -25,13 +32,16 @@ void cuda_kernel_EMBED(backend_context *c, const kernel_call *k) {
                            .ids = ids_of(o, table->shape.dim[0])};
     a.first_token = o->n_tokens > 0 ? o->first_token : 0;
     a.n_tokens = o->n_tokens > 0 ? o->n_tokens : a.n;
-    ASSERT(x->type == table->type && shape_count(&x->shape) == a.n * a.C);
+    ASSERT((code_scale || x->type == table->type) && shape_count(&x->shape) == a.n * a.C);
     if (a.positions) {
-        ASSERT(call_in(k, EMBED_POSITIONS)->type == table->type && a.seq_len > 0);
+        ASSERT(call_in(k, EMBED_POSITIONS)->type == x->type && a.seq_len > 0);
         a.n_positions = call_in(k, EMBED_POSITIONS)->shape.dim[0];
     }
-    launch_embed(c->stream, launch_type_of(table->type), &a);
+    launch_embed(c->stream, launch_type_of(x->type), &a);
 }
+
+void cuda_kernel_EMBED(backend_context *c, const kernel_call *k) { embed_run(c, k, NULL); }
+void cuda_kernel_EMBED_INT8(backend_context *c, const kernel_call *k) { embed_run(c, k, k->in[EMBED_INT8_SCALE]); }
 
 SAME_PLACE(EMBED_BWD_TOKENS, EMBED_BWD_ADD_TOKENS, POSITION_BWD_DOC_START);
 SAME_PLACE(EMBED_BWD_DY, EMBED_BWD_ADD_DY, POSITION_BWD_DY);

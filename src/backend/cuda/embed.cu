@@ -6,6 +6,17 @@
 
 enum { THREADS = 256 };
 
+/* N codes of a row as numbers, rounded once. */
+template <typename T> DEVICE uint4 row_of_codes(const launch_embed_args &a, int64_t id, int64_t i, int64_t left) {
+    enum { N = pack<T>::N };
+    const int8_t *codes = (const int8_t *)a.table + id * a.C + i;
+    const float scale = a.code_scale[id];
+    pack<T> x;
+#pragma unroll
+    for (int e = 0; e < N; e++) x.v[e] = e < left ? (float)codes[e] * scale : 0;
+    return pack_narrow<T>(x);
+}
+
 template <typename T, bool VECTOR> static __global__ void __launch_bounds__(THREADS) embed_kernel(launch_embed_args a) {
     enum { N = pack<T>::N };
     int64_t held = rows_held(a.rows, a.n);
@@ -19,7 +30,8 @@ template <typename T, bool VECTOR> static __global__ void __launch_bounds__(THRE
         if (placed && (position < 0 || position >= a.n_positions)) __trap();
         int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N, left = a.C - i;
         uint4 entry = make_uint4(0, 0, 0, 0);
-        if (held_here) entry = raw_load<VECTOR>((const T *)a.table + id * a.C + i, left);
+        if (held_here && a.code_scale) entry = row_of_codes<T>(a, id, i, left);
+        else if (held_here) entry = raw_load<VECTOR>((const T *)a.table + id * a.C + i, left);
         if (a.scale > 0) {
             pack<T> x = pack_widen<T>(entry);
 #pragma unroll

@@ -5,6 +5,7 @@
  *
  *   ROPE or QK_NORM_ROPE, KV_STORE, ATTENTION_PAGED       paged_step.cu
  *   LINEAR, SWIGLU                                        few_rows.cu
+ *   LINEAR_CODES, SWIGLU                                  few_codes.cu
  *
  * Training has many tensors in one launch of GRAD_SUMSQ or ADAMW, and products that add to a weight's accumulator:
  *
@@ -16,6 +17,7 @@
 #include "backend/cuda/joined.h"
 #include "backend/adapted.h"
 #include "backend/apart.h"
+#include "backend/cuda/codes.h"
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/launch_optimizer.h"
 #include "backend/cuda/paged.h"
@@ -102,17 +104,34 @@ static bool take_linear(const backend_context *c, const kernel_call *k, few_rows
     return true;
 }
 
+SAME_PLACE(LINEAR_X, LINEAR_CODES_X);
+SAME_PLACE(LINEAR_Y, LINEAR_CODES_Y);
+
+/* A product and the gate of what it gives, which nothing else reads. */
+static bool is_gated(const kernel_call *k) {
+    const kernel_call *g = &k[1];
+    return g->op->in[SWIGLU_GU] == k->op->out[LINEAR_Y] && !g->out[SWIGLU_AMAX] &&
+           call_out(g, SWIGLU_Y)->type == call_in(g, SWIGLU_GU)->type && is_between(k, 2, g->op->in[SWIGLU_GU]) &&
+           !values_overlap(g->out[SWIGLU_Y], call_out(g, SWIGLU_Y), k->in[LINEAR_X], call_in(k, LINEAR_X));
+}
+
 static size_t try_gated(backend_context *c, const kernel_call *k, size_t n) {
     few_rows_product q;
-    if (!ARE(k, n, OP_LINEAR, OP_SWIGLU) || !take_linear(c, k, &q)) return 0;
-    const kernel_call *g = &k[1];
-    if (g->op->in[SWIGLU_GU] != k->op->out[LINEAR_Y] || g->out[SWIGLU_AMAX] ||
-        call_out(g, SWIGLU_Y)->type != call_in(g, SWIGLU_GU)->type || !is_between(k, 2, g->op->in[SWIGLU_GU]) ||
-        values_overlap(g->out[SWIGLU_Y], call_out(g, SWIGLU_Y), q.x, call_in(k, LINEAR_X)))
-        return 0;
-    q.gated = true, q.gelu = g->op->attr.gelu_gate;
-    q.y = g->out[SWIGLU_Y], q.ldy = q.n / 2;
+    if (!ARE(k, n, OP_LINEAR, OP_SWIGLU) || !take_linear(c, k, &q) || !is_gated(k)) return 0;
+    q.gated = true, q.gelu = k[1].op->attr.gelu_gate;
+    q.y = k[1].out[SWIGLU_Y], q.ldy = q.n / 2;
     launch_few_rows(c->stream, &q);
+    return 2;
+}
+
+static size_t try_gated_codes(backend_context *c, const kernel_call *k, size_t n) {
+    if (!ARE(k, n, OP_LINEAR_CODES, OP_SWIGLU) || codes_are_numbers(k->program, k->op) || k->in[LINEAR_CODES_PICK] ||
+        call_out(k, LINEAR_CODES_Y)->type == DTYPE_F32 || !is_gated(k))
+        return 0;
+    few_codes_product q = codes_product(k);
+    q.gated = true, q.gelu = k[1].op->attr.gelu_gate;
+    q.y = k[1].out[SWIGLU_Y], q.ldy = q.n / 2;
+    codes_launch(c->stream, q);
     return 2;
 }
 
@@ -173,6 +192,7 @@ size_t joined_run(backend_context *c, const kernel_call *k, size_t n) {
     size_t n_done = try_many(c, k, n);
     if (!n_done) n_done = try_step(c, k, n);
     if (!n_done) n_done = try_gated(c, k, n);
+    if (!n_done) n_done = try_gated_codes(c, k, n);
     if (!n_done) n_done = try_sum(c, k, n);
     return n_done;
 }

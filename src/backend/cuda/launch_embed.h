@@ -22,6 +22,7 @@ typedef struct launch_embed_args {
     launch_ids ids;
     int64_t first_token, n_tokens;
     float scale; /* of the table's rows; 0: 1 */
+    const float *code_scale; /* the table is int8, and every row has a scale; NULL: it has the type of x */
 } launch_embed_args;
 void launch_embed(cudaStream_t s, launch_type t, const launch_embed_args *a);
 

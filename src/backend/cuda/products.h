@@ -64,3 +64,11 @@ int64_t unembed_gradient_ld(const unembed_plan *u, int64_t ld);
 /* UNEMBED_LOGITS: picked rows are copied together first, picked_bytes of them. */
 product logits_product(const program *p, const op *o);
 size_t logits_picked_bytes(const program *p, const op *o);
+
+/* LINEAR_CODES. Up to so many rows the codes are read as they are, once for each 64 rows. Of more, the weight is made into numbers in
+ * scratch first, which moves as many bytes; but for logits, whose table would be the largest value of the program. Scratch begins with the
+ * picked rows of x or with these numbers; what the product takes lies behind. */
+enum { CODES_ROWS_MOST = 256 };
+bool codes_are_numbers(const program *p, const op *o);
+product codes_numbers_product(const program *p, const op *o);
+size_t codes_numbers_bytes(const product *q);

@@ -232,6 +232,30 @@ size_t logits_picked_bytes(const program *p, const op *o) {
                     dtype_bytes(h->type));
 }
 
+/* ---- codes -------------------------------------------------------------------------------------------------------- */
+
+bool codes_are_numbers(const program *p, const op *o) {
+    const value *y = program_get(p, o->out[LINEAR_CODES_Y]);
+    return y->shape.dim[0] > CODES_ROWS_MOST && y->type != DTYPE_F32;
+}
+
+product codes_numbers_product(const program *p, const op *o) {
+    const value *x = program_get(p, o->in[LINEAR_CODES_X]), *y = program_get(p, o->out[LINEAR_CODES_Y]);
+    int64_t k = x->shape.dim[1], n = y->shape.dim[1];
+    return (product){.m = y->shape.dim[0],
+                     .n = n,
+                     .k = k,
+                     .lda = k,
+                     .ldb = k,
+                     .ldc = n,
+                     .b_turned = true,
+                     .type = x->type,
+                     .c_type = y->type,
+                     .bias = o->in[LINEAR_CODES_B] != NO_VALUE};
+}
+
+size_t codes_numbers_bytes(const product *q) { return bytes_up((size_t)(q->n * q->k) * dtype_bytes(q->type)); }
+
 /* ---- scratch ------------------------------------------------------------------------------------------------------ */
 
 static size_t linear_bytes(const program *p, const op *o) {
@@ -254,6 +278,12 @@ static size_t logits_bytes(const program *p, const op *o) {
     return logits_picked_bytes(p, o) + product_work_bytes(&q);
 }
 
+static size_t codes_bytes(const program *p, const op *o) {
+    product q = codes_numbers_product(p, o);
+    if (o->in[LINEAR_CODES_PICK]) return bytes_up((size_t)(q.m * q.k) * dtype_bytes(q.type));
+    return codes_are_numbers(p, o) ? codes_numbers_bytes(&q) + product_work_bytes(&q) : 0;
+}
+
 static size_t unembed_bytes(const program *p, const op *o) { return unembed_plan_make(p, o).n_bytes; }
 
 const cuda_work cuda_work_LINEAR = {linear_bytes, PRODUCTS};
@@ -261,6 +291,7 @@ const cuda_work cuda_work_LINEAR_DX = {linear_bytes, PRODUCTS};
 const cuda_work cuda_work_LINEAR_DW = {linear_bytes, PRODUCTS};
 const cuda_work cuda_work_LINEAR_DW_ADD = {linear_bytes, PRODUCTS};
 const cuda_work cuda_work_LINEAR8 = {linear8_bytes, PRODUCTS};
+const cuda_work cuda_work_LINEAR_CODES = {codes_bytes, PRODUCTS};
 const cuda_work cuda_work_UNEMBED_LOGITS = {logits_bytes, PRODUCTS};
 const cuda_work cuda_work_UNEMBED_LOSS = {unembed_bytes, PRODUCTS};
 const cuda_work cuda_work_UNEMBED_LOSS_GRAD = {unembed_bytes, PRODUCTS};
