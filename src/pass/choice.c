@@ -130,6 +130,10 @@ static void print_fp8_logits(const step_choice *c, strbuf *out) {
     if (c->fp8_logits) strbuf_add(next_part(out), "8-bit logits");
 }
 
+static void print_fp8_attention(const step_choice *c, strbuf *out) {
+    if (c->fp8_attention) strbuf_add(next_part(out), "8-bit attention");
+}
+
 static const char *fp8_scales_name(fp8_scales s) {
     return s == FP8_POWER ? "power" : s == FP8_BLOCKS ? "block" : "exact";
 }

@@ -15,6 +15,8 @@
  * quantized once, in SECTION_LOADED.
  *
  * With choice.fp8_logits the loss is one of them: UNEMBED8_LOSS_GRAD makes logits, dh and dw of 8-bit numbers, with one scale per tensor.
+ * With choice.fp8_attention so is the forward of attention, which rounds q, k and v itself: the op stays and has attr.fp8, so that what
+ * copies it, as recompute does, needs to know nothing of it. Its backward stays in 16 bits.
  *
  * Adapters stay in 16 bits: their products are thin, and what they add is small beside what they are added to.
  *
@@ -40,6 +42,7 @@ typedef struct rewriter {
     quantized *of;  /* per value of the old table; q is NO_VALUE where there is none yet */
     size_t *writer; /* ... and 1 + the op of the new list that wrote it; 0: none has */
     bool logits;    /* the loss too */
+    bool attention; /* and the forward of attention */
 } rewriter;
 
 static bool fits(const value *rows, const value *w) {
@@ -227,8 +230,10 @@ static void rewrite(rewriter *w, const op *o) {
         return;
     }
     if (!is_rewritten(w->p, o)) {
-        program_append(w->p, o);
-        note_outputs(w, o);
+        op same = *o;
+        same.attr.fp8 = w->attention && o->kind == OP_ATTENTION && o->section == SECTION_MICRO;
+        program_append(w->p, &same);
+        note_outputs(w, &same);
         return;
     }
     const quantized *x, *dy, *weight;
@@ -318,6 +323,34 @@ static status check_logits(const program *p, const model *m) {
     return OK;
 }
 
+/* So was attention in 8 bits. */
+static status check_attention(const program *p, const target *t) {
+    for (size_t i = 0; i < p->n_ops; i++) {
+        const op *o = &p->ops[i];
+        if (o->section != SECTION_MICRO) continue;
+        if (o->kind == OP_ATTENTION_RING)
+            return ERR(
+                ERR_INPUT,
+                "train.fp8.attention: found true with %s, which has 16-bit kernels alone, expected attention over "
+                "whole rows; set it to false",
+                o->attr.spans ? "prompts that are shared" : "keys that go round a ring of sequence ranks");
+        if (o->kind != OP_ATTENTION) continue;
+        if (o->attr.softcap > 0)
+            return ERR(
+                ERR_INPUT,
+                "train.fp8.attention: found true with a model that caps its attention scores at %g, expected one "
+                "that does not; set it to false",
+                (double)o->attr.softcap);
+        if (t->discrete && o->attr.head_dim != 64 && o->attr.head_dim != 96 && o->attr.head_dim != 128)
+            return ERR(
+                ERR_INPUT,
+                "train.fp8.attention: found true with heads of %d dimensions, expected 64, 96 or 128 on a GPU; set "
+                "it to false",
+                o->attr.head_dim);
+    }
+    return OK;
+}
+
 /* So were scales of blocks: no block may be cut. */
 static status check_sides(const program *p) {
     for (size_t i = 0; i < p->n_ops; i++) {
@@ -341,12 +374,14 @@ status pass_fp8(program *p, const pass_options *options, step_interface *step) {
     if (!precision_fp8(options->choice.precision) || !step->grads) return OK;
     size_t n_ops, i = 0;
     if (options->choice.fp8_logits) TRY(check_logits(p, options->model));
+    if (options->choice.fp8_attention) TRY(check_attention(p, options->target));
     if (options->choice.fp8_scales == FP8_BLOCKS) TRY(check_sides(p));
     rewriter w = {.p = p,
                   .m = options->model,
                   .power = options->choice.fp8_scales != FP8_EXACT,
                   .blocks = options->choice.fp8_scales == FP8_BLOCKS,
                   .logits = options->choice.fp8_logits,
+                  .attention = options->choice.fp8_attention,
                   .of = mem_alloc(p->n_values * sizeof *w.of)};
     w.writer = mem_alloc(p->n_values * sizeof *w.writer);
     op *ops = program_take_ops(p, &n_ops);

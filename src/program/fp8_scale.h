@@ -30,6 +30,15 @@ FP8_SCALE_FUNCTION fp8_scale fp8_scale_of(float amax, int power) {
     return s;
 }
 
+/* Of a block of FP8_BLOCK tokens of a head of q, k or v, in ATTENTION with attr.fp8: a power of two, never below 2^-30, so that products
+ * and quotients of a few of them are numbers. In a block with a number that is not finite all are NaN when they are rounded: infinity
+ * alone would become 448. */
+FP8_SCALE_FUNCTION fp8_scale fp8_attention_scale(float amax) {
+    fp8_scale s = fp8_scale_of(amax < 448 * 0x1p-30f ? 448 * 0x1p-30f : amax, 1);
+    if (!(amax <= 0x1.fffffep127f)) s.factor = amax - amax, s.scale = 1; /* NaN */
+    return s;
+}
+
 /* Scales of blocks: 128 numbers of a row share one or, where blocks are square, those of 128 rows. That of element (i, k) lies at
  * i / height * row_step + k / FP8_BLOCK * column_step, which is what cuBLASLt reads. */
 enum { FP8_BLOCK = 128 };

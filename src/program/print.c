@@ -83,6 +83,7 @@ uint64_t program_hash(const program *p) {
             h = mix(h, bits_of(o->attr.gain_offset) << 2 | (uint64_t)o->attr.wide << 1 | o->attr.gelu_gate);
         if (o->attr.power) h = mix(h, 1);
         if (o->attr.square) h = mix(h, 2);
+        if (o->attr.fp8) h = mix(h, 3);
         if (o->rows) h = mix(h, o->rows);
         for (int k = 0; k < OP_MAX_IN; k++) h = mix(h, o->in[k]);
         for (int k = 0; k < OP_MAX_OUT; k++) h = mix(h, o->out[k]);

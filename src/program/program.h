@@ -197,6 +197,7 @@ typedef struct op_attr {
     bool over_tokens;        /* linear8: the gradient of a weight, a sum over all tokens */
     bool power;              /* quantize, swiglu8, rmsnorm8: scales are powers of two */
     bool square;             /* quantize_blocks: a scale for 128 x 128 numbers, not for 128 of a row */
+    bool fp8;                /* attention: its two products are of 8-bit numbers */
     bool adapter;            /* linear and its gradients: of an adapter, which stays in the compute dtype */
     int first_part, n_parts; /* sum_parts: which of them */
     /* lora_*: n_parts (1 to LORA_PARTS) products side by side. Part i has these columns of y or dy, in ascending order, columns

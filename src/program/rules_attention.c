@@ -154,6 +154,8 @@ status verify_ATTENTION(const checker *c) {
     TRY(check_attention(c, qkv));
     TRY(verify_tokens(c, IN(ATTENTION_DOC_START), sh(c, qkv)->dim[0]));
     TRY(check_attended(c, qkv, OUT(ATTENTION_Y)));
+    REQUIRE(!c->o->attr.fp8 || has_type(c, qkv, DTYPE_BF16), "products of 8-bit numbers are of bf16", qkv);
+    REQUIRE(!c->o->attr.fp8 || !(c->o->attr.softcap > 0), "products of 8-bit numbers know no soft cap", qkv);
     return check_lse(c, OUT(ATTENTION_LSE));
 }
 const op_cost cost_ATTENTION = {FLOPS(attention)};

@@ -378,8 +378,9 @@ static void warn_high_lr(const config *c) {
 
 static status check_fp8(const config *c) {
     int p = (int)c->choice.precision; /* negative: auto */
-    if (!c->choice.fp8_logits || (p >= 0 && precision_fp8(c->choice.precision))) return OK;
-    return ERR(ERR_INPUT, "train.fp8.logits is true and precision is %s; set precision to fp8 or fp8_sr",
+    const char *asked = c->choice.fp8_logits ? "logits" : c->choice.fp8_attention ? "attention" : NULL;
+    if (!asked || (p >= 0 && precision_fp8(c->choice.precision))) return OK;
+    return ERR(ERR_INPUT, "train.fp8.%s is true and precision is %s; set precision to fp8 or fp8_sr", asked,
                p < 0 ? "auto" : precision_name(c->choice.precision));
 }
 

@@ -500,6 +500,200 @@ static void wrong_documents_stay_in_bounds(void **state) {
     free(doc_start);
 }
 
+/* ---- products of 8-bit numbers ------------------------------------------------------------------------------------ */
+
+enum { BLOCK = 128 };
+
+/* Rounded to e4m3 over the least power of two, not below 2^-30, with which 448 holds the largest number of a block: of 128 tokens of a
+ * head. In words that are not the kernels'. */
+static void round_blocks(const dims *d, double *x) {
+    int64_t Q = (int64_t)(d->H + 2 * d->G) * d->D;
+    for (int64_t b = 0; b < d->B; b++)
+        for (int64_t first = 0; first < d->T; first += BLOCK)
+            for (int64_t head = 0; head < Q; head += d->D) {
+                double most = 0, scale = 0x1p-30;
+                for (int pass = 0; pass < 2; pass++) {
+                    for (int64_t i = first; i < MIN(first + BLOCK, d->T); i++)
+                        for (int c = 0; c < d->D; c++) {
+                            double *at = &x[(b * d->T + i) * Q + head + c];
+                            if (pass == 0) most = fmax(most, fabs(*at));
+                            else *at = e4m3_to_f32(f32_to_e4m3((float)(*at / scale))) * scale;
+                        }
+                    while (448 * scale < most) scale *= 2;
+                }
+            }
+}
+
+/* The largest ||y - reference|| / ||reference|| of a block of tokens. */
+static double worst_block(const dims *d, const double *y, const double *reference) {
+    int64_t Y = (int64_t)d->H * d->D;
+    double worst = 0;
+    for (int64_t b = 0; b < d->B; b++)
+        for (int64_t first = 0; first < d->T; first += BLOCK) {
+            double off = 0, all = 0;
+            for (int64_t i = (b * d->T + first) * Y; i < (b * d->T + MIN(first + BLOCK, d->T)) * Y; i++) {
+                off += (y[i] - reference[i]) * (y[i] - reference[i]);
+                all += reference[i] * reference[i];
+            }
+            double e = sqrt(off / all);
+            if (!(e <= worst)) worst = e;
+        }
+    return worst;
+}
+
+/* Numbers whose blocks differ in size: scales change from block to block, those of v by much. */
+static double *blocks_of_sizes(const dims *d, uint64_t seed) {
+    static const double q_size[] = {1.5, 0.2, 2}, k_size[] = {1, 3, 0.1, 1.5},
+                        v_size[] = {1, 0x1p-20, 0x1p25, 3, 0x1p-9};
+    int64_t Q = (int64_t)(d->H + 2 * d->G) * d->D, n = d->B * d->T * Q;
+    double *x = random_doubles(n, seed);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t block = i / Q % d->T / BLOCK, head = i % Q / d->D;
+        x[i] *= head < d->H          ? q_size[(block + head) % 3]
+                : head < d->H + d->G ? k_size[(block + head) % 4]
+                                     : v_size[(block + head) % 5];
+    }
+    return x;
+}
+
+/* A kernel that rounds probabilities to e4m3 moves each by up to 2^-4 of itself, on average by 2.7 %. Values that know nothing of that
+ * make of it sqrt(sum p^2 e^2 / sum p^2) of y, on average 2.7 %, in a row of few keys at most 2^-4; rounding y is 2^-9 beside it. Its scores
+ * are sums of 14 bits, of four runs of columns: 2^-12 of the largest run. The CPU rounds neither. */
+static void check8(const dims *d, const int32_t *doc_start, const double *x, bool exact_values) {
+    int64_t N = d->B * d->T, Q = (int64_t)(d->H + 2 * d->G) * d->D, Y = (int64_t)d->H * d->D;
+    op_attr a = attr_of(d);
+    a.fp8 = true;
+    bool rounds = backend_under_test()->discrete;
+    double *y = mem_alloc((size_t)(N * Y) * 8), *lse = mem_alloc((size_t)(d->B * d->H * d->T) * 8);
+    op_case *f = op_case_open(OP_ATTENTION, &a);
+    op_case_floats(f, ATTENTION_QKV, DTYPE_BF16, SHAPE(N, Q), x);
+    op_case_ints(f, ATTENTION_DOC_START, SHAPE(N), doc_start);
+    op_case_output(f, ATTENTION_Y, DTYPE_BF16, SHAPE(N, Y));
+    op_case_output(f, ATTENTION_LSE, DTYPE_F32, SHAPE(d->B, d->H, d->T));
+    op_case_run(f, 2);
+    double *seen = op_case_input_values(f, ATTENTION_QKV);
+    round_blocks(d, seen);
+    reference_forward(d, seen, doc_start, a.scale, y, lse);
+    double e = worst_block(d, op_case_values(f, ATTENTION_Y), y),
+           limit = rounds && !exact_values ? 0x1p-4 : bound(DTYPE_BF16);
+    if (!(e <= limit))
+        fail_msg("y of 8 bits B=%d T=%d H=%d G=%d D=%d window %d: error %g of a block over %g", (int)d->B, (int)d->T,
+                 d->H, d->G, d->D, (int)limits.window, e, limit);
+    check_error("lse of 8 bits", d, DTYPE_BF16, f, ATTENTION_LSE, lse, rounds ? 0x1p-9 : bound(DTYPE_F32));
+    op_case_close(f);
+    free(y);
+    free(lse);
+}
+
+static void rows_of_8_bits_match_double_reference(void **state) {
+    (void)state;
+    static const dims shapes[] = {{1, 1, 1, 1, 64},    {3, 77, 2, 1, 128}, {1, 128, 1, 1, 128}, {2, 200, 6, 2, 96},
+                                  {2, 300, 4, 4, 128}, {1, 389, 8, 1, 64}, {2, 1000, 4, 2, 128}};
+    for (size_t i = 0; i < ARRAY_LENGTH(shapes); i++) {
+        const dims *d = &shapes[i];
+        int32_t *packed = documents(d, 60 + i), *one = one_document(d);
+        double *x = blocks_of_sizes(d, 20 + i);
+        check8(d, packed, x, false);
+        check8(d, one, x, false);
+        free(x);
+        free(packed);
+        free(one);
+    }
+}
+
+static void windows_of_8_bits_match_double_reference(void **state) {
+    (void)state;
+    static const int64_t windows[] = {1, 5, 129, 300, 2000};
+    const dims d = {2, 530, 4, 2, 128};
+    int32_t *packed = documents(&d, 71), *one = one_document(&d);
+    double *x = blocks_of_sizes(&d, 31);
+    for (size_t i = 0; i < ARRAY_LENGTH(windows); i++) {
+        limits.window = windows[i];
+        check8(&d, one, x, windows[i] == 1);
+        check8(&d, packed, x, windows[i] == 1);
+    }
+    limits.window = 0;
+    free(x);
+    free(packed);
+    free(one);
+}
+
+/* One key of a block has all the weight: its v comes back, rounded, whatever place it has among the keys of a tile. */
+static void every_key_of_8_bits_finds_its_value(void **state) {
+    (void)state;
+    const dims d = {1, 256, 1, 1, 128};
+    int64_t Q = 3 * d.D;
+    int32_t *one = one_document(&d);
+    double *x = mem_alloc((size_t)(d.T * Q) * sizeof *x);
+    /* Signs of a Walsh function: a query agrees with itself in 128 columns, with any other key of its block in 64. */
+    for (int64_t i = 0; i < d.T; i++)
+        for (int c = 0; c < d.D; c++) {
+            double sign = __builtin_popcount((unsigned)(i % BLOCK) & (unsigned)c) % 2 ? -1 : 1;
+            x[i * Q + c] = 4 * sign, x[i * Q + d.D + c] = (i < BLOCK ? 2 : 4) * sign;
+            x[i * Q + 2 * d.D + c] = (double)((i * 7 + c * 3) % 15 + 1) * (c % 2 ? -1 : 1);
+        }
+    check8(&d, one, x, true);
+    free(x);
+    free(one);
+}
+
+/* Nothing but zeros: every key weighs the same and no scale is 0 or beyond what fp32 has. */
+static void zeros_of_8_bits_average(void **state) {
+    (void)state;
+    const dims d = {1, 300, 2, 1, 64};
+    int64_t N = d.T, Q = 4 * d.D;
+    int32_t *one = one_document(&d);
+    double *x = mem_alloc((size_t)(N * Q) * sizeof *x);
+    op_attr a = attr_of(&d);
+    a.fp8 = true;
+    op_case *f = op_case_open(OP_ATTENTION, &a);
+    op_case_floats(f, ATTENTION_QKV, DTYPE_BF16, SHAPE(N, Q), x);
+    op_case_ints(f, ATTENTION_DOC_START, SHAPE(N), one);
+    op_case_output(f, ATTENTION_Y, DTYPE_BF16, SHAPE(N, 2 * d.D));
+    op_case_output(f, ATTENTION_LSE, DTYPE_F32, SHAPE(1, 2, N));
+    op_case_run(f, 2);
+    const double *y = op_case_values(f, ATTENTION_Y), *lse = op_case_values(f, ATTENTION_LSE);
+    for (int64_t i = 0; i < N * 2 * d.D; i++) assert_true(y[i] == 0);
+    for (int64_t i = 0; i < 2 * N; i++) assert_true(fabs(lse[i] - log((double)(i % N + 1))) < 1e-5);
+    op_case_close(f);
+    free(x);
+    free(one);
+}
+
+/* What is not finite spoils all of its block, and with it every query that sees a key of that; no other block of queries. */
+static void nan_of_8_bits_is_never_hidden(void **state) {
+    (void)state;
+    const dims d = {1, 500, 1, 1, 64};
+    static const double bad_numbers[] = {NAN, INFINITY, -INFINITY};
+    int64_t N = d.T, Q = 3 * d.D, bad = 200;
+    int32_t *doc_start = mem_alloc((size_t)N * sizeof *doc_start);
+    for (int64_t i = 0; i < N; i++) doc_start[i] = i < 150 ? 0 : i < 400 ? 150 : 400;
+    op_attr a = attr_of(&d);
+    a.fp8 = true;
+    for (int part = 0; part < 3; part++)
+        for (size_t k = 0; k < ARRAY_LENGTH(bad_numbers); k++) {
+            double *x = random_doubles(N * Q, 6);
+            x[bad * Q + part * d.D + 3] = bad_numbers[k];
+            op_case *f = op_case_open(OP_ATTENTION, &a);
+            op_case_floats(f, ATTENTION_QKV, DTYPE_BF16, SHAPE(N, Q), x);
+            op_case_ints(f, ATTENTION_DOC_START, SHAPE(N), doc_start);
+            op_case_output(f, ATTENTION_Y, DTYPE_BF16, SHAPE(N, d.D));
+            op_case_output(f, ATTENTION_LSE, DTYPE_F32, SHAPE(1, 1, N));
+            op_case_run(f, 2);
+            const double *y = op_case_values(f, ATTENTION_Y), *lse = op_case_values(f, ATTENTION_LSE);
+            for (int64_t i = 0; i < N; i++) {
+                bool sees = part == 0 ? i == bad : i >= bad && i < 400;
+                if (sees && !isnan(y[i * d.D + 3]))
+                    fail_msg("part %d, %g: y of %d is %g", part, bad_numbers[k], (int)i, y[i * d.D + 3]);
+                if (sees && part < 2) assert_true(isnan(lse[i]));
+                if (i < BLOCK) assert_true(isfinite(y[i * d.D + 3]));
+            }
+            op_case_close(f);
+            free(x);
+        }
+    free(doc_start);
+}
+
 /* The plan counts on this: scratch grows with T, never with T squared, and forward not at all. */
 static void scratch_is_linear_in_sequence_length(void **state) {
     (void)state;
@@ -555,6 +749,11 @@ int main(void) {
         cmocka_unit_test(huge_scores_stay_finite),
         cmocka_unit_test(nan_is_never_hidden),
         cmocka_unit_test(wrong_documents_stay_in_bounds),
+        cmocka_unit_test(rows_of_8_bits_match_double_reference),
+        cmocka_unit_test(windows_of_8_bits_match_double_reference),
+        cmocka_unit_test(every_key_of_8_bits_finds_its_value),
+        cmocka_unit_test(zeros_of_8_bits_average),
+        cmocka_unit_test(nan_of_8_bits_is_never_hidden),
         cmocka_unit_test(scratch_is_linear_in_sequence_length),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

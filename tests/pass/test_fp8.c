@@ -72,6 +72,34 @@ static void logits_are_rewritten_where_they_are_asked_for(void **state) {
     compiled_close(&k);
 }
 
+/* The ops of attention in MICRO that have 8-bit products, or have not. */
+static size_t attends(const program *p, section s, op_kind k, bool fp8) {
+    size_t n = 0, first, end;
+    for (program_section(p, s, &first, &end); first < end; first++)
+        n += p->ops[first].kind == k && p->ops[first].attr.fp8 == fp8;
+    return n;
+}
+
+/* With train.fp8.attention the forward of attention is of 8-bit numbers, also where it is computed again; its backward and evaluation
+ * stay as they are. */
+static void attention_is_rounded_where_it_is_asked_for(void **state) {
+    (void)state;
+    enum { LAYERS = 2 };
+    for (int again = 0; again < 2; again++) {
+        compiled k;
+        compile(&k, &(training){.preset = "test-qwen3",
+                                .precision = PRECISION_FP8,
+                                .more = SETTINGS("train.eval_rows=4", "train.fp8.attention=true", "model.head_dim=64",
+                                                 again ? "memory.recompute=full" : "memory.recompute=none")});
+        const program *p = &k.p.program;
+        assert_int_equal(attends(p, SECTION_MICRO, OP_ATTENTION, true), LAYERS * (1 + again));
+        assert_int_equal(attends(p, SECTION_MICRO, OP_ATTENTION, false), 0);
+        assert_int_equal(attends(p, SECTION_MICRO, OP_ATTENTION_BWD, false), LAYERS);
+        assert_int_equal(attends(p, SECTION_EVAL, OP_ATTENTION, false), LAYERS);
+        compiled_close(&k);
+    }
+}
+
 /* Scales of powers of two: SwiGLU, its backward and norms round by themselves, and their 16-bit numbers are in no plan. */
 static void ops_round_where_scales_are_powers_of_two(void **state) {
     (void)state;
@@ -165,6 +193,44 @@ static void what_was_asked_for_and_does_not_fit_is_refused(void **state) {
         if (rc == OK) {
             k.r.plan.open = (plan_open){0};
             rc = plan_choose(&k.p, &k.r.plan);
+        }
+        assert_int_equal(rc, ERR_INPUT);
+        if (!strstr(error_message(), cases[i].words)) fail_msg("%s: %s", cases[i].setting, error_message());
+        config_fini(&k.c);
+    }
+}
+
+/* So is attention, on a GPU by the length of heads. */
+static void attention_that_has_no_8_bit_kernel_is_refused(void **state) {
+    (void)state;
+    const struct {
+        const char *preset;
+        precision precision;
+        bool gpu;
+        const char *setting, *words;
+    } cases[] = {
+        {"test-llama", PRECISION_BF16, false, "train.micro_batch=2",
+         "train.fp8.attention is true and precision is bf16"},
+        {"test-gemma2", PRECISION_FP8, false, "train.micro_batch=2", "caps its attention scores"},
+        {"test-llama", PRECISION_FP8, true, "train.micro_batch=2", "found true with heads of 16 dimensions"},
+        {"test-llama", PRECISION_FP8, true, "model.head_dim=64", NULL},
+        {"test-llama", PRECISION_FP8, false, "train.micro_batch=2", NULL},
+    };
+    for (size_t i = 0; i < ARRAY_LENGTH(cases); i++) {
+        compiled k = {0};
+        training t = {.preset = cases[i].preset,
+                      .precision = cases[i].precision,
+                      .more = SETTINGS("train.fp8.attention=true", cases[i].setting)};
+        status rc = training_request(&t, &k.c, &k.r);
+        if (rc == OK) {
+            k.r.plan.open = (plan_open){0};
+            k.r.plan.target = backend_target(cases[i].gpu ? DEVICE_CUDA : DEVICE_CPU, 2);
+            rc = plan_choose(&k.p, &k.r.plan);
+        }
+        if (!cases[i].words) {
+            training_must(rc);
+            compiled_close(&k);
+            continue;
         }
         assert_int_equal(rc, ERR_INPUT);
         if (!strstr(error_message(), cases[i].words)) fail_msg("%s: %s", cases[i].setting, error_message());
@@ -350,6 +416,37 @@ static void no_technique_changes_a_bit_of_8_bit_logits(void **state) {
     }
 }
 
+/* With attention in 8 bits: what is computed again, or from rows that were away, rounds the same numbers. Rows end inside of a block. */
+static void no_technique_changes_a_bit_of_8_bit_attention(void **state) {
+    (void)state;
+    static const char *const usual[] = {"train.fp8.attention=true", "train.fp8.scales=power", "model.head_dim=64",
+                                        NULL};
+    const char *const *const cells[] = {
+        SETTINGS("memory.recompute=full"),
+        SETTINGS("memory.recompute=selective"),
+        SETTINGS("memory.offload.params=host", "memory.offload.grads=host", "memory.offload.states=host",
+                 "memory.offload.activations=host", "memory.recompute=norms"),
+    };
+    training t = {.preset = "test-qwen3",
+                  .precision = PRECISION_FP8_SR,
+                  .seq_len = 144,
+                  .micro_batch = 2,
+                  .accumulation = 2,
+                  .steps = 3,
+                  .more = usual};
+    train_result plain, without;
+    training_must(training_run(&t, &plain));
+    training_as_planned(&plain, "8-bit attention");
+    for (size_t i = 0; i < ARRAY_LENGTH(cells); i++) {
+        const char *more[SETTINGS_MOST];
+        settings_join(more, usual, cells[i]);
+        check_bits(&plain, t, more);
+    }
+    t.more = SETTINGS("train.fp8.scales=power", "model.head_dim=64");
+    training_must(training_run(&t, &without));
+    assert_true(without.param_hash != plain.param_hash);
+}
+
 /* Scales of blocks travel with their numbers and are made again with them. */
 static void no_technique_changes_a_bit_of_blocks(void **state) {
     (void)state;
@@ -430,27 +527,31 @@ static void a_run_that_stops_goes_on_with_the_same_bits(void **state) {
     check_resumed(t);
     t.more = SETTINGS("train.schedule=constant", "model.lora.rank=4");
     check_resumed(t);
+    t.more = SETTINGS("train.schedule=constant", "train.fp8.attention=true", "model.head_dim=64");
+    check_resumed(t);
 }
 
 /* Rounding every operand to 3 bits of fraction is noise that averages out: the loss goes where that of bf16 goes. The bound
  * is a tenth of the way that training has gone; a product with a wrong scale does not learn, or diverges. */
 static void it_learns_as_bf16_does(void **state) {
     (void)state;
-    const precision kinds[] = {PRECISION_BF16, PRECISION_FP8, PRECISION_FP8_SR, PRECISION_FP8};
+    const precision kinds[] = {PRECISION_BF16, PRECISION_FP8, PRECISION_FP8_SR, PRECISION_FP8, PRECISION_FP8};
     train_result r[ARRAY_LENGTH(kinds)];
     int64_t steps = SANITIZED ? 10 : 60;
     for (size_t k = 0; k < ARRAY_LENGTH(kinds); k++) {
         const char *logits = k == 3 ? "train.fp8.logits=true" : "train.fp8.logits=false",
-                   *scales = k == 3 ? "train.fp8.scales=power" : "train.fp8.scales=exact";
+                   *scales = k == 3 ? "train.fp8.scales=power" : "train.fp8.scales=exact",
+                   *attention = k == 4 ? "train.fp8.attention=true" : "train.fp8.attention=false";
         training t = {.preset = "test-qwen3",
                       .precision = kinds[k],
                       .seq_len = 64,
                       .micro_batch = 4,
                       .steps = steps,
-                      .more = SETTINGS("train.lr=3e-3", "train.warmup=5", "model.vocab=272", logits, scales)};
+                      .more = SETTINGS("train.lr=3e-3", "train.warmup=5", "model.vocab=272", "model.head_dim=64",
+                                       logits, scales, attention)};
         training_must(training_run(&t, &r[k]));
-        print_message("%s, %s: loss %.4f to %.4f in %lld steps\n", precision_name(kinds[k]), logits, r[k].first_loss,
-                      r[k].last_loss, (long long)steps);
+        print_message("%s, %s, %s: loss %.4f to %.4f in %lld steps\n", precision_name(kinds[k]), logits, attention,
+                      r[k].first_loss, r[k].last_loss, (long long)steps);
     }
     double way = r[0].first_loss - r[0].last_loss;
     assert_true(way > (SANITIZED ? 0.2 : 1));
@@ -467,6 +568,8 @@ int main(void) {
         cmocka_unit_test(what_was_asked_for_and_does_not_fit_is_refused),
         cmocka_unit_test(blocks_need_no_largest_number),
         cmocka_unit_test(frozen_weights_are_rounded_once),
+        cmocka_unit_test(attention_is_rounded_where_it_is_asked_for),
+        cmocka_unit_test(attention_that_has_no_8_bit_kernel_is_refused),
         cmocka_unit_test(ops_round_where_scales_are_powers_of_two),
         cmocka_unit_test(what_does_not_fit_stays_in_16_bits),
         cmocka_unit_test(weights_take_two_bytes_more),
@@ -474,6 +577,7 @@ int main(void) {
         cmocka_unit_test(less_is_kept_for_the_backward),
         cmocka_unit_test(no_technique_changes_a_bit),
         cmocka_unit_test(no_technique_changes_a_bit_of_8_bit_logits),
+        cmocka_unit_test(no_technique_changes_a_bit_of_8_bit_attention),
         cmocka_unit_test(no_technique_changes_a_bit_of_blocks),
         cmocka_unit_test(no_technique_changes_a_bit_of_adapters),
         cmocka_unit_test(a_run_that_stops_goes_on_with_the_same_bits),

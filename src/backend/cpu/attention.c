@@ -7,7 +7,8 @@
  * Of a ring one op has this rank's queries and one rank's keys: places in the row say who sees whom, and the forward goes on
  * where the op before it ended.
  * Scratch: a few blocks per thread, and backward 8 T D bytes per thread for the sums, or per piece, where a long row is then
- * taken in segments of its keys, so that it is 8 SEGMENT_KEYS D and dq beside it; never (T, T).
+ * taken in segments of its keys, so that it is 8 SEGMENT_KEYS D and dq beside it; never (T, T). Products of 8-bit numbers are emulated: q|k|v
+ * is rounded into scratch, and the rest is as ever; probabilities are not rounded further.
  * Refuses nothing at run time: head_dim up to 256 and heads that divide are proved when the program is verified. */
 #include "backend/cpu/attention.h"
 #include <math.h>
@@ -168,7 +169,16 @@ static size_t backward_work_bytes(const program *p, const op *o, int n_threads) 
     return thread_bytes(&j, true) * (size_t)n_threads + n_sums * sizeof(float);
 }
 
-const cpu_work_fn cpu_work_ATTENTION = forward_work_bytes;
+/* With products of 8-bit numbers, behind the scratch of the threads: q|k|v as they were rounded. */
+static size_t rounded_bytes(const op_attr *a) {
+    int64_t width = (int64_t)(a->n_heads + 2 * a->n_kv_heads) * a->head_dim;
+    return a->fp8 ? (size_t)(a->batch * a->seq_len * width) * sizeof(uint16_t) : 0;
+}
+static size_t whole_rows_work_bytes(const program *p, const op *o, int n_threads) {
+    return forward_work_bytes(p, o, n_threads) + rounded_bytes(&o->attr);
+}
+
+const cpu_work_fn cpu_work_ATTENTION = whole_rows_work_bytes;
 const cpu_work_fn cpu_work_ATTENTION_RING = forward_work_bytes;
 const cpu_work_fn cpu_work_ATTENTION_BWD = backward_work_bytes;
 const cpu_work_fn cpu_work_ATTENTION_RING_BWD = backward_work_bytes;
@@ -210,10 +220,49 @@ static void run_backward(backend_context *c, const kernel_call *k, attention_job
     }
 }
 
+/* ---- 8-bit numbers ------------------------------------------------------------------------------------------------- */
+
+typedef struct rounding_run {
+    const uint16_t *from; /* (B T, q_stride) bf16 */
+    uint16_t *to;
+    const attention_job *job;
+    int64_t n_blocks; /* of a row */
+    int slots;        /* heads of q, k and v */
+} rounding_run;
+
+/* One block of tokens of a head to e4m3 and back, which bf16 holds: what the products of a GPU read. */
+static void rounding_task(void *context, int64_t task, int thread) {
+    const rounding_run *r = context;
+    const attention_job *j = r->job;
+    int64_t slot = task % r->slots, block = task / r->slots % r->n_blocks, b = task / r->slots / r->n_blocks;
+    int64_t first = block * FP8_BLOCK, n = MIN(j->T - first, (int64_t)FP8_BLOCK);
+    int64_t at = (b * j->T + first) * j->q_stride + slot * j->D;
+    uint16_t most = 0; /* as bits: of numbers without a sign the larger one has the larger bits */
+    for (int64_t i = 0; i < n; i++)
+        for (int e = 0; e < j->D; e++) most = MAX(most, (uint16_t)(r->from[at + i * j->q_stride + e] & 0x7fffu));
+    fp8_scale s = fp8_attention_scale(bf16_to_f32(most));
+    for (int64_t i = 0; i < n; i++)
+        for (int e = 0; e < j->D; e++) {
+            int64_t x = at + i * j->q_stride + e;
+            r->to[x] = f32_to_bf16(e4m3_to_f32(f32_to_e4m3(bf16_to_f32(r->from[x]) * s.factor)) * s.scale);
+        }
+}
+
+/* q|k|v as the products of attention are to read them. */
+static const void *rounded(backend_context *c, const kernel_call *k, const attention_job *j) {
+    rounding_run r = {.from = k->in[ATTENTION_QKV],
+                      .to = (uint16_t *)((char *)k->work + thread_bytes(j, false) * (size_t)c->n_threads),
+                      .job = j,
+                      .n_blocks = divide_up(j->T, FP8_BLOCK),
+                      .slots = j->H + 2 * j->G};
+    pool_run(c->threads, rounding_task, &r, j->B * r.n_blocks * r.slots);
+    return r.to;
+}
+
 void cpu_kernel_ATTENTION(backend_context *c, const kernel_call *k) {
     attention_job j = job_make(&k->op->attr, call_in(k, ATTENTION_QKV)->type);
-    j.q = k->in[ATTENTION_QKV];
-    j.kv = (const char *)k->in[ATTENTION_QKV] + kv_offset(&j);
+    j.q = k->op->attr.fp8 ? rounded(c, k, &j) : k->in[ATTENTION_QKV];
+    j.kv = (const char *)j.q + kv_offset(&j);
     j.doc_start = k->in[ATTENTION_DOC_START];
     run_forward(c, k, &j);
 }

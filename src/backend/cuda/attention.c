@@ -62,10 +62,43 @@ static attention_maps maps_of(const launch_attention *a, bool backward) {
     return m;
 }
 
+/* qk: rows of q and k, a head or what follows it in a box of 128 columns. v: a row for each column of a head of v, boxes of a block of keys. */
+static attention8_maps maps8_of(const launch_attention *a, const launch_attention8 *r) {
+    tensor_box qk = {.data = r->qk,
+                     .columns = (int64_t)(a->H + a->G) * a->D,
+                     .rows = a->T,
+                     .sequences = a->B,
+                     .box_columns = FP8_BLOCK,
+                     .box_rows = FP8_BLOCK,
+                     .type = LAUNCH_E4M3};
+    tensor_box v = qk;
+    v.data = r->v, v.columns = r->padded, v.rows = (int64_t)a->G * a->D, v.box_rows = a->D;
+    return (attention8_maps){tensor_map_make(&qk), tensor_map_make(&v)};
+}
+
+/* gemm_prepare has refused what there is no kernel for. */
+static void forward8(backend_context *c, const launch_attention *a, char *work) {
+    ASSERT(kernels_for(c, a) == KERNELS_WGMMA && a->type == LAUNCH_BF16);
+    attention8_scratch s = attention8_scratch_of(a->B, a->T, a->H, a->G, a->D);
+    launch_attention8 r = {.n_blocks = s.n_blocks,
+                           .padded = s.padded,
+                           .qk = (uint8_t *)work,
+                           .v = (uint8_t *)work + s.v,
+                           .q_scales = (float *)(work + s.q_scales),
+                           .kv_scales = (attention8_scales *)(work + s.kv_scales)};
+    attention8_maps m = maps8_of(a, &r);
+    launch_attention_round8(a, &r, c->stream);
+    launch_attention_wgmma8(a, &r, &m, c->stream);
+}
+
 void cuda_kernel_ATTENTION(backend_context *c, const kernel_call *k) {
     launch_attention a = attention_of(c, k);
     a.y = k->out[ATTENTION_Y];
     a.lse = k->out[ATTENTION_LSE];
+    if (k->op->attr.fp8) {
+        forward8(c, &a, k->work);
+        return;
+    }
     attention_kernels kernels = kernels_for(c, &a);
     if (kernels == KERNELS_PLAIN) launch_attention_plain(&a, c->stream);
     if (kernels == KERNELS_MMA) launch_attention_mma(&a, c->stream);

@@ -1,6 +1,7 @@
 #pragma once
 /* attention_sizes.h - limits of the attention kernels and the scratch of generation. No CUDA in here: a plan asks too. */
 #include "backend/cuda/attention_schedule.h"
+#include "program/fp8_scale.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -42,6 +43,28 @@ static inline attention_scratch attention_scratch_of(int64_t batch, int64_t seq_
     s.dq_sums = (s.dq_sums + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     s.dkv_sums = s.dq_sums + (size_t)(n_tiles * ATTENTION_DQ_ROWS * head_dim) * sizeof(float);
     s.bytes = s.dkv_sums + (size_t)(2 * n_key_tiles * ATTENTION_KEY_ROWS * head_dim) * sizeof(float);
+    return s;
+}
+
+/* Scratch of the forward with 8-bit products: q and k in e4m3 as they lie in q|k|v; v transposed, padded with zeros to whole blocks of
+ * keys, which stand within every 16 in the order in which the kernel holds probabilities; a scale for every block of FP8_BLOCK tokens and head. */
+typedef struct attention8_scales {
+    float k, v;
+} attention8_scales;
+typedef struct attention8_scratch {
+    int64_t n_blocks, padded;                 /* of a row */
+    size_t qk, v, q_scales, kv_scales, bytes; /* (N, (H + G) D), (B, G D, padded), (B, H, n_blocks), (B, G, n_blocks) */
+} attention8_scratch;
+static inline attention8_scratch attention8_scratch_of(int64_t batch, int64_t seq_len, int n_heads, int n_kv_heads,
+                                                       int64_t head_dim) {
+    enum { ALIGNMENT = 256 };
+    int64_t n_blocks = (seq_len + FP8_BLOCK - 1) / FP8_BLOCK, padded = n_blocks * FP8_BLOCK;
+    attention8_scratch s = {.n_blocks = n_blocks, .padded = padded};
+    s.v = (size_t)(batch * seq_len * (n_heads + n_kv_heads) * head_dim);
+    s.v = (s.v + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    s.kv_scales = s.v + (size_t)(batch * n_kv_heads * head_dim * padded);
+    s.q_scales = s.kv_scales + (size_t)(batch * n_kv_heads * n_blocks) * sizeof(attention8_scales);
+    s.bytes = s.q_scales + (size_t)(batch * n_heads * n_blocks) * sizeof(float);
     return s;
 }
 

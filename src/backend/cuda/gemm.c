@@ -14,6 +14,7 @@
  * Products that cuBLASLt refuses (16-bit rows of odd length, for one) go to gemm_plain.cu. With RALO_CUDA_PRODUCTS=cublaslt none go to
  * few_rows.cu or lora_product.cu; with RALO_CUDA_PRODUCTS=own none go to cuBLASLt, with RALO_CUDA_PRODUCTS=plain all go to gemm_plain.cu. */
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/attention_sizes.h"
 #include "backend/cuda/gemm_cache.h"
 #include "backend/cuda/work.h"
 #include <ctype.h>
@@ -28,6 +29,7 @@ enum {
     E4M3_CAPABILITY = 89,
     BLOCKS_CAPABILITY = 90,
     FEW_ROWS_CAPABILITY = 90,
+    ATTENTION8_CAPABILITY = 90,
     COLD_ROWS = 512 /* of products that reading the weights limits, or nearly */
 };
 static const double NEARLY = 1.01, SPLIT_GAIN = 1.1, HOPELESS = 1.25, SAMPLE_US = 300, PLAIN_SILENT = 1e9;
@@ -509,6 +511,28 @@ static void refill(backend_context *c, const kernel_call *k) {
             launch_fill(c->stream, k->out[i], value_bytes(call_out(k, i)));
 }
 
+/* Attention in 8 bits was asked for by name: what has no kernel is an error. */
+static status check_attention8(const backend_context *c, const op_attr *a) {
+    bool compiled = false;
+#ifdef HAVE_SM90A
+    compiled = true;
+#endif
+    if (c->capability != ATTENTION8_CAPABILITY || !compiled)
+        return ERR(ERR_INPUT,
+                   "train.fp8.attention is true: found GPU %d with compute capability %d.%d%s, expected %d.%d, which "
+                   "alone has kernels for it; set it to false",
+                   c->device, c->capability / 10, c->capability % 10,
+                   c->capability == ATTENTION8_CAPABILITY ? " and a build without its kernels (RALO_CUDA_ARCHS)" : "",
+                   ATTENTION8_CAPABILITY / 10, ATTENTION8_CAPABILITY % 10);
+    if (!attention_head_dim_wgmma(a->head_dim))
+        return ERR(
+            ERR_INPUT,
+            "train.fp8.attention is true: found heads of %d dimensions, expected 64, 96 or 128 on a GPU; set it to "
+            "false",
+            a->head_dim);
+    return OK;
+}
+
 status gemm_prepare(backend_context *c, const kernel_call *k) {
     struct gemm_plans *all = c->gemms;
     if ((k->op->kind == OP_LINEAR8 || k->op->kind == OP_UNEMBED8_LOSS_GRAD) && c->capability < E4M3_CAPABILITY)
@@ -529,6 +553,7 @@ status gemm_prepare(backend_context *c, const kernel_call *k) {
                    "--weights out",
                    base_format_name(k->op->attr.base_format), FEW_ROWS_CAPABILITY / 10, FEW_ROWS_CAPABILITY % 10,
                    c->device, c->capability / 10, c->capability % 10);
+    if (k->op->kind == OP_ATTENTION && k->op->attr.fp8) TRY(check_attention8(c, &k->op->attr));
     all->measuring = true;
     all->rc = OK;
     if (cuda_has_products(k->op->kind)) {

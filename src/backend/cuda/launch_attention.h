@@ -5,6 +5,7 @@
  *   plain    any head_dim up to 256, fp32 arithmetic; everything that has no other
  *   mma      bf16 and fp16, head_dim 64, 80, 96 or 128: tensor cores through mma.sync, every GPU from 8.0 on
  *   wgmma    bf16 and fp16, head_dim 64, 96 or 128: tensor cores of compute capability 9.0, tiles fetched by the TMA unit
+ *   wgmma8   the forward of bf16 where it is asked for (attr.fp8), likewise: q, k, v and probabilities rounded to e4m3
  * wgmma kernels know no soft cap: mma or plain ones serve that. None of them holds anything of size T x T, and each gives the same bits on every run. */
 #include "backend/cuda/attention_sizes.h"
 #include "backend/cuda/launch.h"
@@ -46,6 +47,14 @@ typedef struct launch_attention {
     bool adds;                        /* dq, dkv += ; else = */
 } launch_attention;
 
+/* What 8-bit kernels read in the place of q and kv, in scratch; attention8_scratch_of says where it lies. */
+typedef struct launch_attention8 {
+    int64_t n_blocks, padded;
+    uint8_t *qk, *v;
+    float *q_scales;
+    attention8_scales *kv_scales;
+} launch_attention8;
+
 void launch_attention_plain(const launch_attention *a, cudaStream_t s);
 void launch_attention_mma(const launch_attention *a, cudaStream_t s);
 /* Rows as (columns, T, B) tensors, in boxes of ATTENTION_BOX_ROWS x ATTENTION_BOX_COLUMNS swizzled over 128 bytes. Without a ring q and
@@ -54,6 +63,14 @@ typedef struct attention_maps {
     CUtensorMap q, kv, dy; /* dy: backward */
 } attention_maps;
 void launch_attention_wgmma(const launch_attention *a, const attention_maps *m, cudaStream_t s);
+
+/* The same of e4m3 numbers, in two launches: qkv is rounded into scratch, and multiplied. head_dim as for wgmma, no ring. */
+typedef struct attention8_maps {
+    CUtensorMap qk, v;
+} attention8_maps;
+void launch_attention_round8(const launch_attention *a, const launch_attention8 *r, cudaStream_t s);
+void launch_attention_wgmma8(const launch_attention *a, const launch_attention8 *r, const attention8_maps *m,
+                             cudaStream_t s);
 
 /* Backward is three launches in this order; each of the last two writes its own columns of dqkv. */
 void launch_attention_delta(const launch_attention *a, cudaStream_t s);

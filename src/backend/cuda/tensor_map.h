@@ -1,6 +1,6 @@
 #pragma once
-/* tensor_map.h - how the TMA unit is told of a tensor of 16-bit numbers, or of bytes (LAUNCH_E4M3), in memory: (sequences, rows, columns), columns behind each
- * other. A box that reaches behind a dimension is filled with zeros, or cut where it is stored. */
+/* tensor_map.h - how the TMA unit is told of a tensor in memory, of 16-bit numbers or of bytes (LAUNCH_E4M3): (sequences, rows,
+ * columns), columns behind each other. A box that reaches behind a dimension is filled with zeros, or cut where it is stored. */
 #include "backend/cuda/launch.h"
 #include <cuda.h>
 

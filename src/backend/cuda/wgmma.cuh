@@ -172,4 +172,37 @@ WGMMA_FUNCTIONS(__half, "f16", 72, 36, "36", "37", "38", "39", "40", "41");
 WGMMA_FUNCTIONS(__half, "f16", 96, 48, "48", "49", "50", "51", "52", "53");
 WGMMA_FUNCTIONS(__half, "f16", 128, 64, "64", "65", "66", "67", "68", "69");
 
+/* The same of e4m3 numbers, c (64, N) = or += a (64, 32) b (32, N): neighbours in shared memory are 32 of a row of a and 32 of a column
+ * of b, there is no other reading of 8 bits. In registers a lane has columns 4 (lane % 4) to + 3 of a in words 0 and 1, those 16 behind in 2 and 3. */
+template <int N> struct wgmma8;
+
+// clang-format off
+#define WGMMA8_FUNCTIONS(N, L, A0, A1, A2, A3, A4, A5)                                                               \
+    template <> struct wgmma8<N> {                                                                                   \
+        static __device__ inline void shared(float (&c)[N / 8][4], uint64_t a, uint64_t b, int add) {                \
+            asm volatile("{\n"                                                                                       \
+                         ".reg .pred p;\n"                                                                           \
+                         "setp.ne.b32 p, %" A2 ", 0;\n"                                                              \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 " WGMMA_LIST_##L                  \
+                         ", %" A0 ", %" A1 ", p, 1, 1;\n"                                                            \
+                         "}\n"                                                                                       \
+                         : WGMMA_##L                                                                                 \
+                         : "l"(a), "l"(b), "r"(add));                                                                \
+        }                                                                                                            \
+        static __device__ inline void registers(float (&c)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add) { \
+            asm volatile("{\n"                                                                                       \
+                         ".reg .pred p;\n"                                                                           \
+                         "setp.ne.b32 p, %" A5 ", 0;\n"                                                              \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 " WGMMA_LIST_##L                  \
+                         ", {%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" A4 ", p, 1, 1;\n"                               \
+                         "}\n"                                                                                       \
+                         : WGMMA_##L                                                                                 \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                            \
+        }                                                                                                            \
+    }
+// clang-format on
+WGMMA8_FUNCTIONS(64, 32, "32", "33", "34", "35", "36", "37");
+WGMMA8_FUNCTIONS(96, 48, "48", "49", "50", "51", "52", "53");
+WGMMA8_FUNCTIONS(128, 64, "64", "65", "66", "67", "68", "69");
+
 #endif

@@ -1,5 +1,5 @@
-/* work_attention.c - scratch of the attention kernels: backward one number per token and head, and sums of dq, generation the parts of tokens
- * whose positions are split. Never anything of size T x T. */
+/* work_attention.c - scratch of the attention kernels: forward what is rounded to 8 bits, backward one number per token and head, and sums
+ * of dq, generation the parts of tokens whose positions are split. Never anything of size T x T. */
 #include "backend/cuda/attention_sizes.h"
 #include "backend/cuda/work.h"
 
@@ -13,6 +13,12 @@ static size_t backward_bytes(const program *p, const op *o) {
         .bytes;
 }
 
+/* Of products of 8-bit numbers alone. */
+static size_t forward_bytes(const program *p, const op *o) {
+    const op_attr *a = &o->attr;
+    return a->fp8 ? attention8_scratch_of(a->batch, a->seq_len, a->n_heads, a->n_kv_heads, a->head_dim).bytes : 0;
+}
+
 static size_t paged_bytes(const program *p, const op *o) {
     const value *qkv = program_get(p, o->in[ATTENTION_PAGED_QKV]),
                 *cache = program_get(p, o->in[ATTENTION_PAGED_CACHE]);
@@ -23,7 +29,7 @@ static size_t paged_bytes(const program *p, const op *o) {
     return (size_t)n_floats * sizeof(float);
 }
 
-const cuda_work cuda_work_ATTENTION = {cuda_no_work, NO_PRODUCTS};
+const cuda_work cuda_work_ATTENTION = {forward_bytes, NO_PRODUCTS};
 const cuda_work cuda_work_ATTENTION_BWD = {backward_bytes, NO_PRODUCTS};
 const cuda_work cuda_work_ATTENTION_RING = {cuda_no_work, NO_PRODUCTS};
 const cuda_work cuda_work_ATTENTION_RING_BWD = {backward_bytes, NO_PRODUCTS};
