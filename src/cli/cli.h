@@ -42,7 +42,7 @@ typedef struct command_line {
     int64_t show_most;
     bool show_prompts;
     int precision; /* into the row's list */
-    int weights;   /* 0: those of --precision */
+    int weights;   /* into the row's list; 0: as --precision */
     device_kind device;
     int gpu;
     bool tf32;

@@ -59,11 +59,11 @@ static status choose_heads(const model_config *c, const generator_options *o, in
 }
 
 enum {
-    INT8_COLUMNS = (1 << 17) - 1, /* a sum of so many products of bytes fits 32 bits */
-    CODES_UNIT = 64               /* a GPU computes with rows of codes of such a multiple */
+    INT8_COLUMNS = (1 << 17) - 1, /* a sum of so many products of bytes fits 32 bits, on CPUs and GPUs */
+    CODES_UNIT = 64               /* a GPU multiplies rows of codes whose length is a multiple of it */
 };
 
-/* Do all linear layers have rows that a GPU computes with as codes? */
+/* Do all linear layers have rows that a GPU multiplies as codes? */
 static bool rows_fit_codes(const model_config *c) {
     return c->hidden % CODES_UNIT == 0 && c->ffn % CODES_UNIT == 0 && c->n_heads * c->head_dim % CODES_UNIT == 0;
 }
@@ -72,37 +72,37 @@ static status check_weights(const model_source *s, const generator_options *o) {
     base_format f = s->trained_over.format;
     const model_config *c = &s->config;
     const char *name = base_format_name(o->weights);
-    int64_t widest = MAX(MAX(c->hidden, c->ffn), c->n_heads * c->head_dim);
+    int64_t widest = c->hidden; /* of rows of int8: the vocabulary's tables always are */
+    if (o->weights == BASE_INT8) widest = MAX(MAX(widest, c->ffn), c->n_heads * c->head_dim);
     if (o->weights == BASE_COMPUTE) return OK;
     if (f != BASE_COMPUTE && f != o->weights)
         return ERR(ERR_INPUT,
-                   "--weights: found %s for adapters over weights in %s (model.base), expected precision: they are "
-                   "generated with over the weights that they were trained over; leave --weights out",
-                   name, base_format_name(f));
+                   "--weights: found %s for adapters over weights in %s (model.base), expected %s or precision: they "
+                   "are used over the codes that they were trained over; leave --weights out",
+                   name, base_format_name(f), base_format_name(f));
+    if (s->lora.pissa)
+        return ERR(ERR_INPUT,
+                   "--weights: found %s for adapters that began by pissa (model.lora.init), expected precision: their "
+                   "base is computed from weights that are stored as numbers; leave --weights out, or export the run "
+                   "(ralo export), which gives an ordinary adapter of twice the rank",
+                   name);
     if (o->backend->discrete && o->precision == PRECISION_FP32)
         return ERR(
             ERR_INPUT,
-            "--weights: found %s with --precision fp32 on %s, expected --precision bf16 or fp16: a GPU computes with "
-            "codes and 16-bit activations; add --precision bf16",
+            "--weights: found %s with --precision fp32 on %s, expected --precision bf16 or fp16: a GPU multiplies "
+            "weights in fewer bits with 16-bit activations; add --precision bf16",
             name, o->backend->name);
     if (o->backend->discrete && !rows_fit_codes(c))
         return ERR(
             ERR_INPUT,
             "--weights: found %s for %s, whose layers have rows of %lld, %lld and %lld weights, expected multiples of "
-            "%d on a GPU; leave it out",
+            "%d on a GPU; leave it out, or add --device cpu",
             name, c->name, (long long)c->hidden, (long long)(c->n_heads * c->head_dim), (long long)c->ffn, CODES_UNIT);
-    if (!o->backend->discrete && o->weights == BASE_INT8 && widest > INT8_COLUMNS)
+    if (widest > INT8_COLUMNS)
         return ERR(ERR_INPUT,
-                   "--weights: found int8 for %s with rows of %lld weights, expected at most %d; leave it out", c->name,
-                   (long long)widest, INT8_COLUMNS);
+                   "--weights: found %s for %s with rows of %lld weights in int8, expected at most %d; leave it out",
+                   name, c->name, (long long)widest, INT8_COLUMNS);
     return OK;
-}
-
-/* Adapters over codes are generated with over the codes where the device computes with them. */
-static base_format weights_of(const model_source *s, const generator_options *o) {
-    if (o->weights != BASE_COMPUTE) return o->weights;
-    return o->backend->discrete && o->precision != PRECISION_FP32 && rows_fit_codes(&s->config) ? s->trained_over.format
-                                                                                                : BASE_COMPUTE;
 }
 
 static status request_make(plan_request *r, const model_source *s, const generator_options *o) {
@@ -120,8 +120,7 @@ static status request_make(plan_request *r, const model_source *s, const generat
     r->target = backend_target(backend_kind(o->backend), threads);
     if (!r->device_limit) TRY(backend_memory_limit(o->backend, o->gpu.index, 1, &r->device_limit));
     generation_shape *g = &r->generation;
-    g->weights = weights_of(s, o);
-    g->tables_int8 = o->weights != BASE_COMPUTE;
+    g->weights = o->weights;
     g->lanes = !o->backend->discrete;
     g->slots = o->max_sequences ? o->max_sequences : SEQUENCES;
     g->context = o->context ? o->context : MIN(c->max_positions, (int64_t)CONTEXT_MOST);

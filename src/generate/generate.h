@@ -10,6 +10,8 @@
  *   - Greedy completions do not depend on what else is in the batch, on the number of slots or on the page size; sampled
  *     ones depend on (seed, prompt number, completion index, position) only. The CPU backend gives a token the same bits in
  *     one prefill, in chunks of it, and token by token through the cache; other backends within 1e-4 of the largest logit.
+ *     On a GPU with weights in codes these are further apart: few rows are multiplied as LINEAR_CODES says, many (prefill, and more
+ *     than 64 slots) with the codes' numbers in 16 bits.
  *   - Speculative decoding (generator_options.speculative) gives the tokens of plain greedy decoding: a token is one that the first
  *     head chose after the tokens before it. On the CPU all bits are the same; on other backends a pass over several tokens may
  *     round otherwise than one over a single token (the bound above), so two logits that are that close may change places.
@@ -80,8 +82,7 @@ typedef struct generator_options {
     size_t n_adapters;
     const char *tokenizer; /* NULL: the model's own */
     precision precision;   /* weights, activations and cache: fp32, bf16, fp16 */
-    base_format
-        weights; /* codes of linear layers, as model.base has them, and tables of the vocabulary in int8; 0: by precision */
+    base_format weights; /* linear layers as codes (as model.base), the vocabulary's tables in int8; 0: by precision */
     int64_t max_sequences; /* slots of a decode step; 0: 16 */
     int64_t context;       /* most tokens of prompt and completion; 0: the model's positions, at most 4096 */
     int64_t page_size;     /* tokens per page; 0: 32 */

@@ -627,7 +627,6 @@ status model_build(model *m, program *p, const model_config *c, const model_buil
                  .o = o,
                  .lora = o->lora,
                  .base = o->generation.weights != BASE_COMPUTE ? o->generation.weights : o->base,
-                 .tables_int8 = o->generation.tables_int8,
                  .where = SECTION_START};
     b.batch = o->batch, b.seq_len = o->seq_len;
     m->embed_scale = embed_scale(&b);

@@ -320,7 +320,7 @@ static model_param *add_table(builder *b, const char *name, const char *file_nam
     model_param *p = add_cut_param(b, name, SHAPE(c->vocab, c->hidden), 0, &own, 1);
     if (b->n_ranks > 1) p->cut.slices[0].n = b->n_ids;
     add_file_parts(b, p, -1, &file_name, &c->vocab, 1, ".weight");
-    if (b->tables_int8) p->base = BASE_INT8;
+    if (b->m->codes != BASE_COMPUTE) p->base = BASE_INT8;
     return p;
 }
 

@@ -14,7 +14,6 @@ typedef struct builder {
     size_t params_capacity;
     lora_options lora;
     base_format base;
-    bool tables_int8; /* ... and the tables of the vocabulary too; for generation */
     bool of_reference; /* the parameters being added, or the ops being written, are the reference's */
     value_id rope_table, local_rope_table; /* the latter of layers with a window */
     /* of the section being written */

@@ -275,8 +275,7 @@ typedef struct generation_shape {
     int64_t pages, page_size; /* of the cache; tokens per page */
     int64_t context;          /* most tokens of one sequence */
     int64_t prefill_tokens;   /* prompt tokens of one run of SECTION_PREFILL */
-    base_format weights;      /* linear layers are codes, and are computed with as codes; not beside training */
-    bool tables_int8;         /* ... the vocabulary's tables are int8, too */
+    base_format weights;      /* linear layers are stored as codes, which pass/base.c says how to use, the tables of the vocabulary as int8; not beside training */
     bool lanes;               /* weights are put in the order in which products take them when loaded; CPU, not beside training */
     int64_t heads; /* > 1: prediction heads that generate, those after the first as drafts; else the first alone */
     /* Prompts, completions of each, and the tokens of a prompt that those share; 0 where nothing is shared. */
@@ -341,7 +340,7 @@ typedef struct model_loss {
 
 typedef struct model {
     model_config config;
-    base_format codes; /* generates with codes of this format, as generation_shape.weights asks */
+    base_format codes; /* linear layers of a program that generates, as generation_shape.weights asks */
     bool lanes; /* as generation_shape.lanes asks */
     model_param
         *params; /* those of this stage; after them, up to n_all_params, those of other stages, without a value */

@@ -71,7 +71,7 @@ void layout_lifetimes(const program *p, lifetime *out) {
 }
 
 /* A GPU computes SWIGLU of a decode step in the kernel of the product in front of it, where it has one for so few rows
- * (backend/cuda/joined.c): y is then written while x is still read. */
+ * (backend/cuda/joined.c): y is then written while x is still read, and the scratch in which LINEAR_CODES has the rounded x. */
 static void extend_gated_inputs(const program *p, const pass_options *options, lifetime *life) {
     for (size_t i = 0; options->target->discrete && i + 1 < p->n_ops; i++) {
         const op *o = &p->ops[i], *next = &p->ops[i + 1];
@@ -80,6 +80,7 @@ static void extend_gated_inputs(const program *p, const pass_options *options, l
         if (o->section != SECTION_DECODE || !product || next->kind != OP_SWIGLU) continue;
         lifetime *x = &life[program_root(p, o->in[LINEAR_X], NULL)];
         x->last = MAX(x->last, i + 1);
+        if (o->kind == OP_LINEAR_CODES && o->work) life[o->work].last = MAX(life[o->work].last, i + 1);
     }
 }
 

@@ -587,8 +587,9 @@ static void check8(const dims *d, const int32_t *doc_start, const double *x, boo
 
 static void rows_of_8_bits_match_double_reference(void **state) {
     (void)state;
-    static const dims shapes[] = {{1, 1, 1, 1, 64},    {3, 77, 2, 1, 128}, {1, 128, 1, 1, 128}, {2, 200, 6, 2, 96},
-                                  {2, 300, 4, 4, 128}, {1, 389, 8, 1, 64}, {2, 1000, 4, 2, 128}};
+    /* The last is a long row, of which a GPU has kernels of their own. */
+    static const dims shapes[] = {{1, 1, 1, 1, 64},    {3, 77, 2, 1, 128}, {1, 128, 1, 1, 128},  {2, 200, 6, 2, 96},
+                                  {2, 300, 4, 4, 128}, {1, 389, 8, 1, 64}, {2, 1000, 4, 2, 128}, {1, 4170, 1, 1, 64}};
     for (size_t i = 0; i < ARRAY_LENGTH(shapes); i++) {
         const dims *d = &shapes[i];
         int32_t *packed = documents(d, 60 + i), *one = one_document(d);

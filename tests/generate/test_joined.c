@@ -20,7 +20,13 @@ enum { N = 40, NEW = 20, LONGEST = 900 };
 static const model_config models[] = {
     {.name = "q2", .family = FAMILY_QWEN2, .hidden = 256, .n_heads = 4, .n_kv_heads = 1, .head_dim = 64, .ffn = 200},
     {.name = "q3", .family = FAMILY_QWEN3, .hidden = 136, .n_heads = 4, .n_kv_heads = 4, .head_dim = 128, .ffn = 96},
-    {.name = "l", .family = FAMILY_LLAMA, .hidden = 1032, .n_heads = 4, .n_kv_heads = 2, .head_dim = 96, .ffn = 72}};
+    {.name = "l", .family = FAMILY_LLAMA, .hidden = 1032, .n_heads = 4, .n_kv_heads = 2, .head_dim = 96, .ffn = 72},
+    {.name = "c", .family = FAMILY_QWEN2, .hidden = 256, .n_heads = 4, .n_kv_heads = 2, .head_dim = 64, .ffn = 576}};
+
+/* Rows of weights as a GPU multiplies them in codes. */
+static bool takes_codes(const model_config *c) {
+    return c->hidden % 64 == 0 && c->ffn % 64 == 0 && c->n_heads * c->head_dim % 64 == 0;
+}
 
 static model_config model_of(size_t i) {
     model_config c = models[i];
@@ -31,35 +37,45 @@ static model_config model_of(size_t i) {
 
 static void random_weights(hf_model *m) { params_initialize(m->e, &m->plan, 1); }
 
-/* A plan for a GPU, made anywhere: what a gate writes lies beside what the product in front of it reads. */
+static bool are_apart(const value *a, const value *b) {
+    return a->offset + value_bytes(a) <= b->offset || b->offset + value_bytes(b) <= a->offset;
+}
+
+/* A plan for a GPU, made anywhere: what a gate writes lies beside what the product in front of it reads, also of weights in codes, whose
+ * product has the rounded x in its scratch. */
 static void a_gate_writes_nothing_that_its_product_reads(void **state) {
+    static const base_format formats[] = {BASE_COMPUTE, BASE_INT8};
     int n_gates = 0;
-    for (size_t f = 0; f < ARRAY_LENGTH(models); f++) {
+    for (size_t k = 0; k < ARRAY_LENGTH(formats) * ARRAY_LENGTH(models); k++) {
+        size_t f = k / ARRAY_LENGTH(formats);
+        base_format weights = formats[k % ARRAY_LENGTH(formats)];
         plan p;
         plan_request r = {
             .model = model_of(f),
             .choice = {.precision = PRECISION_BF16, .accumulation = 1},
             .target = backend_target(DEVICE_CUDA, 2),
-            .generation = {.slots = 16, .pages = 32, .page_size = 32, .context = 64, .prefill_tokens = 64}};
+            .generation = {
+                .slots = 16, .pages = 32, .page_size = 32, .context = 64, .prefill_tokens = 64, .weights = weights}};
         training_must(plan_build(&p, &r));
         size_t first, end;
         program_section(&p.program, SECTION_DECODE, &first, &end);
         for (size_t i = first + 1; i < end; i++) {
-            const op *o = &p.program.ops[i];
+            const op *o = &p.program.ops[i], *product = o - 1;
             if (o->kind != OP_SWIGLU) continue;
             const value *y = program_get(&p.program, o->out[SWIGLU_Y]),
-                        *x = program_get(&p.program, o[-1].in[LINEAR_X]);
-            assert_int_equal(o[-1].kind, OP_LINEAR);
-            assert_true(y->offset + value_bytes(y) <= x->offset || x->offset + value_bytes(x) <= y->offset);
+                        *x = program_get(&p.program, product->in[LINEAR_X]);
+            assert_int_equal(product->kind, weights == BASE_COMPUTE ? OP_LINEAR : OP_LINEAR_CODES);
+            assert_true(are_apart(y, x));
+            if (weights != BASE_COMPUTE) assert_true(are_apart(y, program_get(&p.program, product->work)));
             n_gates++;
         }
         plan_close(&p);
     }
-    assert_int_equal(n_gates, 2 * ARRAY_LENGTH(models));
+    assert_int_equal(n_gates, 2 * ARRAY_LENGTH(formats) * ARRAY_LENGTH(models));
 }
 
-static completion *complete(const char *dir, int64_t slots, precision q, const char *trace, const prompt *prompts,
-                            size_t n) {
+static completion *complete(const char *dir, int64_t slots, precision q, base_format weights, const char *trace,
+                            const prompt *prompts, size_t n) {
     char path[600];
     generator *g;
     completion *list;
@@ -73,6 +89,7 @@ static completion *complete(const char *dir, int64_t slots, precision q, const c
                            .prefill = slots > 6 ? 24 : 0,
                            .page_size = slots == 6 ? 5 : 0,
                            .precision = q,
+                           .weights = weights,
                            .trace_path = trace};
     training_must(generator_open(&g, &o));
     training_must(generator_run(g, prompts, n, &s, NULL, &list, NULL));
@@ -92,14 +109,18 @@ static void joined_ops_give_the_bits_of_the_ops_alone(void **state) {
         model_config c = model_of(f);
         hf_write_model(dir, &c, random_weights);
         snprintf(trace, sizeof trace, "%s/trace.json", dir);
-        for (size_t k = 0; k < 2 * ARRAY_LENGTH(slots); k++) {
+        size_t formats = takes_codes(&c) ? BASE_FORMAT_COUNT : 1;
+        for (size_t k = 0; k < 2 * formats * ARRAY_LENGTH(slots); k++) {
             precision q = k % 2 ? PRECISION_FP16 : PRECISION_BF16;
-            size_t n = (size_t)slots[k / 2];
-            completion *joined = complete(dir, slots[k / 2], q, NULL, prompts, n);
-            completion *alone = complete(dir, slots[k / 2], q, trace, prompts, n);
+            base_format weights = (base_format)(k / 2 % formats);
+            int64_t s = slots[k / 2 / formats];
+            size_t n = (size_t)s;
+            completion *joined = complete(dir, s, q, weights, NULL, prompts, n);
+            completion *alone = complete(dir, s, q, weights, trace, prompts, n);
             for (size_t i = 0; i < n; i++) {
                 if (memcmp(joined[i].log_probabilities, alone[i].log_probabilities, NEW * sizeof(float)) != 0)
-                    fail_msg("%s, %s, %zu sequences: completion %zu differs", models[f].name, precision_name(q), n, i);
+                    fail_msg("%s, %s, weights %s, %zu sequences: completion %zu differs", models[f].name,
+                             precision_name(q), base_format_name(weights), n, i);
                 assert_memory_equal(joined[i].tokens, alone[i].tokens, NEW * sizeof(int32_t));
             }
             completions_free(joined, n);

@@ -37,4 +37,10 @@ check 3 'of GPU memory and' 'are free' nvidia-smi 'memory.device' -- train "${sm
     --set model.layers=64 --set model.hidden=1024 --set model.heads=16 --set model.kv_heads=16
 # A limit below what the model needs is refused before anything is taken.
 check 3 memory.device -- train "${small[@]}" --set memory.device=1M --set memory.recompute=none
+# Weights in fewer bits: 16-bit activations and rows of 64 weights each.
+tiny=(generate --model "$TEST_FIXTURES/lora/train_llama" --prompt "the cat" --device cuda)
+for format in int8 fp8 nf4; do
+    check 2 "--weights: found $format with --precision fp32" "add --precision bf16" -- "${tiny[@]}" --weights $format
+    check 2 "--weights: found $format for" "expected multiples of 64 on a GPU" -- "${tiny[@]}" --weights $format --precision bf16
+done
 finish "plug-ins of other builds, GPUs that are not there and memory that is taken are named"

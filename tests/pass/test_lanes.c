@@ -9,7 +9,7 @@ static void generation_plan(plan *p, const char *preset, int64_t rank, bool lane
     r.target = backend_target(DEVICE_CPU, 2);
     r.device_limit = (uint64_t)1 << 40;
     r.generation = (generation_shape){.slots = 2, .pages = 8, .page_size = 16, .context = 64, .prefill_tokens = 32};
-    r.generation.lanes = lanes, r.generation.weights = weights, r.generation.tables_int8 = weights != BASE_COMPUTE;
+    r.generation.lanes = lanes, r.generation.weights = weights;
     if (rank) r.lora = (lora_options){.rank = rank, .alpha = 16, .modules = (1u << LORA_MODULE_COUNT) - 1};
     must(plan_build(p, &r));
 }

@@ -1,7 +1,8 @@
-/* linear_codes.c - LINEAR_CODES on a CPU: what a GPU's kernel computes, for devices that are made of threads.
+/* linear_codes.c - LINEAR_CODES on a CPU: the op without any rounding of x or of the codes' numbers, for tests and for the device made of
+ * threads (tests/harness/queued_backend.c). Generation on a CPU has LINEAR_INT8 or dequantises whole weights (pass/base.c).
  *
  * Some rows of the weight at a time become numbers in scratch, and every row of x is multiplied with them: every row of y is sums of its
- * own, the same beside any others. Generation on a CPU itself has LINEAR_INT8 or dequantises whole weights (pass/base.c). */
+ * own, the same beside any others. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/typed.h"
 

@@ -82,6 +82,9 @@ __device__ void consume(const launch_attention &a, const shared_layout<D, CONSUM
                                       if (lane == 0) barrier_arrive(in.barrier(barrier));
     };
     ring_place<STAGES> k_place, v_place;
+    /* ptxas moves no exponential across the loop that waits for values: where it stands in front of the wait for products, they run beside
+     * these. Of heads of 128 that gains 2 to 5 %, of others nothing. */
+    constexpr bool AHEAD = D == 128;
     if (TURNS && consumer == CONSUMERS - 1) threads_come(1, 2 * GROUP); /* the first begins */
     for (int round = 0, i; (i = task_of_round(round)) < n_tasks; round++) {
         const tile_task task = tile_task_of(i, n_tiles, a.B, a.H);
@@ -110,8 +113,8 @@ __device__ void consume(const launch_attention &a, const shared_layout<D, CONSUM
                                               in.k + k_place.stage * boxes_bytes<D>(KEYS));
             wgmma_commit();
         };
+        auto await_values = [&]() { barrier_wait(in.barrier(V_FULL + v_place.stage), v_place.parity); };
         auto values = [&]() {
-            barrier_wait(in.barrier(V_FULL + v_place.stage), v_place.parity);
             wgmma_begin();
             queue_product_with_rows<E, D, KEYS>(sum[0], p, in.v + v_place.stage * boxes_bytes<D>(KEYS));
             wgmma_commit();
@@ -143,22 +146,27 @@ __device__ void consume(const launch_attention &a, const shared_layout<D, CONSUM
         wgmma_wait<0>();
         scores_to_weights(walk.first);
         pack_weights();
+        if (AHEAD) await_values();
         for (int t = 1; t < walk.n; t++) {
             if (TURNS) threads_meet(1 + consumer, 2 * GROUP);
             scores();
+            if (!AHEAD) await_values();
             values();
             if (TURNS) threads_come(1 + (consumer + 1) % CONSUMERS, 2 * GROUP);
             wgmma_wait<1>();
             scores_to_weights(walk.first + t * KEYS);
+            const int used = v_place.stage;
+            v_place.advance();
+            if (AHEAD) await_values();
             wgmma_wait<0>();
             wgmma_settle(sum[0]);
-            release(V_EMPTY + v_place.stage);
-            v_place.advance();
+            release(V_EMPTY + used);
             scale_row<1, D>(sum, 0, 0, decay[0]);
             scale_row<1, D>(sum, 0, 1, decay[1]);
             pack_weights();
         }
         release(Q_EMPTY);
+        if (!AHEAD) await_values();
         values();
         wgmma_wait<0>();
         wgmma_settle(sum[0]);

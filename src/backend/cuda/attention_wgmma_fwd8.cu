@@ -183,7 +183,6 @@ __device__ void consume(const launch_attention &a, const launch_attention8 &r, c
         };
         auto values = [&](uint32_t n_valued) {
             const uint32_t at = n_valued % STAGES;
-            barrier_wait(in.barrier(V_FULL + at), n_valued / STAGES & 1);
             wgmma_begin();
             const uint64_t v = operand(in.v + at * rows_bytes(D), 0);
 #pragma unroll
@@ -208,6 +207,12 @@ __device__ void consume(const launch_attention &a, const launch_attention8 &r, c
             for (int half = 0; half < 2; half++)
                 next[half] = softmax_row8(s[0], half, state[half], factor, scale.x) * change;
         };
+        /* v of the tile whose weights are made. In front of wgmma_wait<0>, not where v is used: ptxas moves nothing across the loop of a
+         * barrier; without one it waits for both products before the first exponential. */
+        auto await_values = [&]() {
+            const uint32_t n_valued = n_scored - 1;
+            barrier_wait(in.barrier(V_FULL + n_valued % STAGES), n_valued / STAGES & 1);
+        };
         auto pack_weights = [&]() {
 #pragma unroll
             for (int step = 0; step < KEYS / 32; step++) pack8_rows(p[step], s[0], step);
@@ -231,6 +236,7 @@ __device__ void consume(const launch_attention &a, const launch_attention8 &r, c
         scores();
         wgmma_wait<0>();
         scores_to_weights(walk.first, scale, decay);
+        await_values();
         pack_weights();
         for (int t = 1; t < walk.n; t++) {
             float next[2];
@@ -241,6 +247,7 @@ __device__ void consume(const launch_attention &a, const launch_attention8 &r, c
             scale = __ldg((const float2 *)scales + t);
             wgmma_wait<1>();
             scores_to_weights(walk.first + t * KEYS, scale, next);
+            await_values();
             wgmma_wait<0>();
             add_part(n_scored - 2);
             decay[0] = next[0], decay[1] = next[1];

@@ -5,7 +5,8 @@
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/launch_unembed.h"
 
-_Static_assert((int)CODES_ROWS_MOST % FEW_ROWS_MOST == 0, "as many runs of the kernel");
+_Static_assert((int)CODES_ROWS_MOST == (int)FEW_ROWS_MOST && CODES_WORK(64) == FEW_CODES_WORK(64),
+               "as the kernel has them");
 
 /* Where the codes, scales and so on of a part begin. */
 typedef struct part_place {
@@ -38,6 +39,7 @@ few_codes_product codes_product(const kernel_call *k) {
                            .format = dequantize_codes(a->base_format),
                            .type = launch_type_of(x->type),
                            .y_type = launch_type_of(y->type),
+                           .work = (char *)k->work + codes_picked_bytes(k->program, k->op),
                            .n_parts = a->n_parts};
     part_place p = {0};
     for (int i = 0; i < a->n_parts; i++) {

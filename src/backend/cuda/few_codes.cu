@@ -1,294 +1,189 @@
-/* few_codes.cu - y = x w^T (+ bias) for few rows of x, as decoding has them, where w is stored in codes of 8 or 4 bits: as fast as the
- * codes can be read.
+/* few_codes.cu - y = x w^T (+ bias) for few rows of x, as decoding has them, where w is stored in codes of 8 or 4 bits, on any GPU;
+ * compute capability 9.0 has few_codes_wgmma.cu.
  *
- * Codes are fetched as they lie, by the TMA unit, several steps ahead; the first of them are under way before the kernels in front are
- * done (chain.cuh). A warp takes 16 rows of the tile and makes numbers of its codes in registers, as the left operand of mma: e4m3 and
- * int8 are exact in 16 bits, values of nf4 are rounded to 16 bits. The scale of a row or of the whole weight multiplies the finished
- * sum; that of a block of nf4 multiplies the sum over the block, so that nothing is rounded in between.
+ * A warp takes 16 rows of w. Its lanes load codes from memory two steps ahead, the first of them before the kernels in front are done
+ * (chain.cuh). A product does not care which k its lanes call neighbours, as long as both operands agree: a lane takes codes that lie behind
+ * each other. Sums of int8 are exact integers. Tensor cores keep some 13 bits of a sum of e4m3, so that such sums are taken over 64 of k at
+ * most and added in fp32; those of nf4 end with its blocks.
  *
- * mma does not care which k its lanes call neighbours, as long as both operands agree. So a lane takes codes that lie behind each other, in
- * one load, and the same k of x. Rows of a tile are dealt to lanes such that no two lanes of a load ask the same bank.
- *
- * A block has all of k, or the blocks of a cluster share it; inside a block, steps go to groups of warps in turn. How much of the weight a
- * block has and how k is cut follow from the weight alone: so that all multiprocessors read as many bytes, and a row has the same bits
- * beside any others. */
-#include "backend/cuda/barriers.cuh"
-#include "backend/cuda/chain.cuh"
-#include "backend/cuda/gated.cuh"
-#include "backend/cuda/launch_codes.h"
-#include "backend/cuda/tensor_map.h"
-#include "backend/cuda/wgmma.cuh"
+ * k is cut into runs, one for each group of warps: the fewer rows of w a multiprocessor has, the more runs. How k is cut follows from the
+ * weight alone, and the sums of runs are added in order: a row has the same bits beside any others. Up to four rows of x are cut into bytes by
+ * every block, if there is room for the bytes; more, before, by a kernel of their own. */
+#include "backend/cuda/few_codes.cuh"
 
 namespace {
 
-enum {
-    WARP = 32,
-    TILE = 16,       /* rows of w of a warp */
-    WARPS_MOST = 11, /* with the one that fetches 12, three of which share registers: more would have 128 each */
-    THREADS_MOST = (WARPS_MOST + 1) * WARP, /* and one that fetches */
-    STAGES_MOST = 32,
-    PARTS_MOST = 8,
-    ROW_BYTES = 128, /* of a box */
-    X_COLUMNS = ROW_BYTES / 2
-};
+using namespace few_codes_shared;
 
+enum {
+    TILE = 16,        /* rows of w of a warp */
+    PRODUCT_ROWS = 4, /* of x, two columns each */
+    WARPS_MOST = 16,
+    THREADS_MOST = WARPS_MOST * WARP,
+    STEP_BYTES = 128, /* of a row of codes */
+    BOX = 64          /* elements of k that a warp takes at once */
+};
 template <launch_codes F> struct format {
     enum {
-        STEP = F == LAUNCH_CODES_NF4 ? 2 * ROW_BYTES : ROW_BYTES, /* codes of a row in a box */
-        X_BOXES = STEP / X_COLUMNS
+        STEP = F == LAUNCH_CODES_NF4 ? 2 * STEP_BYTES : STEP_BYTES,
+        BOXES = STEP / BOX,
+        SUMS = F == LAUNCH_CODES_INT8 ? 2 : 1 /* of a row of x: those of h and of l, or both as one number */
     };
 };
 
-/* The block's part of the weight and how its memory is divided: a ring of n_stages steps, each a box of codes and X_BOXES of x; behind
- * them, where blocks share k, the sums that they send, what finished sums are multiplied with and their biases, and the scales of nf4. Where the ring was, the warps' sums lie in the end. */
+/* The block's part of the weight, and its shared memory: up to PRODUCT_ROWS rows of x as bytes, where the sums of all runs lie afterwards;
+ * what finished sums are multiplied with and their biases; the scales of nf4. */
 struct layout {
     int n_steps, columns; /* columns of y that the block makes */
     int second_at, rows;  /* row of the tile where the second half of a gated weight begins; rows in use */
-    int row_groups, k_groups, n_stages;
-    int share; /* rows of y that a block of a cluster makes */
-    int pitch; /* of sums: lanes that store side by side are in different banks */
+    int row_groups, n_runs;
+    int pitch;   /* of sums: lanes that store side by side are in different banks */
+    int x_pitch; /* of bytes of x, likewise */
     int scale_pitch;
-    uint32_t w_bytes, step_bytes, received_at, columns_at, scales_at, n_bytes;
+    uint32_t columns_at, scales_at, n_bytes;
 };
 
-/* Values of codes as two words of bytes: the low bytes of all, and the high ones. */
-struct code_values {
-    uint32_t low[4], high[4];
-    float dynamic[256];
-};
-
-#if WGMMA_HERE
-
-/* A block's part of k, and its barriers: a box is full, a place of the ring is empty, all sums are there. */
-struct place_of_block {
-    int part, n_parts, first, n;
-    uint32_t full, empty, sums_here;
-    __device__ place_of_block(const layout &l, const uint64_t *barriers) {
-        part = (int)cluster_rank(), n_parts = (int)cluster_size();
-        first = l.n_steps * part / n_parts, n = l.n_steps * (part + 1) / n_parts - first;
-        full = shared_address(barriers), empty = full + 8 * STAGES_MOST, sums_here = empty + 8 * STAGES_MOST;
-    }
-};
-
-struct stage_place {
-    int stage;
-    uint32_t parity = 0;
-    __device__ stage_place(int step, int n_stages) : stage(step) { settle(n_stages); }
-    __device__ void advance(int n_steps, int n_stages) {
-        stage += n_steps;
-        settle(n_stages);
-    }
-    __device__ void settle(int n_stages) {
-        while (stage >= n_stages) stage -= n_stages, parity ^= 1;
-    }
-};
+/* Where a run of k begins. */
+__device__ inline int run_begin(const layout &l, int run) { return l.n_steps * run / l.n_runs; }
 
 /* The row of w that a row of the tile is; n: none. */
 template <bool GATED> __device__ inline int64_t weight_row(const few_codes_product &q, const layout &l, int row) {
     const int64_t first = (int64_t)blockIdx.x * l.columns;
+    if (row >= l.rows) return q.n;
     if (!GATED) return min(first + row, q.n);
     const bool second = row >= l.second_at;
     const int64_t at = first + (second ? row - l.second_at : row);
     return at < q.n / 2 ? at + (second ? q.n / 2 : 0) : q.n;
 }
 
-__device__ inline const few_codes_part &part_of(const few_codes_product &q, int64_t row) {
-    int i = 0;
-    while (i + 1 < q.n_parts && row >= q.parts[i + 1].first_row) i++;
-    return q.parts[i];
-}
-
-/* The steps of this block's part of k, by one thread. */
-template <launch_codes F, int NT, bool GATED>
-__device__ void produce(const few_codes_product &q, const layout &l, const CUtensorMap *w, const CUtensorMap *x,
-                        const place_of_block &at, uint32_t ring) {
-    constexpr int X_BOXES = format<F>::X_BOXES, STEP = format<F>::STEP, X_BYTES = NT * 8 * ROW_BYTES;
-    const int column = (int)blockIdx.x * l.columns;
-    const uint32_t expected = (uint32_t)((GATED ? 2 : 1) * l.columns * ROW_BYTES + X_BOXES * X_BYTES);
-    auto fetch_x = [&](int step, int stage) {
-        const uint32_t to = ring + stage * l.step_bytes + l.w_bytes;
-        for (int i = 0; i < X_BOXES; i++)
-            fetch_box(to + i * X_BYTES, x, (at.first + step) * STEP + i * X_COLUMNS, 0, 0, at.full + 8 * stage);
-    };
-    auto fetch_w = [&](int step, int stage) {
-        const uint32_t tile = ring + stage * l.step_bytes, full = at.full + 8 * stage;
-        barrier_arrive_expecting(full, expected);
-        fetch_box_once(tile, w, (at.first + step) * ROW_BYTES, column, 0, full);
-        if (GATED)
-            fetch_box_once(tile + l.second_at * ROW_BYTES, w, (at.first + step) * ROW_BYTES, (int)(q.n / 2) + column, 0,
-                           full);
-    };
-    const int ahead = min(at.n, l.n_stages);
-    for (int step = 0; step < ahead; step++) fetch_w(step, step);
-    chain_wait();
-    for (int step = 0; step < ahead; step++) fetch_x(step, step);
-    stage_place place(0, l.n_stages);
-    for (int step = ahead; step < at.n; step++, place.advance(1, l.n_stages)) {
-        barrier_wait(at.empty + 8 * place.stage, place.parity);
-        fetch_w(step, place.stage);
-        fetch_x(step, place.stage);
-    }
-}
-
-/* ---- codes to numbers -------------------------------------------------------------------------------------------------- */
-
-/* a * b and a - b of two numbers each, exact where they are used. */
-template <typename E> __device__ inline uint32_t times(uint32_t a, uint32_t b);
-template <> __device__ inline uint32_t times<__nv_bfloat16>(uint32_t a, uint32_t b) {
-    uint32_t y;
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
-    return y;
-}
-template <> __device__ inline uint32_t times<__half>(uint32_t a, uint32_t b) {
-    uint32_t y;
-    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
-    return y;
-}
-template <typename E> __device__ inline uint32_t less(uint32_t a, uint32_t b);
-template <> __device__ inline uint32_t less<__nv_bfloat16>(uint32_t a, uint32_t b) {
-    uint32_t y;
-    asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
-    return y;
-}
-template <> __device__ inline uint32_t less<__half>(uint32_t a, uint32_t b) {
-    uint32_t y;
-    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
-    return y;
-}
-
-/* Four codes of 8 bits, the first lowest, as two pairs. */
-template <launch_codes F, typename E> __device__ inline void numbers_of(uint32_t (&pair)[2], uint32_t codes) {
-    constexpr bool BF16 = std::is_same<E, __nv_bfloat16>::value;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        if (F == LAUNCH_CODES_FP8) {
-            /* Exponent and mantissa where those of E begin; a power of two then moves the exponent's bias. */
-            const uint32_t high = __byte_perm(codes, 0, i ? 0x3424 : 0x1404), sign = high & 0x80008000u;
-            pair[i] = BF16 ? times<E>((high >> 4 & 0x07f007f0u) | sign, 0x7b807b80u)  /* 2^120 */
-                           : times<E>((high >> 1 & 0x3f803f80u) | sign, 0x5c005c00u); /* 2^8 */
-        } else {
-            const uint32_t low = __byte_perm(codes, 0, i ? 0x4342 : 0x4140);
-            /* bf16: 128 + the lower 7 bits, less 128 or, of a negative one, 256. fp16: 1024 + 128 + code, less 1152. */
-            pair[i] = BF16 ? less<E>((low & 0x007f007fu) | 0x43004300u, (low & 0x00800080u) | 0x43004300u)
-                           : less<E>((low ^ 0x00800080u) | 0x64006400u, 0x64806480u);
-        }
-    }
-}
-
-/* Four codes of nf4 (the lower 16 bits), of two in a byte the first in its upper half, as two pairs. small: the codes without their highest
- * bits; large: 4 in the place of every code that has it. */
-__device__ inline void nf4_numbers(uint32_t (&pair)[2], const code_values &v, uint32_t small, uint32_t large) {
-    const uint32_t upper = __byte_perm(0, 0xffffffffu, large);
-    const uint32_t low =
-        (__byte_perm(v.low[0], v.low[1], small) & ~upper) | (__byte_perm(v.low[2], v.low[3], small) & upper);
-    const uint32_t high =
-        (__byte_perm(v.high[0], v.high[1], small) & ~upper) | (__byte_perm(v.high[2], v.high[3], small) & upper);
-    pair[0] = __byte_perm(low, high, 0x4051);
-    pair[1] = __byte_perm(low, high, 0x6273);
-}
-
 /* ---- the product ------------------------------------------------------------------------------------------------------- */
 
-__device__ inline uint2 load_shared_8(uint32_t from) {
+__device__ inline void store_shared_bytes(uint32_t to, bytes8 v) {
+    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(v.word[0]), "r"(v.word[1]) : "memory");
+}
+
+/* Codes are read once for a long time: no cache is to keep them for others' sake. */
+__device__ inline uint64_t read_once() {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+__device__ inline uint4 load_codes(const unsigned char *from, uint64_t policy, uint4) {
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from), "l"(policy));
+    return v;
+}
+__device__ inline uint2 load_codes(const unsigned char *from, uint64_t policy, uint2) {
     uint2 v;
-    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v2.b32 {%0, %1}, [%2], %3;"
+                 : "=r"(v.x), "=r"(v.y)
+                 : "l"(from), "l"(policy));
     return v;
 }
-__device__ inline float load_shared_float(uint32_t from) {
-    float v;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(from) : "memory");
-    return v;
-}
-__device__ inline void store_shared_float(uint32_t to, float v) {
-    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(v) : "memory");
-}
-/* Where the TMA unit has put a chunk of 16 bytes of a row. */
-__device__ inline uint32_t chunk_at(uint32_t tile, int row, int chunk) {
-    return tile + (uint32_t)(row * ROW_BYTES + ((chunk ^ (row & 7)) << 4));
-}
 
-/* The row of a half tile whose codes a lane reads: rows that are read in one phase of a load lie in different banks. */
-template <launch_codes F> __device__ inline int row_of_lane(int lane) {
-    const int g = lane / 4;
-    return F == LAUNCH_CODES_NF4 ? (g & 3) * 2 + (g >> 2) : (g >> 1) + (g & 1) * 4;
-}
+/* What a lane has of a step: of each box 16 neighbours of k, of the rows g and g + 8 of the tile (g = lane / 4). */
+template <launch_codes F> struct step_codes {
+    typedef typename std::conditional<F == LAUNCH_CODES_NF4, uint2, uint4>::type pack;
+    enum { BOXES = format<F>::BOXES };
+    pack codes[2][BOXES];
 
-/* 16 neighbours of k of a row of x for each of NT rows, from 16 t on in the box. */
-template <int NT> __device__ inline void load_x(uint32_t (&x)[NT][8], uint32_t box, int lane) {
-    const int g = lane / 4, t = lane % 4;
+    /* at: where the lane's codes of the first box begin in each row; left: bytes of the row from there on. */
+    __device__ void load(const unsigned char *const (&at)[2], int offset, int left, uint64_t policy) {
+#pragma unroll
+        for (int i = 0; i < 2 * BOXES; i++) {
+            const int box = i % BOXES, half = i / BOXES, from = box * (int)sizeof(pack) * 4;
+            codes[half][box] = pack();
+            if (from < left) codes[half][box] = load_codes(at[half] + offset + from, policy, pack());
+        }
+    }
+};
+
+/* c += a b of bytes; fragments as mma.cuh has them, with two numbers for each that it has in a row of a and a column of b. */
+__device__ inline void mma8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+        "%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+/* Two e4m3 numbers, the lower half of a word, in 16 bits. */
+__device__ inline uint32_t halves(uint32_t two) {
+    const uint32_t v = __byte_perm(two, 0, 0x1404); /* in the upper byte of each half */
+    const uint32_t small = (v & 0x80008000u) | (v >> 1 & 0x3f803f80u);
+    const __half2 wide = __hmul2(*(const __half2 *)&small, __float2half2_rn(256));
+    return *(const uint32_t *)&wide;
+}
+__device__ inline void mma8(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+        const uint32_t b = i ? b1 : b0;
+        const uint32_t left[4] = {halves(a[i]), halves(a[i + 1]), halves(a[i] >> 16), halves(a[i + 1] >> 16)};
+        mma<__half>(c, left, halves(b), halves(b >> 16));
+    }
+}
+#else
+__device__ inline void mma8(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
+        "%2, "
+        "%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#endif
+
+/* A warp's sums over its run, of its rows of w: of int8 as the product leaves them, else a number for each of two rows of w. */
+template <launch_codes F, int NT> struct warp_sums { float of[NT][2]; };
+template <int NT> struct warp_sums<LAUNCH_CODES_INT8, NT> { int of[NT][4]; };
+
+/* sum += w x^T over a box: x_of(i) are 16 bytes of each of this lane's columns. scale, scale_below: nf4. */
+template <launch_codes F, int NT, typename X>
+__device__ inline void multiply(warp_sums<F, NT> &sum, const code_values &v, const typename step_codes<F>::pack &above,
+                                const typename step_codes<F>::pack &below, X x_of, float scale, float scale_below) {
+    uint32_t left[2][4];
+    if constexpr (F == LAUNCH_CODES_NF4) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const uint32_t a = half ? above.y : above.x, b = half ? below.y : below.x;
+            const uint32_t a_small = a & 0x77777777u, a_large = a >> 1 & 0x44444444u;
+            const uint32_t b_small = b & 0x77777777u, b_large = b >> 1 & 0x44444444u;
+            left[half][0] = nf4_integers(v, a_small, a_large),
+            left[half][2] = nf4_integers(v, a_small >> 16, a_large >> 16);
+            left[half][1] = nf4_integers(v, b_small, b_large),
+            left[half][3] = nf4_integers(v, b_small >> 16, b_large >> 16);
+        }
+    } else {
+        left[0][0] = above.x, left[0][1] = below.x, left[0][2] = above.y, left[0][3] = below.y;
+        left[1][0] = above.z, left[1][1] = below.z, left[1][2] = above.w, left[1][3] = below.w;
+    }
 #pragma unroll
     for (int i = 0; i < NT; i++) {
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const uint4 v = load_shared_16(chunk_at(box, i * 8 + g, 2 * t + h));
-            x[i][4 * h] = v.x, x[i][4 * h + 1] = v.y, x[i][4 * h + 2] = v.z, x[i][4 * h + 3] = v.w;
-        }
-    }
-}
-
-/* sum += w x^T over a box, of this warp's rows of w. scales: nf4, of this lane's first row and of the box's first block. */
-template <launch_codes F, typename E, int NT>
-__device__ inline void multiply(float (&sum)[NT][4], const code_values &v, uint32_t tile, uint32_t x_boxes,
-                                int first_row, uint32_t scales, int scale_pitch) {
-    constexpr int X_BYTES = NT * 8 * ROW_BYTES;
-    const int lane = (int)threadIdx.x % WARP, t = lane % 4, row = first_row + row_of_lane<F>(lane);
-#pragma unroll
-    for (int box = 0; box < format<F>::X_BOXES; box++) {
-        uint32_t x[NT][8];
-        if (F == LAUNCH_CODES_NF4) {
-            const uint2 above = load_shared_8(chunk_at(tile, row, 2 * box + t / 2) + t % 2 * 8);
-            const uint2 below = load_shared_8(chunk_at(tile, row + 8, 2 * box + t / 2) + t % 2 * 8);
-            const float scale = load_shared_float(scales + box * 4);
-            const float scale_below = load_shared_float(scales + (uint32_t)(8 * scale_pitch + box) * 4);
-            load_x<NT>(x, x_boxes + box * X_BYTES, lane);
-            float block[NT][4];
-#pragma unroll
-            for (int i = 0; i < NT * 4; i++) block[i / 4][i % 4] = 0;
+        const uint4 x = x_of(i);
+        if constexpr (F == LAUNCH_CODES_INT8) {
+            mma8(sum.of[i], left[0], x.x, x.y);
+            mma8(sum.of[i], left[1], x.z, x.w);
+        } else {
+            typename std::conditional<F == LAUNCH_CODES_NF4, int, float>::type box[4] = {0, 0, 0, 0};
+            mma8(box, left[0], x.x, x.y);
+            mma8(box, left[1], x.z, x.w);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const uint32_t a = half ? above.y : above.x, b = half ? below.y : below.x;
-                const uint32_t a_small = a & 0x77777777u, a_large = a >> 1 & 0x44444444u;
-                const uint32_t b_small = b & 0x77777777u, b_large = b >> 1 & 0x44444444u;
-#pragma unroll
-                for (int j = 0; j < 2; j++) {
-                    uint32_t p[2], r[2];
-                    nf4_numbers(p, v, a_small >> 16 * j, a_large >> 16 * j);
-                    nf4_numbers(r, v, b_small >> 16 * j, b_large >> 16 * j);
-                    const uint32_t left[4] = {p[0], r[0], p[1], r[1]};
-#pragma unroll
-                    for (int i = 0; i < NT; i++)
-                        mma<E>(block[i], left, x[i][4 * half + 2 * j], x[i][4 * half + 2 * j + 1]);
-                }
-            }
-#pragma unroll
-            for (int i = 0; i < NT; i++)
-#pragma unroll
-                for (int c = 0; c < 4; c++) sum[i][c] = fmaf(c < 2 ? scale : scale_below, block[i][c], sum[i][c]);
-        } else {
-            const uint4 above = load_shared_16(chunk_at(tile, row, 4 * box + t));
-            const uint4 below = load_shared_16(chunk_at(tile, row + 8, 4 * box + t));
-            const uint32_t a[4] = {above.x, above.y, above.z, above.w}, b[4] = {below.x, below.y, below.z, below.w};
-            load_x<NT>(x, x_boxes + box * X_BYTES, lane);
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                uint32_t p[2], r[2];
-                numbers_of<F, E>(p, a[j]);
-                numbers_of<F, E>(r, b[j]);
-                const uint32_t left[4] = {p[0], r[0], p[1], r[1]};
-#pragma unroll
-                for (int i = 0; i < NT; i++) mma<E>(sum[i], left, x[i][2 * j], x[i][2 * j + 1]);
+                const auto high = box[2 * half], low = box[2 * half + 1];
+                if constexpr (F == LAUNCH_CODES_NF4)
+                    sum.of[i][half] = fmaf(half ? scale_below : scale, (float)(high * 256 + low), sum.of[i][half]);
+                else sum.of[i][half] += fmaf(low, 0.0625f, high);
             }
         }
     }
 }
 
-/* What the finished sum of each row of the tile is multiplied with, and its bias, by all who consume: behind the sums they would be waited
- * for. */
+/* The scales and biases of the block's rows of w and, of nf4, those of its blocks; several of a thread are under way at once. */
 template <launch_codes F, typename Y, bool GATED>
 __device__ void load_columns(const few_codes_product &q, const layout &l, uint32_t columns, int n_threads) {
     for (int row = (int)threadIdx.x; row < l.rows; row += n_threads) {
         const int64_t w_row = weight_row<GATED>(q, l, row);
-        float scale = 1, bias = 0;
+        float scale = 1.0f / 127, bias = 0;
         if (w_row < q.n) {
             if (F == LAUNCH_CODES_INT8) scale = q.parts[0].scale[w_row];
             if (F == LAUNCH_CODES_FP8) scale = *part_of(q, w_row).scale;
@@ -298,170 +193,188 @@ __device__ void load_columns(const few_codes_product &q, const layout &l, uint32
         store_shared_float(columns + (l.row_groups * TILE + row) * 4, bias);
     }
 }
-
-/* The scales of nf4 of all rows of the tile and all blocks of this block's part of k, by all who consume; several of a thread are under
- * way at once. */
 template <bool GATED>
-__device__ void make_scales(const few_codes_product &q, const layout &l, const code_values &v, const place_of_block &at,
-                            uint32_t scales, float *dynamic, int n_threads) {
-    enum { BLOCKS = format<LAUNCH_CODES_NF4>::STEP / LAUNCH_NF4_BLOCK, AHEAD = 8 };
+__device__ void make_scales(const few_codes_product &q, const layout &l, const code_values &v, uint32_t scales,
+                            float *dynamic, int n_threads) {
+    enum { AHEAD = 8 };
     for (int i = (int)threadIdx.x; i < 256; i += n_threads) dynamic[i] = v.dynamic[i];
-    threads_meet(1, n_threads);
-    const int n = at.n * BLOCKS, n_all = l.row_groups * TILE * n;
-    const int64_t of_row = q.k / LAUNCH_NF4_BLOCK;
+    __syncthreads();
+    const int n = (int)(q.k / LAUNCH_NF4_BLOCK), n_all = l.row_groups * TILE * n;
     for (int i = (int)threadIdx.x; i < n_all; i += AHEAD * n_threads) {
         float scale[AHEAD], offset[AHEAD];
         uint8_t code[AHEAD];
 #pragma unroll
         for (int a = 0; a < AHEAD; a++) {
-            const int row = (i + a * n_threads) / n, block = at.first * BLOCKS + (i + a * n_threads) % n;
-            const int64_t w_row = row < l.rows ? weight_row<GATED>(q, l, row) : q.n;
+            const int64_t w_row = weight_row<GATED>(q, l, (i + a * n_threads) / n);
             scale[a] = offset[a] = 0, code[a] = 0;
-            if (w_row >= q.n || block >= of_row) continue;
+            if (w_row >= q.n) continue;
             const few_codes_part &part = part_of(q, w_row);
-            const int64_t b = (w_row - part.first_row) * of_row + block;
+            const int64_t b = (w_row - part.first_row) * n + (i + a * n_threads) % n;
             code[a] = part.scale_codes[b], scale[a] = part.scale[b / LAUNCH_NF4_SCALE_BLOCK], offset[a] = *part.offset;
         }
 #pragma unroll
-        for (int a = 0; a < AHEAD; a++) {
-            const int at_row = (i + a * n_threads) / n, at_block = (i + a * n_threads) % n;
-            if (i + a * n_threads >= n_all) continue;
-            store_shared_float(scales + (uint32_t)(at_row * l.scale_pitch + at_block) * 4,
-                               dynamic[code[a]] * scale[a] + offset[a]);
-        }
+        for (int a = 0; a < AHEAD; a++)
+            if (i + a * n_threads < n_all)
+                store_shared_float(
+                    scales + (uint32_t)((i + a * n_threads) / n * l.scale_pitch + (i + a * n_threads) % n) * 4,
+                    dynamic[code[a]] * scale[a] + offset[a]);
     }
-    threads_meet(1, n_threads);
 }
 
-/* The sums of a warp's rows go to (k group, row of x, row of the tile). */
+/* The sums of a warp's rows go to (run, sum of a row of x, row of the tile). */
 template <launch_codes F, int NT>
-__device__ void keep(const float (&sum)[NT][4], const layout &l, int first_row, int k_group, uint32_t sums) {
-    const int lane = (int)threadIdx.x % WARP, row = first_row + row_of_lane<F>(lane);
-    const uint32_t to = sums + (uint32_t)((k_group * NT * 8 + lane % 4 * 2) * l.pitch + row) * 4;
+__device__ void keep(const warp_sums<F, NT> &sum, const layout &l, int first_row, int run, uint32_t sums) {
+    constexpr int SUMS = format<F>::SUMS, ROWS = NT * PRODUCT_ROWS * SUMS;
+    const int lane = (int)threadIdx.x % WARP;
+    const uint32_t to = sums + (uint32_t)((run * ROWS + lane % 4 * SUMS) * l.pitch + first_row + lane / 4) * 4;
 #pragma unroll
     for (int i = 0; i < NT; i++)
 #pragma unroll
-        for (int c = 0; c < 4; c++)
-            store_shared_float(to + (uint32_t)((i * 8 + c % 2) * l.pitch + c / 2 * 8) * 4, sum[i][c]);
+        for (int e = 0; e < 2 * SUMS; e++) {
+            const uint32_t at = to + (uint32_t)((i * PRODUCT_ROWS * SUMS + e % SUMS) * l.pitch + e / SUMS * 8) * 4;
+            if constexpr (F == LAUNCH_CODES_INT8) store_shared_float(at, __int_as_float(sum.of[i][e]));
+            else store_shared_float(at, sum.of[i][e]);
+        }
 }
 
 /* ---- y ------------------------------------------------------------------------------------------------------------------ */
 
-/* Four neighbours of a row of sums, over n parts in order. */
-__device__ inline float4 total_of(uint32_t address, int n, uint32_t between) {
-    float4 all = make_float4(0, 0, 0, 0);
-    for (int p = 0; p < n; p++) {
-        const uint4 v = load_shared_16(address + p * between);
-        all.x += __uint_as_float(v.x), all.y += __uint_as_float(v.y);
-        all.z += __uint_as_float(v.z), all.w += __uint_as_float(v.w);
+/* What a LINEAR gives: row `row` of x, four neighbouring rows of the tile. */
+template <launch_codes F, int NT, typename Y>
+__device__ inline void finish(Y (&y)[4], const layout &l, uint32_t sums, uint32_t columns, float x_scale, int row,
+                              int column) {
+    constexpr int SUMS = format<F>::SUMS, ROWS = NT * PRODUCT_ROWS * SUMS;
+    const uint4 scales = load_shared_16(columns + column * 4),
+                biases = load_shared_16(columns + (l.row_groups * TILE + column) * 4);
+    const uint32_t scale[4] = {scales.x, scales.y, scales.z, scales.w},
+                   bias[4] = {biases.x, biases.y, biases.z, biases.w};
+    float total[4] = {0, 0, 0, 0};
+    int high[4] = {0, 0, 0, 0}, low[4] = {0, 0, 0, 0};
+    for (int run = 0; run < l.n_runs; run++) {
+        const uint32_t at = sums + (uint32_t)((run * ROWS + row * SUMS) * l.pitch + column) * 4;
+        const uint4 v = load_shared_16(at);
+        if constexpr (F == LAUNCH_CODES_INT8) {
+            const uint4 w = load_shared_16(at + (uint32_t)l.pitch * 4);
+            high[0] += (int)v.x, high[1] += (int)v.y, high[2] += (int)v.z, high[3] += (int)v.w;
+            low[0] += (int)w.x, low[1] += (int)w.y, low[2] += (int)w.z, low[3] += (int)w.w;
+        } else {
+            total[0] += __uint_as_float(v.x), total[1] += __uint_as_float(v.y);
+            total[2] += __uint_as_float(v.z), total[3] += __uint_as_float(v.w);
+        }
     }
-    return all;
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        if constexpr (F == LAUNCH_CODES_INT8) /* as LINEAR_INT8 does it */
+            total[c] = (float)((256.0 * high[c] + low[c]) * ((double)x_scale * __uint_as_float(scale[c])));
+        else total[c] = total[c] * (x_scale * __uint_as_float(scale[c]));
+        round_to(&y[c], total[c] + __uint_as_float(bias[c]));
+    }
 }
-
-/* What a LINEAR gives, of four neighbouring rows of the tile. */
-template <typename Y> __device__ inline void finish(Y (&y)[4], float4 sum, const layout &l, uint32_t columns, int row) {
-    const uint4 scale = load_shared_16(columns + row * 4),
-                bias = load_shared_16(columns + (l.row_groups * TILE + row) * 4);
-    round_to(&y[0], sum.x * __uint_as_float(scale.x) + __uint_as_float(bias.x));
-    round_to(&y[1], sum.y * __uint_as_float(scale.y) + __uint_as_float(bias.y));
-    round_to(&y[2], sum.z * __uint_as_float(scale.z) + __uint_as_float(bias.z));
-    round_to(&y[3], sum.w * __uint_as_float(scale.w) + __uint_as_float(bias.w));
-}
-
-#endif
 
 template <launch_codes F, typename E, typename Y, int NT, bool GATED>
-__global__ void __launch_bounds__(THREADS_MOST, NT <= 2 ? 2 : 1)
+__global__ void __launch_bounds__(THREADS_MOST, NT == 1 ? 2 : 1)
     few_codes(const __grid_constant__ few_codes_product q, const __grid_constant__ layout l,
-              const __grid_constant__ code_values values, const __grid_constant__ CUtensorMap w,
-              const __grid_constant__ CUtensorMap x) {
-#if WGMMA_HERE
-    extern __shared__ unsigned char memory[];
-    __shared__ __align__(8) uint64_t barriers[2 * STAGES_MOST + 1];
-    __shared__ float dynamic[F == LAUNCH_CODES_NF4 ? 256 : 1];
-    const place_of_block at(l, barriers);
-    const uint32_t ring = (shared_address(memory) + 1023) & ~1023u, sums = ring, received = ring + l.received_at,
-                   columns = ring + l.columns_at;
-    const int warp = (int)threadIdx.x / WARP, n_warps = l.row_groups * l.k_groups, n_quads = (l.rows + 3) / 4;
-    const int n_rows = min(max((int)q.m - at.part * l.share, 0), l.share); /* that this block makes */
-    const bool shared_k = at.n_parts > 1;
+              const __grid_constant__ code_values values) {
+    typedef step_codes<F> codes;
+    enum { STEP = format<F>::STEP, BOXES = format<F>::BOXES, LANE_BYTES = sizeof(typename codes::pack) };
+    extern __shared__ __align__(128) unsigned char memory[];
+    __shared__ float dynamic[F == LAUNCH_CODES_NF4 ? 256 : 1], x_scales[PRODUCT_ROWS], warps[PRODUCT_ROWS][WARPS_MOST];
+    const uint32_t sums = shared_address(memory), columns = sums + l.columns_at, scales = sums + l.scales_at;
+    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    const int n_threads = l.row_groups * l.n_runs * WARP, first_row = warp % l.row_groups * TILE,
+              run = warp / l.row_groups;
+    const int begin = run_begin(l, run), n = run_begin(l, run + 1) - begin;
+    const int64_t row_bytes = F == LAUNCH_CODES_NF4 ? q.k / 2 : q.k;
+    const float *row_scales = (const float *)q.work;
+    const unsigned char *row_bytes_of_x = bytes_in(q.work);
 
     chain_next();
-    if ((int)threadIdx.x == n_warps * WARP) {
-        prefetch_map(&x); /* or its first box waits for it */
-        for (int i = 0; i < l.n_stages; i++) {
-            barrier_init(at.full + 8 * i, 1);
-            barrier_init(at.empty + 8 * i, l.row_groups);
-        }
-        barrier_init(at.sums_here, 1);
-        barriers_publish();
-        if (shared_k) barrier_arrive_expecting(at.sums_here, (uint32_t)(n_rows * at.n_parts * n_quads) * 16);
-    }
-    __syncthreads();
-    if (shared_k) cluster_arrive_relaxed();
-    float sum[NT][4];
-    const int first_row = warp % l.row_groups * TILE, k_group = warp / l.row_groups;
-    if (warp == n_warps) {
-        if (threadIdx.x % WARP == 0) produce<F, NT, GATED>(q, l, &w, &x, at, ring);
-        else chain_wait();
-        __syncwarp();
-    } else {
-        const uint32_t scales = ring + l.scales_at;
-        load_columns<F, Y, GATED>(q, l, columns, n_warps * WARP);
-        if (F == LAUNCH_CODES_NF4) make_scales<GATED>(q, l, values, at, scales, dynamic, n_warps * WARP);
-        chain_wait();
+    const uint64_t policy = read_once();
+    const unsigned char *rows[2];
 #pragma unroll
-        for (int i = 0; i < NT * 4; i++) sum[i / 4][i % 4] = 0;
-        const uint32_t own_scales =
-            scales + (uint32_t)((first_row + row_of_lane<F>((int)threadIdx.x % WARP)) * l.scale_pitch) * 4;
-        stage_place place(k_group, l.n_stages);
-        for (int step = k_group; step < at.n; step += l.k_groups, place.advance(l.k_groups, l.n_stages)) {
-            const uint32_t tile = ring + place.stage * l.step_bytes;
-            barrier_wait(at.full + 8 * place.stage, place.parity);
-            multiply<F, E, NT>(sum, values, tile, tile + l.w_bytes, first_row,
-                               own_scales + (uint32_t)(step * format<F>::X_BOXES) * 4, l.scale_pitch);
-            __syncwarp();
-            if (threadIdx.x % WARP == 0) barrier_arrive(at.empty + 8 * place.stage);
+    for (int i = 0; i < 2; i++) {
+        const int64_t row = min(weight_row<GATED>(q, l, first_row + i * 8 + g), q.n - 1); /* any, where there is none */
+        rows[i] = (const unsigned char *)q.codes + row * row_bytes + (int64_t)begin * STEP_BYTES + t * LANE_BYTES;
+    }
+    auto fetch = [&](codes &c, int step) {
+        int left = 0;
+        if (step < n)
+            left = (int)min(row_bytes - (int64_t)(begin + step) * STEP_BYTES - t * LANE_BYTES, (int64_t)STEP_BYTES);
+        c.load(rows, step * STEP_BYTES, left, policy);
+    };
+    codes even, odd;
+    fetch(even, 0);
+    fetch(odd, 1);
+    load_columns<F, Y, GATED>(q, l, columns, n_threads);
+    if constexpr (F == LAUNCH_CODES_NF4) make_scales<GATED>(q, l, values, scales, dynamic, n_threads);
+    chain_wait();
+    if constexpr (NT == 1) {
+        for (int row = 0; row < (int)q.m; row++) {
+            const E *x = (const E *)q.x + row * q.k;
+            float most = 0;
+            for (int i = (int)threadIdx.x * 8; i < (int)q.k; i += n_threads * 8)
+                most = largest_of(*(const pack8<E> *)(x + i), most);
+            const float scale = scale_of<F>(largest_of_block(most, n_threads / WARP, warps[row])), by = 1 / scale;
+            const uint32_t to = sums + (uint32_t)(2 * row * l.x_pitch);
+            for (int i = (int)threadIdx.x * 8; i < (int)q.k; i += n_threads * 8) {
+                bytes8 high, low;
+                cut_x<F>(high, low, *(const pack8<E> *)(x + i), by);
+                store_shared_bytes(to + i, high);
+                store_shared_bytes(to + l.x_pitch + i, low);
+            }
+            if (threadIdx.x == 0) x_scales[row] = scale;
         }
     }
-    __syncthreads(); /* all have read the ring */
-    if (warp < n_warps) keep<F, NT>(sum, l, first_row, k_group, sums);
     __syncthreads();
 
-    const int n_threads = (n_warps + 1) * WARP;
-    const uint32_t row_bytes = (uint32_t)l.pitch * 4;
-    uint32_t from = sums, between = NT * 8 * row_bytes;
-    int n_sums = l.k_groups;
-    if (shared_k) {
-        cluster_wait(); /* nobody sends to a block whose barrier is not there yet */
-        for (int i = (int)threadIdx.x; i < (int)q.m * n_quads; i += n_threads) {
-            const int row = i / n_quads, quad = i % n_quads, owner = row / l.share;
-            const float4 v = total_of(sums + row * row_bytes + quad * 16, l.k_groups, between);
-            const uint32_t to =
-                received + (uint32_t)(at.part * l.share + row - owner * l.share) * row_bytes + quad * 16;
-            cluster_send(cluster_address(to, (uint32_t)owner), v, cluster_address(at.sums_here, (uint32_t)owner));
+    warp_sums<F, NT> sum = {};
+    const uint32_t own_scales = scales + (uint32_t)((first_row + g) * l.scale_pitch + begin * BOXES) * 4;
+    auto take = [&](const codes &c, int step) {
+#pragma unroll
+        for (int box = 0; box < BOXES; box++) {
+            const int64_t k = (int64_t)(begin + step) * STEP + box * BOX + t * 16;
+            float scale = 1, scale_below = 1;
+            if (k >= q.k) continue;
+            if constexpr (F == LAUNCH_CODES_NF4) {
+                scale = load_shared_float(own_scales + (uint32_t)(step * BOXES + box) * 4);
+                scale_below = load_shared_float(own_scales + (uint32_t)(step * BOXES + box + 8 * l.scale_pitch) * 4);
+            }
+            auto x_of = [&](int i) {
+                const int column = i * 2 * PRODUCT_ROWS + g;
+                if (column >= 2 * (int)q.m) return make_uint4(0, 0, 0, 0);
+                if constexpr (NT == 1) return load_shared_16(sums + (uint32_t)(column * l.x_pitch + k));
+                else return *(const uint4 *)(row_bytes_of_x + column * q.k + k);
+            };
+            multiply<F, NT>(sum, values, c.codes[0][box], c.codes[1][box], x_of, scale, scale_below);
         }
-        from = received, between = l.share * row_bytes, n_sums = at.n_parts;
-        if (n_rows > 0) barrier_wait_cluster(at.sums_here, 0);
+    };
+    for (int step = 0; step < n; step += 2) {
+        take(even, step);
+        fetch(even, step + 2);
+        if (step + 1 < n) take(odd, step + 1);
+        fetch(odd, step + 3);
     }
+    if constexpr (NT == 1) __syncthreads(); /* all have read the bytes of x */
+    keep<F, NT>(sum, l, first_row, run, sums);
+    __syncthreads();
+
     const int quads = l.columns / 4;
     const int64_t n_columns = GATED ? q.n / 2 : q.n;
-    for (int i = (int)threadIdx.x; i < n_rows * quads; i += n_threads) {
+    for (int i = (int)threadIdx.x; i < (int)q.m * quads; i += n_threads) {
         const int row = i / quads, c0 = i % quads * 4;
         const int64_t column = (int64_t)blockIdx.x * l.columns + c0;
-        const int n = (int)min(n_columns - column, (int64_t)4);
-        if (n <= 0) continue;
+        const int n_left = (int)min(n_columns - column, (int64_t)4);
+        if (n_left <= 0) continue;
         Y y[4], up[4];
-        finish(y, total_of(from + row * row_bytes + c0 * 4, n_sums, between), l, columns, c0);
+        const float x_scale = NT == 1 ? x_scales[row % PRODUCT_ROWS] : row_scales[row];
+        finish<F, NT>(y, l, sums, columns, x_scale, row, c0);
         if (GATED) {
-            const int second = l.second_at + c0;
-            finish(up, total_of(from + row * row_bytes + second * 4, n_sums, between), l, columns, second);
+            finish<F, NT>(up, l, sums, columns, x_scale, row, l.second_at + c0);
 #pragma unroll
-            for (int c = 0; c < 4; c++)
-                if (c < n) round_to(&y[c], gated<Y>((float)y[c], (float)up[c], q.gelu));
+            for (int c = 0; c < 4; c++) round_to(&y[c], gated<Y>((float)y[c], (float)up[c], q.gelu));
         }
-        Y *to = (Y *)q.y + (at.part * l.share + row) * q.ldy + column;
-        if (n == 4 && (uintptr_t)to % sizeof y == 0) {
+        Y *to = (Y *)q.y + row * q.ldy + column;
+        if (n_left == 4 && (uintptr_t)to % sizeof y == 0) {
             struct alignas(sizeof y) four {
                 Y e[4];
             };
@@ -470,123 +383,89 @@ __global__ void __launch_bounds__(THREADS_MOST, NT <= 2 ? 2 : 1)
         }
 #pragma unroll
         for (int c = 0; c < 4; c++)
-            if (c < n) to[c] = y[c];
+            if (c < n_left) to[c] = y[c];
     }
-#endif
 }
 
 /* ---- the choice --------------------------------------------------------------------------------------------------------- */
 
-/* Columns of y of a block, and blocks that share k. */
-struct cut {
-    int columns, parts;
-};
-
-int64_t row_bytes_of(const few_codes_product *q) { return q->format == LAUNCH_CODES_NF4 ? q->k / 2 : q->k; }
-
-/* By the weight alone: such that the multiprocessor that reads most reads least; of equals the widest, which read x less often. */
-cut cut_of(const few_codes_product *q) {
-    enum {
-        MULTIPROCESSORS = 132,
-        ROWS_MOST = 9 * TILE, /* their steps are long enough to be fetched behind each other */
-        BLOCK_COST = 4096,    /* bytes that could be read while a block begins and ends ... */
-        SHARED_COST = 2048    /* ... and while blocks exchange their sums */
-    };
-    const int halves = q->gated ? 2 : 1;
-    const int64_t columns = q->n / halves, steps = (row_bytes_of(q) + ROW_BYTES - 1) / ROW_BYTES;
-    cut best = {};
-    int64_t least = INT64_MAX;
-    for (int parts = 1; parts <= PARTS_MOST && (parts == 1 || steps >= 2 * parts); parts *= 2)
-        for (int c = ROWS_MOST / halves / 4 * 4; c >= 8; c -= 4) {
-            const int64_t blocks = (columns + c - 1) / c * parts,
-                          rounds = (blocks + MULTIPROCESSORS - 1) / MULTIPROCESSORS;
-            const int64_t of_block = (int64_t)c * halves * ((steps + parts - 1) / parts) * ROW_BYTES;
-            const int64_t cost = rounds * (of_block + BLOCK_COST + (parts > 1 ? SHARED_COST : 0));
-            if (cost < least) least = cost, best = {c, parts};
-        }
-    return best;
+/* What a block may have, but for what kernels have beside their layout. */
+int shared_bytes_of_gpu() {
+    enum { BESIDE = 3 * 1024 };
+    int device = 0, bytes = 48 * 1024;
+    if (cudaGetDevice(&device) == cudaSuccess)
+        cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    return bytes - BESIDE;
 }
 
-template <launch_codes F, int NT> layout layout_of(const few_codes_product *q, const cut &c) {
-    /* Two blocks share a multiprocessor's memory: another of this product, or the first of the next. Of many rows one has it. */
-    enum { RING_BYTES = NT <= 2 ? 92 * 1024 : 176 * 1024 };
+/* For so many columns of y. NT: products of x's rows. */
+template <launch_codes F> layout layout_for(const few_codes_product *q, int columns, int NT, int shared_bytes) {
     layout l = {};
-    l.columns = c.columns;
-    l.n_steps = (int)((row_bytes_of(q) + ROW_BYTES - 1) / ROW_BYTES);
-    l.second_at = q->gated ? (c.columns + 7) / 8 * 8 : c.columns;
-    l.rows = q->gated ? l.second_at + c.columns : c.columns;
+    l.columns = columns;
+    l.n_steps = (int)(((F == LAUNCH_CODES_NF4 ? q->k / 2 : q->k) + STEP_BYTES - 1) / STEP_BYTES);
+    l.second_at = q->gated ? (columns + 7) / 8 * 8 : columns;
+    l.rows = l.second_at + (q->gated ? columns : 0);
     l.row_groups = (l.rows + TILE - 1) / TILE;
-    const int longest = (l.n_steps + c.parts - 1) / c.parts, groups = WARPS_MOST / l.row_groups;
-    l.k_groups = groups < longest ? groups : longest;
-    l.w_bytes = (uint32_t)(l.row_groups * TILE * ROW_BYTES);
-    l.step_bytes = l.w_bytes + (uint32_t)(format<F>::X_BOXES * NT * 8 * ROW_BYTES);
-    l.n_stages = RING_BYTES / (int)l.step_bytes;
-    if (l.n_stages < 2) l.n_stages = 2;
-    if (l.n_stages > STAGES_MOST) l.n_stages = STAGES_MOST;
-    if (l.n_stages > longest) l.n_stages = longest;
     l.pitch = (l.row_groups * TILE + 31) / 32 * 32 + 4;
-    l.share = (NT * 8 + c.parts - 1) / c.parts;
-    const uint32_t ring = (uint32_t)l.n_stages * l.step_bytes, own = (uint32_t)(l.k_groups * NT * 8 * l.pitch) * 4;
-    l.received_at = ring > own ? ring : own;
-    l.columns_at = l.received_at + (c.parts > 1 ? (uint32_t)(c.parts * l.share * l.pitch) * 4 : 0);
+    if (F == LAUNCH_CODES_NF4) l.scale_pitch = (int)(q->k / LAUNCH_NF4_BLOCK) | 1;
+    const int beside = (2 + l.scale_pitch) * l.row_groups * TILE * 4,
+              run_bytes = PRODUCT_ROWS * format<F>::SUMS * l.pitch * 4;
+    /* As many runs as warps can be, as have a step, and as there is room for with the most rows of x. */
+    const int room = (shared_bytes - beside) / (run_bytes * (FEW_ROWS_MOST / PRODUCT_ROWS));
+    l.n_runs = WARPS_MOST / l.row_groups;
+    if (l.n_runs > l.n_steps) l.n_runs = l.n_steps;
+    if (l.n_runs > room) l.n_runs = room;
+    l.x_pitch = (int)((q->k + 127) / 128 * 128 + 64);
+    const int x_bytes = NT == 1 ? 2 * (int)q->m * l.x_pitch : 0, sums = l.n_runs * NT * run_bytes;
+    l.columns_at = (uint32_t)(x_bytes > sums ? x_bytes : sums);
     l.scales_at = l.columns_at + (uint32_t)(2 * l.row_groups * TILE) * 4;
-    l.n_bytes = l.scales_at + 1024; /* boxes begin at multiples of 1024 */
-    if (F != LAUNCH_CODES_NF4) return l;
-    l.scale_pitch = longest * (format<F>::STEP / LAUNCH_NF4_BLOCK) | 1;
-    l.n_bytes += (uint32_t)(l.row_groups * TILE * l.scale_pitch) * 4;
+    l.n_bytes = l.columns_at + (uint32_t)beside;
     return l;
 }
 
+/* Columns of y of a block, by the weight and the GPU: such that the multiprocessor that reads most reads least; of equals the most. */
+template <launch_codes F> int columns_of(const few_codes_product *q, int shared_bytes) {
+    enum {
+        MULTIPROCESSORS = 132,
+        TILES_MOST = WARPS_MOST / 3, /* three runs at least: it takes so many warps to keep loads under way */
+        BLOCK_COST = 4096            /* bytes that could be read while a block begins and ends */
+    };
+    const int halves = q->gated ? 2 : 1;
+    const int64_t columns = q->n / halves;
+    int64_t least = INT64_MAX;
+    int best = 4;
+    for (int c = TILES_MOST * TILE / halves; c >= 4; c -= 4) {
+        const layout l = layout_for<F>(q, c, 1, shared_bytes);
+        const int64_t rounds = ((columns + c - 1) / c + MULTIPROCESSORS - 1) / MULTIPROCESSORS;
+        const int64_t cost = rounds * (c * halves * l.n_steps * STEP_BYTES + BLOCK_COST);
+        if (l.row_groups <= TILES_MOST && l.n_runs > 0 && cost < least) least = cost, best = c;
+    }
+    return best;
+}
+
 template <launch_codes F, typename E, typename Y, int NT, bool GATED>
-void run(cudaStream_t s, const few_codes_product *q, const code_values &values) {
-    const cut c = cut_of(q);
-    const layout l = layout_of<F, NT>(q, c);
-    tensor_box w = {.data = q->codes,
-                    .columns = row_bytes_of(q),
-                    .rows = q->n,
-                    .sequences = 1,
-                    .box_columns = ROW_BYTES,
-                    .box_rows = c.columns,
-                    .type = LAUNCH_E4M3};
-    tensor_box x = {.data = q->x,
-                    .columns = q->k,
-                    .rows = q->m,
-                    .sequences = 1,
-                    .box_columns = X_COLUMNS,
-                    .box_rows = NT * 8,
-                    .type = q->type};
+void run(cudaStream_t s, const few_codes_product *q, const code_values &values, const layout &l) {
     const int64_t columns = GATED ? q->n / 2 : q->n;
-    launch_chained(few_codes<F, E, Y, NT, GATED>,
-                   dim3((unsigned)((columns + c.columns - 1) / c.columns), (unsigned)c.parts),
-                   dim3((unsigned)(l.row_groups * l.k_groups + 1) * WARP), l.n_bytes, (unsigned)c.parts, s, *q, l,
-                   values, tensor_map_make(&w), tensor_map_make(&x));
+    if (NT > 1) launch_round<F, true, E>(s, q);
+    launch_chained(few_codes<F, E, Y, NT, GATED>, dim3((unsigned)((columns + l.columns - 1) / l.columns)),
+                   dim3((unsigned)(l.row_groups * l.n_runs) * WARP), l.n_bytes, 1, s, *q, l, values);
 }
 
 template <launch_codes F, typename E, typename Y, bool GATED>
 void by_rows(cudaStream_t s, const few_codes_product *q, const code_values &values) {
-    if (q->m <= 8) run<F, E, Y, 1, GATED>(s, q, values);
-    else if (q->m <= 16) run<F, E, Y, 2, GATED>(s, q, values);
-    else if (q->m <= 32) run<F, E, Y, 4, GATED>(s, q, values);
-    else run<F, E, Y, FEW_ROWS_MOST / 8, GATED>(s, q, values);
+    const int shared_bytes = shared_bytes_of_gpu(), columns = columns_of<F>(q, shared_bytes);
+    auto of = [&](int NT) { return layout_for<F>(q, columns, NT, shared_bytes); };
+    const layout l = of(1);
+    if (q->m <= PRODUCT_ROWS && l.n_bytes <= (uint32_t)shared_bytes) run<F, E, Y, 1, GATED>(s, q, values, l);
+    else if (q->m <= 8) run<F, E, Y, 2, GATED>(s, q, values, of(2));
+    else if (q->m <= 16) run<F, E, Y, 4, GATED>(s, q, values, of(4));
+    else if (q->m <= 32) run<F, E, Y, 8, GATED>(s, q, values, of(8));
+    else run<F, E, Y, FEW_ROWS_MOST / PRODUCT_ROWS, GATED>(s, q, values, of(FEW_ROWS_MOST / PRODUCT_ROWS));
 }
-
-void put_value(__nv_bfloat16 *to, float v) { *to = __float2bfloat16(v); }
-void put_value(__half *to, float v) { *to = __float2half(v); }
 
 template <launch_codes F, typename E>
 void by_result(cudaStream_t s, const few_codes_product *q, const launch_nf4_tables *tables) {
-    code_values values = {};
-    if (F == LAUNCH_CODES_NF4) {
-        for (int i = 0; i < 16; i++) {
-            E number;
-            uint16_t bits;
-            put_value(&number, tables->nf4[i]);
-            memcpy(&bits, &number, sizeof bits);
-            values.low[i / 4] |= (uint32_t)(bits & 255) << i % 4 * 8;
-            values.high[i / 4] |= (uint32_t)(bits >> 8) << i % 4 * 8;
-        }
-        memcpy(values.dynamic, tables->dynamic, sizeof values.dynamic);
-    }
+    const code_values values = code_values_of(F, tables);
     if (q->y_type == LAUNCH_F32) by_rows<F, E, float, false>(s, q, values);
     else if (q->gated) by_rows<F, E, E, true>(s, q, values);
     else by_rows<F, E, E, false>(s, q, values);
@@ -597,9 +476,22 @@ template <launch_codes F> void by_type(cudaStream_t s, const few_codes_product *
     else by_result<F, __half>(s, q, tables);
 }
 
+bool wgmma_takes(cudaStream_t s, const few_codes_product *q, const launch_nf4_tables *tables) {
+#ifdef HAVE_SM90A
+    int device = 0, major = 0, minor = 0;
+    if (cudaGetDevice(&device) != cudaSuccess) return false;
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+    return major == 9 && minor == 0 && launch_few_codes_wgmma(s, q, tables);
+#else
+    return false;
+#endif
+}
+
 } // namespace
 
 extern "C" void launch_few_codes(cudaStream_t s, const few_codes_product *q, const launch_nf4_tables *tables) {
+    if (wgmma_takes(s, q, tables)) return;
     if (q->format == LAUNCH_CODES_NF4) by_type<LAUNCH_CODES_NF4>(s, q, tables);
     else if (q->format == LAUNCH_CODES_INT8) by_type<LAUNCH_CODES_INT8>(s, q, tables);
     else by_type<LAUNCH_CODES_FP8>(s, q, tables);

@@ -547,12 +547,6 @@ status gemm_prepare(backend_context *c, const kernel_call *k) {
             "train.fp8.scales is block, for which cuBLASLt has products on GPUs of compute capability %d.%d alone; GPU "
             "%d has %d.%d: set train.fp8.scales to power",
             BLOCKS_CAPABILITY / 10, BLOCKS_CAPABILITY % 10, c->device, c->capability / 10, c->capability % 10);
-    if (k->op->kind == OP_LINEAR_CODES && c->capability != FEW_ROWS_CAPABILITY)
-        return ERR(ERR_INPUT,
-                   "weights in %s need a GPU of compute capability %d.%d to generate with, GPU %d has %d.%d: leave "
-                   "--weights out",
-                   base_format_name(k->op->attr.base_format), FEW_ROWS_CAPABILITY / 10, FEW_ROWS_CAPABILITY % 10,
-                   c->device, c->capability / 10, c->capability % 10);
     if (k->op->kind == OP_ATTENTION && k->op->attr.fp8) TRY(check_attention8(c, &k->op->attr));
     all->measuring = true;
     all->rc = OK;

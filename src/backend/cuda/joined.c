@@ -124,9 +124,14 @@ static size_t try_gated(backend_context *c, const kernel_call *k, size_t n) {
     return 2;
 }
 
+/* Blocks of this kernel read the rounded x in scratch while others write. */
+static bool writes_scratch_of_first(const kernel_call *k) {
+    return values_overlap(k[1].out[SWIGLU_Y], call_out(&k[1], SWIGLU_Y), k->work, &k->program->values[k->op->work]);
+}
+
 static size_t try_gated_codes(backend_context *c, const kernel_call *k, size_t n) {
     if (!ARE(k, n, OP_LINEAR_CODES, OP_SWIGLU) || codes_are_numbers(k->program, k->op) || k->in[LINEAR_CODES_PICK] ||
-        call_out(k, LINEAR_CODES_Y)->type == DTYPE_F32 || !is_gated(k))
+        call_out(k, LINEAR_CODES_Y)->type == DTYPE_F32 || !is_gated(k) || writes_scratch_of_first(k))
         return 0;
     few_codes_product q = codes_product(k);
     q.gated = true, q.gelu = k[1].op->attr.gelu_gate;

@@ -65,10 +65,12 @@ int64_t unembed_gradient_ld(const unembed_plan *u, int64_t ld);
 product logits_product(const program *p, const op *o);
 size_t logits_picked_bytes(const program *p, const op *o);
 
-/* LINEAR_CODES. Up to so many rows the codes are read as they are, once for each 64 rows. Of more, the weight is made into numbers in
- * scratch first, which moves as many bytes; but for logits, whose table would be the largest value of the program. Scratch begins with the
- * picked rows of x or with these numbers; what the product takes lies behind. */
-enum { CODES_ROWS_MOST = 256 };
+/* LINEAR_CODES. Up to so many rows the codes are multiplied as they are; of more, the weight is made into numbers in scratch first; but for
+ * logits, whose table would be the largest value of the program: those read the codes once for every so many rows. Scratch begins with the
+ * numbers, or with the picked rows of x; what the product takes lies behind, CODES_WORK(k) bytes of few_codes.cu. */
+enum { CODES_ROWS_MOST = 64 };
+#define CODES_WORK(k) ((size_t)CODES_ROWS_MOST * (2 * (size_t)(k) + sizeof(float)))
 bool codes_are_numbers(const program *p, const op *o);
 product codes_numbers_product(const program *p, const op *o);
 size_t codes_numbers_bytes(const product *q);
+size_t codes_picked_bytes(const program *p, const op *o);

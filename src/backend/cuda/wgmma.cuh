@@ -201,8 +201,52 @@ template <int N> struct wgmma8;
         }                                                                                                            \
     }
 // clang-format on
+WGMMA8_FUNCTIONS(8, 4, "4", "5", "6", "7", "8", "9");
+WGMMA8_FUNCTIONS(16, 8, "8", "9", "10", "11", "12", "13");
+WGMMA8_FUNCTIONS(32, 16, "16", "17", "18", "19", "20", "21");
 WGMMA8_FUNCTIONS(64, 32, "32", "33", "34", "35", "36", "37");
 WGMMA8_FUNCTIONS(96, 48, "48", "49", "50", "51", "52", "53");
 WGMMA8_FUNCTIONS(128, 64, "64", "65", "66", "67", "68", "69");
+
+/* The same of signed bytes, exact sums. */
+template <int N> struct wgmma_int8;
+
+// clang-format off
+#define WGMMA_INTEGERS(n) "+r"(c[n][0]), "+r"(c[n][1]), "+r"(c[n][2]), "+r"(c[n][3])
+#define WGMMA_INTEGERS_4 WGMMA_INTEGERS(0)
+#define WGMMA_INTEGERS_8 WGMMA_INTEGERS_4, WGMMA_INTEGERS(1)
+#define WGMMA_INTEGERS_16 WGMMA_INTEGERS_8, WGMMA_INTEGERS(2), WGMMA_INTEGERS(3)
+#define WGMMA_INTEGERS_32 WGMMA_INTEGERS_16, WGMMA_INTEGERS(4), WGMMA_INTEGERS(5), WGMMA_INTEGERS(6), WGMMA_INTEGERS(7)
+#define WGMMA_INTEGERS_64 WGMMA_INTEGERS_32, WGMMA_INTEGERS(8), WGMMA_INTEGERS(9), WGMMA_INTEGERS(10), WGMMA_INTEGERS(11), \
+    WGMMA_INTEGERS(12), WGMMA_INTEGERS(13), WGMMA_INTEGERS(14), WGMMA_INTEGERS(15)
+#define WGMMA_INT8_FUNCTIONS(N, L, A0, A1, A2, A3, A4, A5)                                                         \
+    template <> struct wgmma_int8<N> {                                                                             \
+        static __device__ inline void shared(int (&c)[N / 8][4], uint64_t a, uint64_t b, int add) {                \
+            asm volatile("{\n"                                                                                     \
+                         ".reg .pred p;\n"                                                                         \
+                         "setp.ne.b32 p, %" A2 ", 0;\n"                                                            \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k32.s32.s8.s8 " WGMMA_LIST_##L                    \
+                         ", %" A0 ", %" A1 ", p;\n"                                                                \
+                         "}\n"                                                                                     \
+                         : WGMMA_INTEGERS_##L                                                                      \
+                         : "l"(a), "l"(b), "r"(add));                                                              \
+        }                                                                                                          \
+        static __device__ inline void registers(int (&c)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add) { \
+            asm volatile("{\n"                                                                                     \
+                         ".reg .pred p;\n"                                                                         \
+                         "setp.ne.b32 p, %" A5 ", 0;\n"                                                            \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k32.s32.s8.s8 " WGMMA_LIST_##L                    \
+                         ", {%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" A4 ", p;\n"                                   \
+                         "}\n"                                                                                     \
+                         : WGMMA_INTEGERS_##L                                                                      \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                          \
+        }                                                                                                          \
+    }
+// clang-format on
+WGMMA_INT8_FUNCTIONS(8, 4, "4", "5", "6", "7", "8", "9");
+WGMMA_INT8_FUNCTIONS(16, 8, "8", "9", "10", "11", "12", "13");
+WGMMA_INT8_FUNCTIONS(32, 16, "16", "17", "18", "19", "20", "21");
+WGMMA_INT8_FUNCTIONS(64, 32, "32", "33", "34", "35", "36", "37");
+WGMMA_INT8_FUNCTIONS(128, 64, "64", "65", "66", "67", "68", "69");
 
 #endif

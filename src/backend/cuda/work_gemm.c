@@ -254,6 +254,11 @@ product codes_numbers_product(const program *p, const op *o) {
                      .bias = o->in[LINEAR_CODES_B] != NO_VALUE};
 }
 
+size_t codes_picked_bytes(const program *p, const op *o) {
+    product q = codes_numbers_product(p, o);
+    return o->in[LINEAR_CODES_PICK] ? bytes_up((size_t)(q.m * q.k) * dtype_bytes(q.type)) : 0;
+}
+
 size_t codes_numbers_bytes(const product *q) { return bytes_up((size_t)(q->n * q->k) * dtype_bytes(q->type)); }
 
 /* ---- scratch ------------------------------------------------------------------------------------------------------ */
@@ -280,8 +285,8 @@ static size_t logits_bytes(const program *p, const op *o) {
 
 static size_t codes_bytes(const program *p, const op *o) {
     product q = codes_numbers_product(p, o);
-    if (o->in[LINEAR_CODES_PICK]) return bytes_up((size_t)(q.m * q.k) * dtype_bytes(q.type));
-    return codes_are_numbers(p, o) ? codes_numbers_bytes(&q) + product_work_bytes(&q) : 0;
+    if (codes_are_numbers(p, o)) return codes_numbers_bytes(&q) + product_work_bytes(&q);
+    return codes_picked_bytes(p, o) + CODES_WORK(q.k);
 }
 
 static size_t unembed_bytes(const program *p, const op *o) { return unembed_plan_make(p, o).n_bytes; }
