@@ -230,7 +230,6 @@ status exec_open(exec **out, const program *p, const exec_options *o) {
     TRY_GOTO(rc, exec_lanes_open(e), fail);
     if (e->links) TRY_GOTO(rc, comm_links_open(e->comm, e->backend, e->context, p), fail);
     if (e->backend->queues) TRY_GOTO(rc, exec_queues_open(e), fail);
-    e->trails = p->micro_beside_host && e->backend->queues && !e->stamped && !e->recorded[SECTION_MICRO];
     if (e->backend->discrete) TRY_GOTO(rc, clear_persistent(e), fail);
     TRY_GOTO(rc, exec_run(e, SECTION_START), fail);
     e->used_at_open = e->backend->used_bytes ? e->backend->used_bytes(e->context) : 0;
@@ -243,7 +242,6 @@ fail:
 
 void exec_close(exec *e) {
     if (!e) return;
-    exec_settle(e);
     exec_lanes_close(e);
     if (e->links && e->comm) comm_links_close(e->comm);
     trace_close(e->trace);
@@ -282,7 +280,6 @@ static uint64_t part_offset(exec *e, value_id v, size_t byte_offset, size_t n_by
 void exec_write(exec *e, value_id v, size_t byte_offset, const void *src, size_t n_bytes) {
     tier t;
     uint64_t at = part_offset(e, v, byte_offset, n_bytes, &t);
-    if (t == TIER_HOST) exec_await_host(e);
     if (t == TIER_NVME) exec_note_failure(e, disk_write_bytes(e->disk, src, at, n_bytes));
     else if (t == TIER_HOST) memcpy((uint8_t *)e->arena[t] + at, src, n_bytes);
     else exec_note_failure(e, e->backend->write(e->context, (uint8_t *)e->arena[t] + at, src, n_bytes));
@@ -292,7 +289,6 @@ void exec_read(exec *e, value_id v, size_t byte_offset, void *dst, size_t n_byte
     tier t;
     uint64_t at = part_offset(e, v, byte_offset, n_bytes, &t);
     status rc = OK;
-    if (t == TIER_HOST) exec_await_host(e);
     if (t == TIER_NVME) rc = disk_read_bytes(e->disk, dst, at, n_bytes);
     else if (t == TIER_HOST) memcpy(dst, (uint8_t *)e->arena[t] + at, n_bytes);
     else rc = e->backend->read(e->context, dst, (uint8_t *)e->arena[t] + at, n_bytes);
@@ -323,12 +319,11 @@ const char *exec_disk_method(const exec *e) { return e->disk ? disk_method(e->di
 int exec_threads(const exec *e) { return e->host->threads(e->host_context); }
 
 void exec_parallel(exec *e, pool_fn fn, void *context, int64_t n_tasks) {
-    exec_settle(e); /* the threads are the host ops' */
     e->host->parallel(e->host_context, fn, context, n_tasks);
 }
 
 void exec_ledger(const exec *e, ledger *out) {
-    *out = (ledger){.n_runs = e->n_runs, .n_beside_host = e->n_beside_host, .n_allocations = e->n_allocations};
+    *out = (ledger){.n_runs = e->n_runs, .n_allocations = e->n_allocations};
     for (tier t = 0; t < TIER_COUNT; t++) {
         out->planned[t] = e->program->arena_bytes[t];
         out->peak[t] = atomic_load_explicit(&e->peak[t], memory_order_relaxed);

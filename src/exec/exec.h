@@ -35,14 +35,12 @@ typedef struct ledger {
     uint64_t planned[TIER_COUNT];
     uint64_t peak[TIER_COUNT]; /* highest byte any kernel or copy has touched, from the arena's start */
     uint64_t n_runs;           /* sections run */
-    uint64_t n_beside_host;    /* of them, those that began without waiting for the host ops of the one before */
     uint64_t n_allocations;    /* malloc and friends called while a section ran: must be 0 */
 } ledger;
 
 status exec_open(exec **out, const program *p, const exec_options *o); /* also runs SECTION_START */
 void exec_close(exec *e);
-/* Runs the section and waits for all its streams; of MICRO on a device with queues not for the host's, whose last ops may go on beside a
- * MICRO that follows, and are done before anything that reads them. Kernels do not fail; a disk may (ERR_IO), and so may a device
+/* Runs the section and waits for all its streams. Kernels do not fail; a disk may (ERR_IO), and so may a device
  * (ERR_RUN) or another rank; the results of the section are then invalid. */
 status exec_run(exec *e, section s);
 /* From any thread, also from a task of exec_parallel; two threads must not access the same bytes if one writes. */

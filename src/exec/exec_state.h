@@ -13,8 +13,7 @@ typedef struct lane {
     exec *e;
     stream stream;
     pthread_t thread;
-    uint64_t taken; /* generation of the section it works on, or has worked on */
-    size_t *ops;    /* indices of its ops, all sections */
+    size_t *ops; /* indices of its ops, all sections */
     size_t first[SECTION_COUNT], end[SECTION_COUNT];
 } lane;
 
@@ -46,19 +45,11 @@ struct exec {
     pthread_cond_t moved;       /* done, or a section to run */
     section running;
     uint64_t generation; /* one more per section that lanes take part in */
-    /* Where a MICRO may begin beside the host ops of the one before (run.c): */
-    uint32_t n_host_ops;          /* of a MICRO */
-    bool trails;                  /* may it? */
-    bool follows;                 /* the section that runs did */
-    _Atomic bool trailing;        /* between two runs: host ops of the last may be at work */
-    _Atomic uint32_t host_before; /* the host stream's count when all ops of earlier runs are done */
-    _Atomic uint64_t released;    /* all other streams are done up to this generation: its host ops need not wait */
     bool stop;
     bool failed; /* a transfer failed; the rest of the section is invalid */
     error_record failure;
     _Atomic uint64_t peak[TIER_COUNT]; /* exec_read and exec_write may come from any thread */
-    uint64_t n_runs, n_beside_host, n_allocations;
-    uint64_t allocations_seen;    /* by the guard, up to the end of the last run */
+    uint64_t n_runs, n_allocations;
     uint64_t used_at_open;        /* of the device, as its driver counts */
     trace *trace;                 /* NULL: none asked for */
     bool stamped;                 /* ops on queues are timed one by one */
@@ -71,11 +62,6 @@ void exec_raise_peak(exec *e, tier t, uint64_t end);
 /* run.c */
 void exec_run_op(exec *e, size_t index);      /* on this thread, now, or queued; counted and traced */
 void exec_ledger_note(exec *e, size_t index); /* in the ledger: what the op's pointers reach */
-void exec_await_host(exec *e);                /* until no host op of the last run is at work; from any thread */
-/* The same, and the next section starts with nothing beside it; only from the thread that runs sections. */
-void exec_settle(exec *e);
-/* The count of stream s that the op waits for; 0: none. */
-uint32_t exec_count_for(const exec *e, const op *o, stream s);
 
 /* queue.c: a device that works on its own */
 static inline bool exec_is_queued(const exec *e, stream s) {
@@ -86,8 +72,7 @@ status exec_queues_open(exec *e); /* after all operands are resolved: prepares a
 status exec_queues_start(exec *e, section s);
 status exec_queues_finish(exec *e, section s);
 void exec_queue_op(exec *e, size_t index);
-/* Until n ops of a queued stream are done, or, for an op of this generation, released. */
-void exec_await_queue(exec *e, stream s, uint32_t n, uint64_t generation);
+void exec_await_queue(exec *e, stream s, uint32_t n); /* until n ops of a queued stream are done */
 status exec_lanes_open(exec *e);
 void exec_lanes_close(exec *e);
 void exec_note_failure(exec *e, status rc); /* keeps this thread's error for exec_check, unless one is kept already */

@@ -92,7 +92,6 @@ static bool scan_value(exec *e, value_id id, size_t op_index, exec_fault *out) {
 
 void exec_find_fault(exec *e, section s, exec_fault *out) {
     const program *p = e->program;
-    exec_settle(e);
     bool *known = mem_alloc(p->n_values * sizeof *known); /* scanned, or written in this section */
     *out = (exec_fault){0};
     for (size_t i = e->first_op[s]; i < e->end_op[s] && (e->comm || !out->found); i++) {

@@ -128,7 +128,6 @@ static size_t count_unbroken(const exec *e, section s, size_t at) {
            !e->marks[e->feed[at] + n - 1]) {
         for (stream k = 0; k < STREAM_COUNT; k++)
             if (ops[n].wait[k]) return n;
-        if (ops[n].wait_before) return n;
         n++;
     }
     return n;
@@ -154,10 +153,8 @@ static void queue_section(exec *e, section s, bool stamped) {
         const op *o = &e->program->ops[i];
         if (!exec_is_queued(e, o->stream)) continue;
         q->select(e->context, o->stream);
-        for (stream k = 0; k < STREAM_COUNT; k++) {
-            uint32_t count = exec_count_for(e, o, k);
-            if (count) q->wait(e->context, k, count, !exec_is_queued(e, k));
-        }
+        for (stream k = 0; k < STREAM_COUNT; k++)
+            if (o->wait[k]) q->wait(e->context, k, o->wait[k], !exec_is_queued(e, k));
         if (stamped) {
             q->stamp(e->context, 2 * (i - e->first_op[s]) + 1);
             exec_queue_op(e, i);
@@ -292,9 +289,8 @@ static bool device_failed(const exec *e) {
     return failed;
 }
 
-void exec_await_queue(exec *e, stream s, uint32_t n, uint64_t generation) {
+void exec_await_queue(exec *e, stream s, uint32_t n) {
     for (uint64_t polls = 0; atomic_load_explicit(&e->done[s], memory_order_acquire) < n; polls++) {
-        if (atomic_load(&e->released) >= generation) return;
         if (polls < POLLS_AWAKE) {
             sched_yield();
             continue;

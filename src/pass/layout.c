@@ -229,22 +229,6 @@ static void extend_host_lifetimes(packer *k, const pass_options *options) {
     free(end_of);
 }
 
-/* The next micro-batch begins while the host still adds gradients of this one. What its forward leaves on the host for its backward must not
- * lie on bytes that those wait in, so it keeps its own to the end of the section. What is gone before the first gradient comes, on
- * its way to a drive, does not: there may be much more of it than memory. */
-static void keep_forward_apart(packer *k, const pass_options *options) {
-    size_t first, end, host;
-    program_section(k->p, SECTION_MICRO, &first, &end);
-    for (host = first; host < end && k->p->ops[host].stream != STREAM_HOST; host++) {}
-    k->p->micro_beside_host = options->target->discrete && mesh_world(&options->mesh) == 1 && host < end;
-    if (!k->p->micro_beside_host) return;
-    for (size_t i = 0; i < k->n_blocks; i++) {
-        block *b = &k->blocks[i];
-        bool is_left = b->first >= first && b->first < host && b->last >= host && b->last < end;
-        if (is_left && b->tier == TIER_HOST && is_transient(program_get(k->p, b->owner))) b->last = end - 1;
-    }
-}
-
 /* ---- greedy packing ------------------------------------------------------------------------------------------------ */
 
 /* The sort key of blocks, smallest first; of equals the one that begins first. */
@@ -388,7 +372,6 @@ status pass_layout(program *p, const pass_options *options, step_interface *step
     extend_gated_inputs(p, options, k.life);
     make_blocks(&k);
     extend_host_lifetimes(&k, options);
-    keep_forward_apart(&k, options);
     sort_blocks(&k);
     for (tier t = 0; t < TIER_COUNT; t++) {
         size_t end = stack(&k, t, false, 0), base = align_up(end, k.alignment), peak = pack_tier(&k, t, base);

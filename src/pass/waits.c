@@ -7,9 +7,6 @@
  * op.wait counts ops of a stream within the section: 3 means its third op must be done. An op does not wait again for what an
  * earlier op of its stream has waited for.
  *
- * A micro-batch may begin while the host still works on the one before (op.wait_before): the same question, asked of all host ops
- * of the section when they are in the tree. Ops of the other streams are done by then.
- *
  * Each stream has a tree over the bytes, cut where any value begins or ends, which records the numbers of its ops. Numbers
  * only grow, so the last recorded one is the largest, and the search skips nodes that the op has already waited for. */
 #include "pass/pass.h"
@@ -191,66 +188,32 @@ static void close_section(waiter *w) {
     for (stream s = 0; s < STREAM_COUNT; s++) free(w->lanes[s].marks);
 }
 
-typedef struct access {
-    pieces at;
-    bool written;
-} access;
-
-/* What an op reads and writes, without operands of no bytes. */
-static int list_accesses(const waiter *w, const op *o, access out[OPERANDS_MOST]) {
-    operand list[OPERANDS_MOST];
-    int n = 0;
-    for (int k = 0, n_operands = list_operands(o, list); k < n_operands; k++) {
-        pieces at = moves_sectors(o) ? find_sectors(w, list[k].value) : w->of_value[list[k].value];
-        if (at.begin < at.end) out[n++] = (access){at, list[k].written};
-    }
-    return n;
-}
-
-/* The last op of a stream so far that must be done before these, if it is later than `known`; else known. */
-static uint32_t last_conflict(const waiter *w, stream s, const access *list, int n, uint32_t known) {
-    for (int k = 0; k < n; k++)
-        known = last_access(w->lanes[s].marks, 1, (pieces){0, w->n_leaves}, list[k].at,
-                            list[k].written ? TOUCHED : WRITTEN, known);
-    return known;
-}
-
 static void find_op_waits(waiter *w, op *o) {
-    access list[OPERANDS_MOST];
+    operand list[OPERANDS_MOST];
+    pieces at[OPERANDS_MOST], root = {0, w->n_leaves};
     lane *mine = &w->lanes[o->stream];
-    int n = list_accesses(w, o, list);
+    int n = list_operands(o, list);
+    for (int k = 0; k < n; k++) at[k] = moves_sectors(o) ? find_sectors(w, list[k].value) : w->of_value[list[k].value];
     for (stream s = 0; s < STREAM_COUNT; s++) {
         if (s == o->stream || w->lanes[s].n == 0) continue;
-        uint32_t last = last_conflict(w, s, list, n, mine->waited[s]);
+        uint32_t last = mine->waited[s];
+        for (int k = 0; k < n; k++)
+            if (at[k].begin < at[k].end)
+                last = last_access(w->lanes[s].marks, 1, root, at[k], list[k].written ? TOUCHED : WRITTEN, last);
         if (last > mine->waited[s]) o->wait[s] = mine->waited[s] = last;
     }
     mine->n++;
     for (int k = 0; k < n; k++) {
-        mark_access(mine, w->n_leaves, list[k].at, TOUCHED);
-        if (list[k].written) mark_access(mine, w->n_leaves, list[k].at, WRITTEN);
-    }
-}
-
-static void find_waits_before(waiter *w) {
-    uint32_t waited[STREAM_COUNT] = {0};
-    access list[OPERANDS_MOST];
-    for (size_t i = w->first; i < w->end; i++) {
-        op *o = &w->p->ops[i];
-        if (o->stream == STREAM_HOST) continue; /* in order, whichever micro-batch they are of */
-        uint32_t last = last_conflict(w, STREAM_HOST, list, list_accesses(w, o, list), waited[o->stream]);
-        if (last > waited[o->stream]) o->wait_before = waited[o->stream] = last;
+        if (at[k].begin == at[k].end) continue;
+        mark_access(mine, w->n_leaves, at[k], TOUCHED);
+        if (list[k].written) mark_access(mine, w->n_leaves, at[k], WRITTEN);
     }
 }
 
 static void find_section_waits(waiter *w) {
-    for (size_t i = w->first; i < w->end; i++) {
-        op *o = &w->p->ops[i];
-        memset(o->wait, 0, sizeof o->wait);
-        o->wait_before = 0;
-    }
+    for (size_t i = w->first; i < w->end; i++) memset(w->p->ops[i].wait, 0, sizeof w->p->ops[i].wait);
     if (!open_section(w)) return;
     for (size_t i = w->first; i < w->end; i++) find_op_waits(w, &w->p->ops[i]);
-    if (w->p->ops[w->first].section == SECTION_MICRO && w->p->micro_beside_host) find_waits_before(w);
     close_section(w);
 }
 

@@ -250,12 +250,13 @@ static double linear_seconds(const program *p, const op *o, const hardware *h, d
     return fmax(op_flops(p, o) / rate, op_bytes(p, o) / h->device_bandwidth) + h->launch_s;
 }
 
-/* Of the forward of attention, with products of 8-bit numbers on a GPU, rounding included. Assumed, to be measured. */
-static const double ATTENTION8_RATE = 1.3;
+/* Of the forward of attention with products of 8-bit numbers over that in 16 bits, on a GPU, rounding included: measured on an H200 with rows
+ * of 4,096 tokens and more. Exponentials, which heads have as many of however short they are, are the limit. */
+static double attention8_rate(int head_dim) { return head_dim <= 64 ? 0.88 : 1.1; }
 
 static double attention_seconds(const program *p, const op *o, const hardware *h, dtype t) {
     double rate = hardware_attention_rate(h, t, (double)o->attr.seq_len);
-    if (o->kind == OP_ATTENTION && o->attr.fp8 && h->overlap) rate *= ATTENTION8_RATE;
+    if (o->kind == OP_ATTENTION && o->attr.fp8 && h->overlap) rate *= attention8_rate(o->attr.head_dim);
     return fmax(op_flops(p, o) / rate, op_bytes(p, o) / h->device_bandwidth) + h->launch_s;
 }
 
@@ -321,14 +322,7 @@ typedef struct walker {
     const hardware *h;
     size_t first, n; /* ops of the section */
     double *seconds; /* per op, alone */
-    bool trails;     /* what the host has left to do at the end goes on beside the next run */
 } walker;
-
-/* What the host still has to do of the run before: its ops from `next` on, the first of them for `remaining` seconds. */
-typedef struct trail {
-    size_t next;
-    double remaining;
-} trail;
 
 typedef struct lane {
     size_t next; /* op of this stream to start next; n: none left */
@@ -344,11 +338,10 @@ static size_t next_of_stream(const walker *w, stream s, size_t from) {
     return from;
 }
 
-/* n_before: host ops of the run before that are done. */
-static bool may_start(const op *o, const lane *lanes, uint32_t n_before) {
+static bool may_start(const op *o, const lane *lanes) {
     for (stream s = 0; s < STREAM_COUNT; s++)
         if (lanes[s].n_done < o->wait[s]) return false;
-    return n_before >= o->wait_before;
+    return true;
 }
 
 static bool on_host_wire(const walker *w, const lane *l) {
@@ -396,113 +389,55 @@ static double speed_of(const walker *w, const lane *lanes, stream s) {
     return s == STREAM_H2D || s == STREAM_D2H ? wire_speed(w, lanes) : 1;
 }
 
-/* The lanes at one moment of a run. */
-typedef struct moment {
+static double run(const walker *w, double *busy_s) {
     lane lanes[STREAM_COUNT];
-    bool behind;       /* the host is still at ops of the run before ... */
-    uint32_t n_before; /* ... of which so many are done */
-} moment;
-
-static moment begin_run(const walker *w, const trail *left) {
-    moment t = {.behind = left->next < w->n};
-    for (stream s = 0; s < STREAM_COUNT; s++) t.lanes[s].next = next_of_stream(w, s, 0);
-    for (size_t i = 0; i < left->next; i++) t.n_before += op_at(w, i)->stream == STREAM_HOST;
-    if (t.behind) t.lanes[STREAM_HOST] = (lane){.next = left->next, .running = true, .remaining = left->remaining};
-    return t;
-}
-
-static void start_ops(const walker *w, moment *t) {
-    for (stream s = 0; s < STREAM_COUNT; s++) {
-        lane *l = &t->lanes[s];
-        bool waits_for_nothing = t->behind && s == STREAM_HOST;
-        if (l->running || l->next == w->n) continue;
-        if (!waits_for_nothing && !may_start(op_at(w, l->next), t->lanes, t->n_before)) continue;
-        l->running = true;
-        l->remaining = w->seconds[l->next];
-    }
-}
-
-static void end_op(const walker *w, moment *t, stream s) {
-    lane *l = &t->lanes[s];
-    l->running = false;
-    l->next = next_of_stream(w, s, l->next + 1);
-    if (!t->behind || s != STREAM_HOST) {
-        l->n_done++;
-        return;
-    }
-    t->n_before++;
-    t->behind = l->next < w->n;
-    if (!t->behind) l->next = next_of_stream(w, STREAM_HOST, 0);
-}
-
-static bool is_done(const walker *w, const moment *t) {
-    for (stream s = 0; s < STREAM_COUNT; s++)
-        if (t->lanes[s].next < w->n && !(w->trails && s == STREAM_HOST)) return false;
-    return !t->behind;
-}
-
-/* Beside what the host has left of the run before; what it has left of this one afterwards. */
-static double run(const walker *w, trail *left, double *busy_s) {
-    moment t = begin_run(w, left);
     double now = 0, speed[STREAM_COUNT];
-    while (!is_done(w, &t)) {
+    for (stream s = 0; s < STREAM_COUNT; s++) lanes[s] = (lane){.next = next_of_stream(w, s, 0)};
+    for (;;) {
         double soonest = INFINITY;
         bool any = false;
-        start_ops(w, &t);
         for (stream s = 0; s < STREAM_COUNT; s++) {
-            if (!t.lanes[s].running) continue;
-            any = true;
-            speed[s] = speed_of(w, t.lanes, s);
-            soonest = fmin(soonest, t.lanes[s].remaining / speed[s]);
+            lane *l = &lanes[s];
+            if (l->running || l->next == w->n || !may_start(op_at(w, l->next), lanes)) continue;
+            l->running = true;
+            l->remaining = w->seconds[l->next];
         }
-        ASSERT(any);                             /* waits only point back */
+        for (stream s = 0; s < STREAM_COUNT; s++) {
+            if (!lanes[s].running) continue;
+            any = true;
+            speed[s] = speed_of(w, lanes, s);
+            soonest = fmin(soonest, lanes[s].remaining / speed[s]);
+        }
+        if (!any) {
+            for (stream s = 0; s < STREAM_COUNT; s++) ASSERT(lanes[s].next == w->n); /* waits only point back */
+            return now;
+        }
         if (!isfinite(soonest)) return INFINITY; /* a rate is missing */
         for (stream s = 0; s < STREAM_COUNT; s++) {
-            lane *l = &t.lanes[s];
+            lane *l = &lanes[s];
             if (!l->running) continue;
             busy_s[s] += w->h->overlap || is_disk(s) ? soonest : soonest * speed[s]; /* its share of the cores */
-            if (l->remaining / speed[s] <= soonest) end_op(w, &t, s);
-            else l->remaining -= soonest * speed[s];
+            if (l->remaining / speed[s] <= soonest) {
+                l->running = false;
+                l->n_done++;
+                l->next = next_of_stream(w, s, l->next + 1);
+            } else {
+                l->remaining -= soonest * speed[s];
+            }
         }
         now += soonest;
     }
-    const lane *host = &t.lanes[STREAM_HOST];
-    *left = (trail){host->next, host->running ? host->remaining : host->next < w->n ? w->seconds[host->next] : 0};
-    return now;
 }
 
-static walker walker_open(const program *p, section s, const hardware *h, const mesh *m, const char **missing) {
+double cost_section(const program *p, section s, const hardware *h, const mesh *m, double *busy_s,
+                    const char **missing) {
     walker w = {.p = p, .h = h};
     size_t end;
     program_section(p, s, &w.first, &end);
     w.n = end - w.first;
     w.seconds = mem_alloc((w.n + 1) * sizeof *w.seconds);
     for (size_t i = 0; i < w.n; i++) w.seconds[i] = cost_op_seconds(p, op_at(&w, i), h, m, missing);
-    return w;
-}
-
-double cost_section(const program *p, section s, const hardware *h, const mesh *m, double *busy_s,
-                    const char **missing) {
-    walker w = walker_open(p, s, h, m, missing);
-    double seconds = run(&w, &(trail){.next = w.n}, busy_s);
-    free(w.seconds);
-    return seconds;
-}
-
-/* One of many MICRO, each beside what the host has left of the one before. *left_s: what it has left behind the last. */
-static double micro_seconds(const program *p, const hardware *h, const mesh *m, double *busy_s, double *left_s,
-                            const char **missing) {
-    walker w = walker_open(p, SECTION_MICRO, h, m, missing);
-    trail left = {.next = w.n};
-    w.trails = p->micro_beside_host && h->overlap;
-    double seconds = run(&w, &left, busy_s);
-    if (left.next < w.n && isfinite(seconds)) {
-        for (stream s = 0; s < STREAM_COUNT; s++) busy_s[s] = 0;
-        seconds = run(&w, &left, busy_s);
-    }
-    *left_s = left.remaining;
-    for (size_t i = left.next + 1; i < w.n; i++)
-        if (op_at(&w, i)->stream == STREAM_HOST) *left_s += w.seconds[i];
+    double seconds = run(&w, busy_s);
     free(w.seconds);
     return seconds;
 }
@@ -520,14 +455,12 @@ void cost_program(cost *out, const program *p, const hardware *h, const mesh *m,
     size_t first, end;
     program_section(p, SECTION_TURN, &first, &end);
     bool turns = first < end;
-    double left_s = 0;
-    out->micro_s = micro_seconds(p, h, m, out->busy_s, &left_s, &out->missing);
+    out->micro_s = cost_section(p, SECTION_MICRO, h, m, out->busy_s, &out->missing);
     for (stream s = 0; s < STREAM_COUNT; s++) out->busy_s[s] *= runs_in_step(SECTION_MICRO, turns, micro_runs);
     if (turns) out->update_s = cost_section(p, SECTION_TURN, h, m, out->busy_s, &out->missing) - out->micro_s;
     else
         out->update_s = cost_section(p, SECTION_PREPARE, h, m, out->busy_s, &out->missing) +
                         cost_section(p, SECTION_UPDATE, h, m, out->busy_s, &out->missing);
-    out->update_s += left_s;
     out->step_s = out->missing ? INFINITY : micro_runs * out->micro_s + out->update_s;
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];

@@ -3,8 +3,7 @@
  *
  * The scheduled program is simulated as the executor runs it: ops of one stream in order, streams in parallel, an op waiting
  * for as many ops of other streams as op.wait says. On a machine without overlap everything but the drive shares the cores,
- * and a section takes the sum of its ops. A MICRO begins beside what the host has left of the one before, as in exec/run.c.
- * Times of single ops come from shapes and rates; nothing is measured here.
+ * and a section takes the sum of its ops. Times of single ops come from shapes and rates; nothing is measured here.
  *
  *     cost c;
  *     cost_program(&c, &plan.program, &hardware, &mesh, micro_runs);
@@ -19,9 +18,8 @@ typedef struct cost_kind {
 } cost_kind;
 
 typedef struct cost {
-    double micro_s; /* one run of SECTION_MICRO among others */
-    /* the rest of a step: SECTION_PREPARE and SECTION_UPDATE, or the part of SECTION_TURN that does not overlap, behind what the host
-     * has left of the last MICRO */
+    double micro_s; /* one run of SECTION_MICRO */
+    /* the rest of a step: SECTION_PREPARE and SECTION_UPDATE, or the part of SECTION_TURN that does not overlap */
     double update_s;
     double step_s; /* micro_runs x micro + update; for a pipeline the plan adds the bubble */
     double busy_s[STREAM_COUNT];

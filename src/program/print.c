@@ -24,7 +24,6 @@ void program_print(const program *p, FILE *out) {
         if (o->work) print_value(p, o->work, "work", false, out);
         for (stream k = 0; k < STREAM_COUNT; k++)
             if (o->wait[k]) fprintf(out, " wait %s:%u", stream_name(k), o->wait[k]);
-        if (o->wait_before) fprintf(out, " wait before:%u", o->wait_before);
         fputc('\n', out);
     }
 }

@@ -245,8 +245,6 @@ typedef struct op {
     value_id work; /* scratch bytes, given by the workspace pass */
     /* Written by the waits pass: how many ops of each other stream, counted in this section, must be done before. */
     uint32_t wait[STREAM_COUNT];
-    /* Likewise, where micro_beside_host: how many host ops of the micro-batch before must be done. */
-    uint32_t wait_before;
     /* int32 (1): how many leading rows of the op are in use in this run; NO_VALUE: all. A value and not a constant, so that a
      * partly filled step costs only its rows and is still the planned program. A kernel may compute the other rows too, which
      * nobody reads; they must not influence the rows in use. Where it is given, the bits of a row depend on that row alone,
@@ -263,7 +261,6 @@ typedef struct program {
     size_t n_ops, ops_capacity;
     int current_layer;              /* stamped on new values and ops; -1 outside the blocks */
     size_t arena_bytes[TIER_COUNT]; /* written by layout: the exact peak of each tier */
-    bool micro_beside_host;         /* likewise: MICRO may begin while host ops of the MICRO before it are running */
 } program;
 
 /* What changes from step to step reaches the kernels through this one input value, so that a captured step can be

@@ -51,61 +51,6 @@ static void every_way_gives_the_bits_of_the_cpu(void **state) {
     training_dir_remove(dir);
 }
 
-/* Gradients that the host has still to add do not hold up the next micro-batch; nothing that it copies to the host lies where one of them
- * waits, and whatever needs the sums waits for them. */
-static void a_micro_batch_begins_beside_the_host(void **state) {
-    enum { MICROS = 5, STEPS = 3 };
-    static const char *const ways[][7] = {
-        {"memory.offload.states=host", "memory.offload.grads=host", "memory.overlap_update=false"},
-        {"memory.offload.states=host", "memory.offload.grads=host", "memory.offload.params=host",
-         "memory.offload.activations=host", "memory.recompute=full", "memory.overlap_update=false"},
-        {"memory.offload.states=host", "memory.offload.grads=host", "memory.offload.activations=host",
-         "train.eval_rows=4", "memory.overlap_update=true"},
-        {"memory.place=layers.1=cpu, head=cuda", "memory.overlap_update=false"},
-    };
-    static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16_SR, PRECISION_FP8_SR};
-    for (size_t q = 0; q < ARRAY_LENGTH(precisions); q++) {
-        train_result plain, r;
-        training t = {.preset = "test-qwen3", .precision = precisions[q], .accumulation = MICROS, .steps = STEPS};
-        training_must(training_run(&t, &plain));
-        t.backend = backend_queued();
-        for (size_t i = 0; i < 2 * ARRAY_LENGTH(ways); i++) {
-            t.more = ways[i / 2];
-            backend_queued_tell_late(i % 2);
-            training_must(training_run(&t, &r));
-            training_as_planned(&r, *t.more);
-            if (r.param_hash != plain.param_hash)
-                fail_msg("way %zu in %s: other bits", i, precision_name(precisions[q]));
-            bool turns = i / 2 == 2; /* then the first of a step runs in a turn, but for the first step */
-            int64_t n = turns ? MICROS - 1 + (STEPS - 1) * (MICROS - 2) : STEPS * (MICROS - 1);
-            assert_int_equal(r.memory.n_beside_host, n);
-        }
-    }
-    backend_queued_tell_late(false);
-}
-
-/* What a forward copies to the host has bytes of its own; the first gradients of a backward come to where the last ones were. */
-static void a_forward_waits_for_no_gradient_of_the_one_before(void **state) {
-    compiled k;
-    compiled_open(&k, &(training){.preset = "test-qwen3",
-                                  .accumulation = 4,
-                                  .backend = backend_queued(),
-                                  .more = SETTINGS("memory.offload.grads=host", "memory.offload.states=host",
-                                                   "memory.offload.activations=host", "memory.strategy=manual",
-                                                   "memory.recompute=full", "model.layers=12")});
-    size_t first, end, n_waits = 0;
-    bool host = false;
-    program_section(&k.p.program, SECTION_MICRO, &first, &end);
-    for (size_t i = first; i < end; i++) {
-        const op *o = &k.p.program.ops[i];
-        host |= o->stream == STREAM_HOST;
-        n_waits += o->wait_before > 0;
-        if (o->kind == OP_ATTENTION && !o->again) assert_int_equal(n_waits, 0);
-    }
-    assert_true(host && n_waits > 0);
-    compiled_close(&k);
-}
-
 /* ---- layers of the device and of the host's cores in one model --------------------------------------------------------- */
 
 /* Both have the CPU's kernels here, each its own memory, threads and pace. */
@@ -210,8 +155,7 @@ static void sections_that_meet_the_host_are_not_recorded(void **state) {
 /* The next forward is queued while most gradients have yet to leave for the update: a queue that is full of their copies
  * does not hold it up. */
 static void the_forward_of_a_turn_is_queued_before_the_update_is_done(void **state) {
-    static const char *const apart[] = {"memory.offload.states=host", "memory.bucket=256K",
-                                        "memory.overlap_update=false", NULL},
+    static const char *const apart[] = {"memory.offload.states=host", "memory.bucket=256K", NULL},
                              *const beside[] = {"memory.offload.states=host", "memory.bucket=256K",
                                                 "memory.overlap_update=true", NULL};
     char *dir = training_dir();
@@ -286,8 +230,6 @@ static void parameters_of_many_chunks_come_and_go_whole(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_way_gives_the_bits_of_the_cpu),
-        cmocka_unit_test(a_micro_batch_begins_beside_the_host),
-        cmocka_unit_test(a_forward_waits_for_no_gradient_of_the_one_before),
         cmocka_unit_test(parts_on_the_cores_give_the_bits_of_one_device),
         cmocka_unit_test(a_placed_layer_is_stored_and_computed_on_the_host),
         cmocka_unit_test(a_wait_for_a_slow_device_is_no_allocation),

@@ -7,9 +7,8 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 
-enum { ROOM = 8, LATE_NS = 300 * 1000 };
+enum { ROOM = 8 };
 
 typedef enum entry_kind { ENTRY_KERNEL, ENTRY_COPY, ENTRY_WAIT, ENTRY_MARK, ENTRY_MESSAGE } entry_kind;
 typedef struct entry {
@@ -53,7 +52,7 @@ struct backend_context {
 static _Atomic uint64_t n_recordings, n_messages, n_recorded_messages, n_joined, n_apart;
 static _Atomic uint64_t n_copies_behind_embed; /* by the thread that feeds; tests read it when that has ended */
 
-static _Atomic bool attention_stalls, marks_are_late;
+static _Atomic bool attention_stalls;
 static _Atomic uint64_t n_asked; /* whether the device has failed */
 
 static struct {
@@ -91,10 +90,7 @@ static void run_entry(backend_context *c, const entry *e, stream own) {
     case ENTRY_WAIT:
         while (atomic_load(&c->counts[e->s]) < e->n) sched_yield();
         break;
-    case ENTRY_MARK:
-        if (own == STREAM_D2H && atomic_load(&marks_are_late)) nanosleep(&(struct timespec){.tv_nsec = LATE_NS}, NULL);
-        atomic_store(&c->counts[own], e->n);
-        break;
+    case ENTRY_MARK: atomic_store(&c->counts[own], e->n); break;
     case ENTRY_MESSAGE: run_message(e->call); break;
     }
 }
@@ -271,7 +267,6 @@ static bool queued_failed(backend_context *c) {
 }
 
 void backend_queued_stall(void) { atomic_store(&attention_stalls, true); }
-void backend_queued_tell_late(bool late) { atomic_store(&marks_are_late, late); }
 uint64_t backend_queued_asked(void) { return atomic_load(&n_asked); }
 static void queued_stamp(backend_context *c, size_t i) {}
 static uint64_t queued_stamp_ns(backend_context *c, size_t i) { return i; }

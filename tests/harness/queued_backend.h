@@ -15,5 +15,4 @@ uint64_t backend_queued_joined(void);     /* ops that were queued together with 
 uint64_t backend_queued_apart(void);      /* ops that were queued together with others of their kind, in any order */
 uint64_t backend_queued_recordings(void); /* sections recorded so far */
 void backend_queued_stall(void); /* the next attention ends only when a thread has asked whether the device failed */
-void backend_queued_tell_late(bool late); /* what the host waits for: it is behind at the end of a section */
 uint64_t backend_queued_asked(void); /* how often that was asked so far */

@@ -74,7 +74,7 @@ status training_request(const training *t, config *c, train_request *out) {
     TRY(config_fit_data(c, false));
     TRY(request_from_config(c, out));
     if (t->backend) out->backend = t->backend;
-    out->plan.target.discrete |= out->backend->discrete || strstr(c->memory.place, "cuda") != NULL;
+    out->plan.target.discrete |= strstr(c->memory.place, "cuda") != NULL;
     if (t->task) TRY(task_shape(t->task, out));
     if (t->comm) TRY(request_use_comm(out, c, t->comm));
     out->plan.verify = true;

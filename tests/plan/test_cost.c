@@ -190,38 +190,6 @@ static void the_host_is_slower_beside_copies(void **state) {
     program_fini(&p);
 }
 
-/* 3 ms on the device, 1 ms to the host, 3 ms there: 7 ms alone. Of many each begins beside the host ops of the one before, which are done
- * when the copy comes to where they read; the last one's are waited for. */
-static void a_micro_batch_begins_beside_the_host(void **state) {
-    (void)state;
-    program p;
-    cost c;
-    program_init(&p);
-    hardware h = machine();
-    value_id a = add_value(&p, "a", TIER_DEVICE), b = add_value(&p, "b", TIER_DEVICE),
-             there = add_value(&p, "there", TIER_HOST), sum = add_value(&p, "sum", TIER_HOST);
-    emit_add(&p, a, a, b);
-    emit_copy(&p, b, there, STREAM_D2H);
-    emit_add(&p, there, sum, sum);
-    p.ops[p.n_ops - 1].at = TIER_HOST;
-    p.ops[p.n_ops - 1].stream = STREAM_HOST;
-    p.micro_beside_host = true;
-    double alone = ms_of(&p, &h, NULL), host = alone - 3 - 1;
-    assert_float_equal(host, 3, 1e-9);
-    assert_int_equal(p.ops[1].wait_before, 1);
-    assert_int_equal(p.ops[0].wait_before, 0);
-    cost_program(&c, &p, &h, NULL, 4);
-    assert_float_equal(1e3 * c.micro_s, 4, 1e-9);
-    assert_float_equal(1e3 * c.step_s, 4 * 4 + host, 1e-9);
-    h.host_bandwidth = 0.5e9; /* 6 ms on the host: now its ops are what the copy waits for */
-    cost_program(&c, &p, &h, NULL, 4);
-    assert_float_equal(1e3 * c.micro_s, 6 + 1, 1e-9);
-    h.overlap = false;
-    cost_program(&c, &p, &h, NULL, 4);
-    assert_float_equal(1e3 * c.step_s, 4 * 1e3 * c.micro_s, 1e-9);
-    program_fini(&p);
-}
-
 /* Further devices are devices: their copies cross the same wire, and one device reaches another by the link. */
 static void further_devices_are_devices(void **state) {
     (void)state;
@@ -727,7 +695,6 @@ int main(void) {
         cmocka_unit_test(overwriting_waits_for_the_last_reader),
         cmocka_unit_test(copies_both_ways_share_the_wire),
         cmocka_unit_test(the_host_is_slower_beside_copies),
-        cmocka_unit_test(a_micro_batch_begins_beside_the_host),
         cmocka_unit_test(further_devices_are_devices),
         cmocka_unit_test(adamw_runs_where_its_op_says),
         cmocka_unit_test(a_drive_works_beside_busy_cores),

@@ -68,6 +68,15 @@ template <int STAGES> struct ring_place {
     }
 };
 
+/* The same of as many buffers as is known when the kernel runs. */
+struct stage_place {
+    int stage = 0;
+    uint32_t parity = 0;
+    __device__ void advance(int n_stages) {
+        if (++stage == n_stages) stage = 0, parity ^= 1;
+    }
+};
+
 /* n_bytes behind each other, into this block; both addresses and n_bytes are multiples of 16. */
 __device__ inline void copy_bulk(uint32_t to, const void *from, uint32_t n_bytes, uint32_t barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),

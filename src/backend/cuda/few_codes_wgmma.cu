@@ -62,14 +62,6 @@ struct place {
     }
 };
 
-struct stage_place {
-    int stage = 0;
-    uint32_t parity = 0;
-    __device__ void advance(int n_stages) {
-        if (++stage == n_stages) stage = 0, parity ^= 1;
-    }
-};
-
 /* The steps of this block's part of k, by one thread. */
 template <typename G, bool GATED>
 __device__ void produce(const few_codes_product &q, const layout &l, const CUtensorMap *w, const CUtensorMap *x,
@@ -246,8 +238,7 @@ __device__ void consume(own_sums<G> &out, const layout &l, const place &at, uint
         barrier_wait(at.full + 8 * from.stage, from.parity);
         const uint32_t tile = tiles + from.stage * l.step_bytes, empty = at.empty + 8 * from.stage;
         s.queue(tile, tile + W_BYTES, scales + step * G::NF4_BLOCKS * 4, v);
-        if (steps::BEHIND == 0) before = empty;
-        if ((step > 0 || steps::BEHIND == 0) && lane == 0) barrier_arrive(before);
+        if (lane == 0 && (steps::BEHIND == 0 || step > 0)) barrier_arrive(steps::BEHIND == 0 ? empty : before);
         before = empty;
     }
     s.end(out);

@@ -105,14 +105,6 @@ struct place_of_block {
     }
 };
 
-struct stage_place {
-    int stage = 0;
-    uint32_t parity = 0;
-    __device__ void advance(int n_stages) {
-        if (++stage == n_stages) stage = 0, parity ^= 1;
-    }
-};
-
 /* The steps of this block's part of k, by one thread. */
 template <typename F, typename B>
 __device__ void produce(const few_rows_product &q, const layout &l, const CUtensorMap *w, const CUtensorMap *x,

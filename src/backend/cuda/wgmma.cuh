@@ -176,38 +176,6 @@ WGMMA_FUNCTIONS(__half, "f16", 128, 64, "64", "65", "66", "67", "68", "69");
  * of b, there is no other reading of 8 bits. In registers a lane has columns 4 (lane % 4) to + 3 of a in words 0 and 1, those 16 behind in 2 and 3. */
 template <int N> struct wgmma8;
 
-// clang-format off
-#define WGMMA8_FUNCTIONS(N, L, A0, A1, A2, A3, A4, A5)                                                               \
-    template <> struct wgmma8<N> {                                                                                   \
-        static __device__ inline void shared(float (&c)[N / 8][4], uint64_t a, uint64_t b, int add) {                \
-            asm volatile("{\n"                                                                                       \
-                         ".reg .pred p;\n"                                                                           \
-                         "setp.ne.b32 p, %" A2 ", 0;\n"                                                              \
-                         "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 " WGMMA_LIST_##L                  \
-                         ", %" A0 ", %" A1 ", p, 1, 1;\n"                                                            \
-                         "}\n"                                                                                       \
-                         : WGMMA_##L                                                                                 \
-                         : "l"(a), "l"(b), "r"(add));                                                                \
-        }                                                                                                            \
-        static __device__ inline void registers(float (&c)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add) { \
-            asm volatile("{\n"                                                                                       \
-                         ".reg .pred p;\n"                                                                           \
-                         "setp.ne.b32 p, %" A5 ", 0;\n"                                                              \
-                         "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 " WGMMA_LIST_##L                  \
-                         ", {%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" A4 ", p, 1, 1;\n"                               \
-                         "}\n"                                                                                       \
-                         : WGMMA_##L                                                                                 \
-                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                            \
-        }                                                                                                            \
-    }
-// clang-format on
-WGMMA8_FUNCTIONS(8, 4, "4", "5", "6", "7", "8", "9");
-WGMMA8_FUNCTIONS(16, 8, "8", "9", "10", "11", "12", "13");
-WGMMA8_FUNCTIONS(32, 16, "16", "17", "18", "19", "20", "21");
-WGMMA8_FUNCTIONS(64, 32, "32", "33", "34", "35", "36", "37");
-WGMMA8_FUNCTIONS(96, 48, "48", "49", "50", "51", "52", "53");
-WGMMA8_FUNCTIONS(128, 64, "64", "65", "66", "67", "68", "69");
-
 /* The same of signed bytes, exact sums. */
 template <int N> struct wgmma_int8;
 
@@ -219,34 +187,42 @@ template <int N> struct wgmma_int8;
 #define WGMMA_INTEGERS_32 WGMMA_INTEGERS_16, WGMMA_INTEGERS(4), WGMMA_INTEGERS(5), WGMMA_INTEGERS(6), WGMMA_INTEGERS(7)
 #define WGMMA_INTEGERS_64 WGMMA_INTEGERS_32, WGMMA_INTEGERS(8), WGMMA_INTEGERS(9), WGMMA_INTEGERS(10), WGMMA_INTEGERS(11), \
     WGMMA_INTEGERS(12), WGMMA_INTEGERS(13), WGMMA_INTEGERS(14), WGMMA_INTEGERS(15)
-#define WGMMA_INT8_FUNCTIONS(N, L, A0, A1, A2, A3, A4, A5)                                                         \
-    template <> struct wgmma_int8<N> {                                                                             \
-        static __device__ inline void shared(int (&c)[N / 8][4], uint64_t a, uint64_t b, int add) {                \
-            asm volatile("{\n"                                                                                     \
-                         ".reg .pred p;\n"                                                                         \
-                         "setp.ne.b32 p, %" A2 ", 0;\n"                                                            \
-                         "wgmma.mma_async.sync.aligned.m64n" #N "k32.s32.s8.s8 " WGMMA_LIST_##L                    \
-                         ", %" A0 ", %" A1 ", p;\n"                                                                \
-                         "}\n"                                                                                     \
-                         : WGMMA_INTEGERS_##L                                                                      \
-                         : "l"(a), "l"(b), "r"(add));                                                              \
-        }                                                                                                          \
-        static __device__ inline void registers(int (&c)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add) { \
-            asm volatile("{\n"                                                                                     \
-                         ".reg .pred p;\n"                                                                         \
-                         "setp.ne.b32 p, %" A5 ", 0;\n"                                                            \
-                         "wgmma.mma_async.sync.aligned.m64n" #N "k32.s32.s8.s8 " WGMMA_LIST_##L                    \
-                         ", {%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" A4 ", p;\n"                                   \
-                         "}\n"                                                                                     \
-                         : WGMMA_INTEGERS_##L                                                                      \
-                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                          \
-        }                                                                                                          \
+#define WGMMA8_FUNCTIONS(NAME, TYPE, KINDS, TAIL, OUT, N, L, A0, A1, A2, A3, A4, A5)                                  \
+    template <> struct NAME<N> {                                                                                      \
+        static __device__ inline void shared(TYPE (&c)[N / 8][4], uint64_t a, uint64_t b, int add) {                  \
+            asm volatile("{\n"                                                                                        \
+                         ".reg .pred p;\n"                                                                            \
+                         "setp.ne.b32 p, %" A2 ", 0;\n"                                                               \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k32." KINDS " " WGMMA_LIST_##L                       \
+                         ", %" A0 ", %" A1 ", p" TAIL ";\n"                                                           \
+                         "}\n"                                                                                        \
+                         : OUT##L                                                                                     \
+                         : "l"(a), "l"(b), "r"(add));                                                                 \
+        }                                                                                                             \
+        static __device__ inline void registers(TYPE (&c)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add) {   \
+            asm volatile("{\n"                                                                                        \
+                         ".reg .pred p;\n"                                                                            \
+                         "setp.ne.b32 p, %" A5 ", 0;\n"                                                               \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k32." KINDS " " WGMMA_LIST_##L                       \
+                         ", {%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" A4 ", p" TAIL ";\n"                              \
+                         "}\n"                                                                                        \
+                         : OUT##L                                                                                     \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                             \
+        }                                                                                                             \
     }
+#define WGMMA_E4M3(...) WGMMA8_FUNCTIONS(wgmma8, float, "f32.e4m3.e4m3", ", 1, 1", WGMMA_, __VA_ARGS__)
+#define WGMMA_INT8(...) WGMMA8_FUNCTIONS(wgmma_int8, int, "s32.s8.s8", "", WGMMA_INTEGERS_, __VA_ARGS__)
 // clang-format on
-WGMMA_INT8_FUNCTIONS(8, 4, "4", "5", "6", "7", "8", "9");
-WGMMA_INT8_FUNCTIONS(16, 8, "8", "9", "10", "11", "12", "13");
-WGMMA_INT8_FUNCTIONS(32, 16, "16", "17", "18", "19", "20", "21");
-WGMMA_INT8_FUNCTIONS(64, 32, "32", "33", "34", "35", "36", "37");
-WGMMA_INT8_FUNCTIONS(128, 64, "64", "65", "66", "67", "68", "69");
+WGMMA_E4M3(8, 4, "4", "5", "6", "7", "8", "9");
+WGMMA_E4M3(16, 8, "8", "9", "10", "11", "12", "13");
+WGMMA_E4M3(32, 16, "16", "17", "18", "19", "20", "21");
+WGMMA_E4M3(64, 32, "32", "33", "34", "35", "36", "37");
+WGMMA_E4M3(96, 48, "48", "49", "50", "51", "52", "53");
+WGMMA_E4M3(128, 64, "64", "65", "66", "67", "68", "69");
+WGMMA_INT8(8, 4, "4", "5", "6", "7", "8", "9");
+WGMMA_INT8(16, 8, "8", "9", "10", "11", "12", "13");
+WGMMA_INT8(32, 16, "16", "17", "18", "19", "20", "21");
+WGMMA_INT8(64, 32, "32", "33", "34", "35", "36", "37");
+WGMMA_INT8(128, 64, "64", "65", "66", "67", "68", "69");
 
 #endif
