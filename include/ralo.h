@@ -262,7 +262,8 @@ typedef struct ralo_generator_options {
     int32_t threads;        /* 0: one per core */
     int32_t reserved_int;
     const char *adapter; /* PEFT directory, or a run or checkpoint with adapters, over the model; NULL: none */
-    uint64_t reserved[7];
+    const char *weights; /* linear layers stored as "int8", "fp8" or "nf4", the vocabulary's tables as int8; NULL: by precision */
+    uint64_t reserved[6];
 } ralo_generator_options;
 /* fp32, 16 sequences, everything else chosen. Call it first, and set what should differ after it. */
 RALO_API void ralo_generator_options_init(ralo_generator_options *o);

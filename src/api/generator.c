@@ -30,6 +30,16 @@ void ralo_sampling_init(ralo_sampling *s) {
                              .n_completions = d.n_completions};
 }
 
+static status weights_of(base_format *out, const char *name) {
+    static const base_format formats[] = {BASE_INT8, BASE_FP8, BASE_NF4};
+    *out = BASE_COMPUTE;
+    if (!name) return OK;
+    for (size_t i = 0; i < ARRAY_LENGTH(formats); i++)
+        if (strcmp(base_format_name(formats[i]), name) == 0) *out = formats[i];
+    if (*out != BASE_COMPUTE) return OK;
+    return ERR(ERR_INPUT, "ralo_generator_open: found the weights '%.100s', expected int8, fp8 or nf4, or NULL", name);
+}
+
 static status options_of(generator_options *out, const char *source, const ralo_generator_options *o) {
     static const precision precisions[] = {PRECISION_FP32, PRECISION_BF16, PRECISION_FP16};
     size_t k = 0;
@@ -46,9 +56,12 @@ static status options_of(generator_options *out, const char *source, const ralo_
             "ralo_generator_open: found %lld sequences, a context of %lld, %d threads; expected at least 1, 0 and "
             "0; ralo_generator_options_init sets them all",
             (long long)o->max_sequences, (long long)o->context, (int)o->threads);
+    base_format weights;
+    TRY(weights_of(&weights, o->weights));
     *out = (generator_options){.source = source,
                                .adapter = o->adapter,
                                .precision = precisions[k],
+                               .weights = weights,
                                .max_sequences = o->max_sequences,
                                .context = o->context,
                                .cache_bytes = o->cache_bytes,

@@ -106,6 +106,13 @@ static json_t *completion_json(const answer *a, const completion *c) {
     return one;
 }
 
+/* As --weights has them, or model.base of the adapters. */
+static const char *weights_name(const plan *p) {
+    const plan_request *r = &p->request;
+    base_format f = r->generation.weights != BASE_COMPUTE ? r->generation.weights : r->base;
+    return f == BASE_COMPUTE ? "precision" : base_format_name(f);
+}
+
 static void print_json(const generator *g, const groups *of, const answer *all, size_t n_prompts, int64_t n_each) {
     json_t *root = json_object(), *list = json_array();
     const generation_report *r = &of->report;
@@ -118,6 +125,7 @@ static void print_json(const generator *g, const groups *of, const answer *all, 
     json_object_set_new(root, "skipped", json_integer((json_int_t)of->n_skipped));
     double seconds = r->prefill_seconds + r->decode_seconds;
     json_object_set_new(root, "tokens_per_second", json_real(seconds > 0 ? (double)r->new_tokens / seconds : 0));
+    json_object_set_new(root, "weights", json_string(weights_name(generator_plan(g))));
     json_object_set_new(root, "prefill_seconds", json_real(r->prefill_seconds));
     json_object_set_new(root, "decode_seconds", json_real(r->decode_seconds));
     json_object_set_new(root, "shared_tokens", json_integer((json_int_t)r->shared_tokens));
@@ -199,8 +207,8 @@ static status show_plan(const command_line *l) {
     if (l->timeline) TRY_GOTO(rc, plan_timeline_write(&p, l->timeline), done);
     rc = plan_check_fit(&p);
     if (l->json) {
-        json_t *root = json_pack("{s:o, s:o, s:o}", "model", json_name(p.request.model.name), "strategy",
-                                 plan_strategy_json(&p), "memory", plan_memory_json(&p));
+        json_t *root = json_pack("{s:o, s:s, s:o, s:o}", "model", json_name(p.request.model.name), "weights",
+                                 weights_name(&p), "strategy", plan_strategy_json(&p), "memory", plan_memory_json(&p));
         if (l->timeline) json_object_set_new(root, "timeline", json_text(l->timeline, strlen(l->timeline)));
         json_print(root, "generate plan", ALL_DIGITS);
     }

@@ -58,15 +58,7 @@ static status choose_heads(const model_config *c, const generator_options *o, in
     return OK;
 }
 
-enum {
-    INT8_COLUMNS = (1 << 17) - 1, /* a sum of so many products of bytes fits 32 bits, on CPUs and GPUs */
-    CODES_UNIT = 64               /* a GPU multiplies rows of codes whose length is a multiple of it */
-};
-
-/* Do all linear layers have rows that a GPU multiplies as codes? */
-static bool rows_fit_codes(const model_config *c) {
-    return c->hidden % CODES_UNIT == 0 && c->ffn % CODES_UNIT == 0 && c->n_heads * c->head_dim % CODES_UNIT == 0;
-}
+enum { INT8_COLUMNS = (1 << 17) - 1 /* a sum of so many products of bytes fits 32 bits, on CPUs and GPUs */ };
 
 static status check_weights(const model_source *s, const generator_options *o) {
     base_format f = s->trained_over.format;
@@ -92,12 +84,12 @@ static status check_weights(const model_source *s, const generator_options *o) {
             "--weights: found %s with --precision fp32 on %s, expected --precision bf16 or fp16: a GPU multiplies "
             "weights in fewer bits with 16-bit activations; add --precision bf16",
             name, o->backend->name);
-    if (o->backend->discrete && !rows_fit_codes(c))
+    if (o->backend->discrete && !model_rows_fit_codes(c))
         return ERR(
             ERR_INPUT,
             "--weights: found %s for %s, whose layers have rows of %lld, %lld and %lld weights, expected multiples of "
             "%d on a GPU; leave it out, or add --device cpu",
-            name, c->name, (long long)c->hidden, (long long)(c->n_heads * c->head_dim), (long long)c->ffn, CODES_UNIT);
+            name, c->name, (long long)c->hidden, (long long)(c->n_heads * c->head_dim), (long long)c->ffn, MODEL_CODES_UNIT);
     if (widest > INT8_COLUMNS)
         return ERR(ERR_INPUT,
                    "--weights: found %s for %s with rows of %lld weights in int8, expected at most %d; leave it out",

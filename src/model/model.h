@@ -163,6 +163,9 @@ const model_traits *model_family_traits(model_family f);
 const model_config *model_preset_find(const char *name); /* NULL when unknown */
 const model_config *model_preset_at(size_t i);           /* NULL at the end */
 status model_config_check(const model_config *c);        /* shapes that cannot be built, named */
+/* Do all linear layers have rows that a GPU multiplies as codes? */
+enum { MODEL_CODES_UNIT = 64 };
+bool model_rows_fit_codes(const model_config *c);
 uint64_t model_param_count(const model_config *c);
 
 /* Hugging Face's config.json. What ralo does not compute is refused with file, key, what was found and what is expected.

@@ -250,6 +250,11 @@ status model_config_check(const model_config *c) {
     return OK;
 }
 
+bool model_rows_fit_codes(const model_config *c) {
+    return c->hidden % MODEL_CODES_UNIT == 0 && c->ffn % MODEL_CODES_UNIT == 0 &&
+           c->n_heads * c->head_dim % MODEL_CODES_UNIT == 0;
+}
+
 const char *value_head_name(value_head h) {
     static const char *const names[VALUE_HEAD_COUNT] = {"none", "mlp", "linear", "sigmoid"};
     return h < VALUE_HEAD_COUNT ? names[h] : "?";

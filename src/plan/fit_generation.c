@@ -1,7 +1,7 @@
 /* fit_generation.c - the smallest change of `ralo generate` with which a plan of generation fits.
  *
- * Fewer sequences at once only take longer, so that is tried first; then parameters and cache in bf16; then both; then
- * shorter sequences. The cache shrinks with them. */
+ * Fewer sequences at once only take longer, so that is tried first; then parameters and cache in bf16; then weights in 8 and in 4 bits;
+ * each with fewer sequences, too; then shorter sequences. The cache shrinks with them. */
 #include "plan/search.h"
 
 static void cut_sequences(plan_request *r, int64_t slots, int64_t context) {
@@ -24,6 +24,8 @@ static bool fewer_sequences(plan_request *r, uint64_t *planned) {
 static void list_changes(strbuf *b, const plan_request *from, const plan_request *to) {
     if (from->choice.precision != to->choice.precision)
         strbuf_printf(b, "--precision %s ", precision_name(to->choice.precision));
+    if (from->generation.weights != to->generation.weights)
+        strbuf_printf(b, "--weights %s ", base_format_name(to->generation.weights));
     if (from->generation.slots != to->generation.slots)
         strbuf_printf(b, "--batch %lld ", (long long)to->generation.slots);
     if (from->generation.context != to->generation.context)
@@ -44,13 +46,22 @@ static void describe_least(strbuf *b, const plan_request *from, const plan_reque
     b->text[--b->length] = 0; /* the last space */
 }
 
+/* What generator_open would not refuse. */
+static bool may_store_codes(const plan_request *r) {
+    return r->generation.weights == BASE_COMPUTE && r->base == BASE_COMPUTE && !r->lora.pissa &&
+           (!r->target.discrete || model_rows_fit_codes(&r->model));
+}
+
 bool plan_generation_change(const plan_request *r, strbuf *out) {
+    enum { AS_IT_IS, HALF, CODES_8, CODES_4, WAYS };
+    static const base_format weights[WAYS] = {[CODES_8] = BASE_INT8, [CODES_4] = BASE_NF4};
     plan_request t;
     uint64_t planned = 0;
     for (int64_t context = r->generation.context; context >= 16; context /= 2)
-        for (int half = 0; half < 2; half++) {
+        for (int way = AS_IT_IS; way < (may_store_codes(r) ? WAYS : CODES_8); way++) {
             t = *r;
-            if (half) t.choice.precision = PRECISION_BF16;
+            if (way >= HALF && r->choice.precision == PRECISION_FP32) t.choice.precision = PRECISION_BF16;
+            if (weights[way]) t.generation.weights = weights[way];
             cut_sequences(&t, r->generation.slots, context);
             if (!fewer_sequences(&t, &planned)) continue;
             describe(out, r, &t, planned);

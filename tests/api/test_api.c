@@ -481,6 +481,9 @@ static void wrong_requests_for_generation_are_refused(void **state) {
     o.precision = "fp8";
     REFUSED(ralo_generator_open(&g, path, &o), RALO_ERROR_INPUT, "'fp8'");
     assert_null(g);
+    ralo_generator_options_init(&o);
+    o.weights = "int4";
+    REFUSED(ralo_generator_open(&g, path, &o), RALO_ERROR_INPUT, "'int4', expected int8, fp8 or nf4");
     o = (ralo_generator_options){0};
     REFUSED(ralo_generator_open(&g, path, &o), RALO_ERROR_INPUT, "ralo_generator_options_init");
     o = (ralo_generator_options){.precision = "fp32"};

@@ -29,7 +29,14 @@ for format in fp8 nf4; do
     check 0 -- generate --model "$base" --prompt "the cat" --max-new 4 --weights $format --precision bf16 --device cpu
     check 0 "bf16, weights $format, prompts by" "embed.w.codes" -- generate --model "$base" --weights $format --precision bf16 --device cpu --plan
 done
-check 0 -- generate --model "$base" --prompt "the cat" --max-new 4 --weights int8 --precision bf16 --device cpu
+check 0 -- generate --model "$base" --prompt "the cat" --max-new 4 --weights int8 --precision bf16 --device cpu --json
+holds 'r["weights"] == "int8"'
+one=(generate --model "$base" --prompt "the cat" --max-new 4 --device cpu --batch 1 --context 32)
+check 0 -- "${one[@]}" --precision bf16 --plan --json
+holds 'r["weights"] == "precision"'
+room=$(($(number '["memory"]["device"]["planned"]') - 1))
+check 3 "Fits with: --precision bf16 --weights int8 (" -- "${one[@]}" --device-memory $room
+check 0 -- "${one[@]}" --device-memory $room --precision bf16 --weights int8
 check 0 "bf16, weights int8, prompts by" "embed.w.codes" -- generate --model "$base" --prompt "the cat" --weights int8 --precision bf16 --device cpu --plan
 check 0 "an adapter with" -- export whole peft
 check 0 "in bf16" -- export whole merged --merge --dtype bf16

@@ -145,6 +145,7 @@ conversation = [{"role": "user", "content": "a"}, {"role": "assistant", "content
 with ralo.Generator("talk") as g:
     assert g.generate("a", chat=True)[0]["text"] == "b" and g.generate("a", chat=True)[0]["stop"] == "eos"
     assert g.generate(conversation, chat=True)[0]["text"] == "d", g.generate(conversation, chat=True)
+    whole = g.plan()
     both = g.generate(["a", conversation], chat=True)
     assert [c["text"] for c in both] == ["b", "d"] and both[1]["prompt"] == conversation
     for wrong in ({"chat": False}, {"chat": True}):
@@ -154,6 +155,8 @@ with ralo.Generator("talk") as g:
             assert ("chat=True" if not wrong["chat"] else "content") in str(error), error
         else:
             raise AssertionError(wrong)
+with ralo.Generator("talk", weights="int8") as g:
+    assert g.generate("a", chat=True)[0]["text"] == "b" and "weights int8" in g.plan()["text"] and "weights int8" not in whole["text"], g.plan()["text"]
 try:
     ralo.generate("module", "a", chat=True)
 except ralo.InputError as error:

@@ -324,15 +324,16 @@ def _complete(function, handle, prompts, sampling, chat):
 
 
 class Generator(_Handle):
-    """A model that completes texts. source: a Hugging Face directory, a run or a checkpoint; adapter: a PEFT directory or a run over it."""
+    """A model that completes texts. source: a Hugging Face directory, a run or a checkpoint; adapter: a PEFT directory or a run over it;
+    weights: "int8", "fp8" or "nf4", linear layers in fewer bits."""
 
     _end = _lib.ralo_generator_close
 
-    def __init__(self, source, *, adapter=None, precision=None, max_sequences=None, context=None, cache_bytes=None, device_memory=None,
-                 threads=None):
+    def __init__(self, source, *, adapter=None, precision=None, weights=None, max_sequences=None, context=None, cache_bytes=None,
+                 device_memory=None, threads=None):
         o = _library.GeneratorOptions()
         _lib.ralo_generator_options_init(ctypes.byref(o))
-        given = {"precision": precision, "max_sequences": max_sequences, "context": context, "cache_bytes": cache_bytes,
+        given = {"precision": precision, "weights": weights, "max_sequences": max_sequences, "context": context, "cache_bytes": cache_bytes,
                  "device_memory": device_memory, "threads": threads, "adapter": adapter}
         for name, value in given.items():
             if value is not None:
@@ -350,9 +351,9 @@ class Generator(_Handle):
         return _plan_dict(_lib.ralo_generator_plan(self._open()))
 
 
-def generate(source, prompts, *, adapter=None, precision=None, max_sequences=None, context=None, threads=None, **sampling):
+def generate(source, prompts, *, adapter=None, precision=None, weights=None, max_sequences=None, context=None, threads=None, **sampling):
     """Opens a Generator, completes the prompts (a text or a list of texts; with chat=True also conversations) and closes it."""
-    with Generator(source, adapter=adapter, precision=precision, max_sequences=max_sequences, context=context, threads=threads) as g:
+    with Generator(source, adapter=adapter, precision=precision, weights=weights, max_sequences=max_sequences, context=context, threads=threads) as g:
         return g.generate(prompts, **sampling)
 
 

@@ -47,8 +47,8 @@ class ExportOptions(ctypes.Structure):
 class GeneratorOptions(ctypes.Structure):
     _fields_ = [
         ("precision", c_char_p), ("max_sequences", c_int64), ("context", c_int64), ("cache_bytes", c_uint64),
-        ("device_memory", c_uint64), ("threads", c_int32), ("reserved_int", c_int32), ("adapter", c_char_p),
-        ("reserved", c_uint64 * 7),
+        ("device_memory", c_uint64), ("threads", c_int32), ("reserved_int", c_int32), ("adapter", c_char_p), ("weights", c_char_p),
+        ("reserved", c_uint64 * 6),
     ]
 
 
