@@ -450,13 +450,24 @@ template <typename G> layout layout_of(const few_codes_product *q, int row_bytes
     return l;
 }
 
-template <typename G, typename E, typename Y, bool GATED>
-bool run(cudaStream_t s, const few_codes_product *q, const code_values &values) {
+template <launch_codes F> int row_bytes_of(const few_codes_product *q) {
+    return (int)(F == LAUNCH_CODES_NF4 ? q->k / 2 : q->k);
+}
+
+/* For scales of such long rows, by the weight alone: with the most rows of x. */
+template <launch_codes F> bool has_room(const few_codes_product *q) {
     enum { SHARED_MOST = 224 * 1024 };
-    const int row_bytes = (int)(G::F == LAUNCH_CODES_NF4 ? q->k / 2 : q->k);
+    const int row_bytes = row_bytes_of<F>(q);
+    few_codes_product most = *q;
+    most.m = FEW_ROWS_MOST;
+    return layout_of<form<F, FEW_ROWS_MOST>>(&most, row_bytes, (int)parts_of(q, row_bytes)).n_bytes <= SHARED_MOST;
+}
+
+template <typename G, typename E, typename Y, bool GATED>
+void run(cudaStream_t s, const few_codes_product *q, const code_values &values) {
+    const int row_bytes = row_bytes_of<G::F>(q);
     const unsigned parts = parts_of(q, row_bytes);
     const layout l = layout_of<G>(q, row_bytes, (int)parts);
-    if (l.n_bytes > SHARED_MOST) return false;
     tensor_box w = {.data = q->codes,
                     .columns = row_bytes,
                     .rows = q->n,
@@ -470,29 +481,30 @@ bool run(cudaStream_t s, const few_codes_product *q, const code_values &values) 
     launch_round<G::F, G::F != LAUNCH_CODES_NF4, E>(s, q);
     launch_chained(few_codes_wgmma<G, Y, GATED>, dim3((unsigned)((columns + l.columns - 1) / l.columns), parts),
                    dim3(THREADS), l.n_bytes, parts, s, *q, l, values, tensor_map_make(&w), tensor_map_make(&x));
-    return true;
 }
 
 template <launch_codes F, typename E, typename Y, bool GATED>
-bool by_rows(cudaStream_t s, const few_codes_product *q, const code_values &values) {
-    if (q->m <= 4) return run<form<F, 4>, E, Y, GATED>(s, q, values);
-    if (q->m <= 8) return run<form<F, 8>, E, Y, GATED>(s, q, values);
-    if (q->m <= 16) return run<form<F, 16>, E, Y, GATED>(s, q, values);
-    if (q->m <= 32) return run<form<F, 32>, E, Y, GATED>(s, q, values);
-    return run<form<F, FEW_ROWS_MOST>, E, Y, GATED>(s, q, values);
+void by_rows(cudaStream_t s, const few_codes_product *q, const code_values &values) {
+    if (q->m <= 4) run<form<F, 4>, E, Y, GATED>(s, q, values);
+    else if (q->m <= 8) run<form<F, 8>, E, Y, GATED>(s, q, values);
+    else if (q->m <= 16) run<form<F, 16>, E, Y, GATED>(s, q, values);
+    else if (q->m <= 32) run<form<F, 32>, E, Y, GATED>(s, q, values);
+    else run<form<F, FEW_ROWS_MOST>, E, Y, GATED>(s, q, values);
 }
 
 template <launch_codes F, typename E>
-bool by_result(cudaStream_t s, const few_codes_product *q, const launch_nf4_tables *tables) {
+void by_result(cudaStream_t s, const few_codes_product *q, const launch_nf4_tables *tables) {
     const code_values values = code_values_of(F, tables);
-    if (q->y_type == LAUNCH_F32) return by_rows<F, E, float, false>(s, q, values);
-    if (q->gated) return by_rows<F, E, E, true>(s, q, values);
-    return by_rows<F, E, E, false>(s, q, values);
+    if (q->y_type == LAUNCH_F32) by_rows<F, E, float, false>(s, q, values);
+    else if (q->gated) by_rows<F, E, E, true>(s, q, values);
+    else by_rows<F, E, E, false>(s, q, values);
 }
 
 template <launch_codes F> bool by_type(cudaStream_t s, const few_codes_product *q, const launch_nf4_tables *tables) {
-    if (q->type == LAUNCH_BF16) return by_result<F, __nv_bfloat16>(s, q, tables);
-    return by_result<F, __half>(s, q, tables);
+    if (!has_room<F>(q)) return false;
+    if (q->type == LAUNCH_BF16) by_result<F, __nv_bfloat16>(s, q, tables);
+    else by_result<F, __half>(s, q, tables);
+    return true;
 }
 
 } // namespace
