@@ -58,14 +58,17 @@ static status choose_heads(const model_config *c, const generator_options *o, in
     return OK;
 }
 
-enum { INT8_COLUMNS = (1 << 17) - 1 /* a sum of so many products of bytes fits 32 bits, on CPUs and GPUs */ };
+enum {
+    INT8_COLUMNS = (1 << 17) - 1, /* a sum of so many products of bytes fits 32 bits, on CPUs and GPUs */
+    NF4_COLUMNS = 1 << 16         /* scales of so many blocks have room on every GPU */
+};
 
 static status check_weights(const model_source *s, const generator_options *o) {
     base_format f = s->trained_over.format;
     const model_config *c = &s->config;
     const char *name = base_format_name(o->weights);
-    int64_t widest = c->hidden; /* of rows of int8: the vocabulary's tables always are */
-    if (o->weights == BASE_INT8) widest = MAX(MAX(widest, c->ffn), c->n_heads * c->head_dim);
+    int64_t widest = MAX(MAX(c->hidden, c->ffn), c->n_heads * c->head_dim);
+    int64_t most = o->weights == BASE_NF4 && o->backend->discrete ? NF4_COLUMNS : INT8_COLUMNS;
     if (o->weights == BASE_COMPUTE) return OK;
     if (f != BASE_COMPUTE && f != o->weights)
         return ERR(ERR_INPUT,
@@ -89,11 +92,12 @@ static status check_weights(const model_source *s, const generator_options *o) {
             ERR_INPUT,
             "--weights: found %s for %s, whose layers have rows of %lld, %lld and %lld weights, expected multiples of "
             "%d on a GPU; leave it out, or add --device cpu",
-            name, c->name, (long long)c->hidden, (long long)(c->n_heads * c->head_dim), (long long)c->ffn, MODEL_CODES_UNIT);
-    if (widest > INT8_COLUMNS)
+            name, c->name, (long long)c->hidden, (long long)(c->n_heads * c->head_dim), (long long)c->ffn,
+            MODEL_CODES_UNIT);
+    if (widest > most)
         return ERR(ERR_INPUT,
-                   "--weights: found %s for %s with rows of %lld weights in int8, expected at most %d; leave it out",
-                   name, c->name, (long long)widest, INT8_COLUMNS);
+                   "--weights: found %s for %s with rows of %lld weights, expected at most %lld; leave it out", name,
+                   c->name, (long long)widest, (long long)most);
     return OK;
 }
 

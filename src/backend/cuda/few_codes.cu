@@ -178,49 +178,6 @@ __device__ inline void multiply(warp_sums<F, NT> &sum, const code_values &v, con
     }
 }
 
-/* The scales and biases of the block's rows of w and, of nf4, those of its blocks; several of a thread are under way at once. */
-template <launch_codes F, typename Y, bool GATED>
-__device__ void load_columns(const few_codes_product &q, const layout &l, uint32_t columns, int n_threads) {
-    for (int row = (int)threadIdx.x; row < l.rows; row += n_threads) {
-        const int64_t w_row = weight_row<GATED>(q, l, row);
-        float scale = 1.0f / 127, bias = 0;
-        if (w_row < q.n) {
-            if (F == LAUNCH_CODES_INT8) scale = q.parts[0].scale[w_row];
-            if (F == LAUNCH_CODES_FP8) scale = *part_of(q, w_row).scale;
-            if (q.bias) bias = (float)((const Y *)q.bias)[w_row];
-        }
-        store_shared_float(columns + row * 4, scale);
-        store_shared_float(columns + (l.row_groups * TILE + row) * 4, bias);
-    }
-}
-template <bool GATED>
-__device__ void make_scales(const few_codes_product &q, const layout &l, const code_values &v, uint32_t scales,
-                            float *dynamic, int n_threads) {
-    enum { AHEAD = 8 };
-    for (int i = (int)threadIdx.x; i < 256; i += n_threads) dynamic[i] = v.dynamic[i];
-    __syncthreads();
-    const int n = (int)(q.k / LAUNCH_NF4_BLOCK), n_all = l.row_groups * TILE * n;
-    for (int i = (int)threadIdx.x; i < n_all; i += AHEAD * n_threads) {
-        float scale[AHEAD], offset[AHEAD];
-        uint8_t code[AHEAD];
-#pragma unroll
-        for (int a = 0; a < AHEAD; a++) {
-            const int64_t w_row = weight_row<GATED>(q, l, (i + a * n_threads) / n);
-            scale[a] = offset[a] = 0, code[a] = 0;
-            if (w_row >= q.n) continue;
-            const few_codes_part &part = part_of(q, w_row);
-            const int64_t b = (w_row - part.first_row) * n + (i + a * n_threads) % n;
-            code[a] = part.scale_codes[b], scale[a] = part.scale[b / LAUNCH_NF4_SCALE_BLOCK], offset[a] = *part.offset;
-        }
-#pragma unroll
-        for (int a = 0; a < AHEAD; a++)
-            if (i + a * n_threads < n_all)
-                store_shared_float(
-                    scales + (uint32_t)((i + a * n_threads) / n * l.scale_pitch + (i + a * n_threads) % n) * 4,
-                    dynamic[code[a]] * scale[a] + offset[a]);
-    }
-}
-
 /* The sums of a warp's rows go to (run, sum of a row of x, row of the tile). */
 template <launch_codes F, int NT>
 __device__ void keep(const warp_sums<F, NT> &sum, const layout &l, int first_row, int run, uint32_t sums) {
@@ -305,8 +262,14 @@ __global__ void __launch_bounds__(THREADS_MOST, NT == 1 ? 2 : 1)
     codes even, odd;
     fetch(even, 0);
     fetch(odd, 1);
-    load_columns<F, Y, GATED>(q, l, columns, n_threads);
-    if constexpr (F == LAUNCH_CODES_NF4) make_scales<GATED>(q, l, values, scales, dynamic, n_threads);
+    const int n_rows = l.row_groups * TILE;
+    auto row_of = [&](int row) { return weight_row<GATED>(q, l, row); };
+    load_columns<F, Y>(q, row_of, n_rows, columns, n_threads);
+    if constexpr (F == LAUNCH_CODES_NF4) {
+        for (int i = (int)threadIdx.x; i < 256; i += n_threads) dynamic[i] = values.dynamic[i];
+        __syncthreads();
+        load_scales(q, row_of, n_rows, 0, (int)(q.k / LAUNCH_NF4_BLOCK), l.scale_pitch, dynamic, scales, n_threads);
+    }
     chain_wait();
     if constexpr (NT == 1) {
         for (int row = 0; row < (int)q.m; row++) {

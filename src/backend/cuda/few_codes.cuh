@@ -56,6 +56,55 @@ __device__ inline uint32_t nf4_integers(const code_values &v, uint32_t small, ui
            (__byte_perm(v.integers[2], v.integers[3], small) & upper);
 }
 
+/* ---- what sums are multiplied with --------------------------------------------------------------------------------------- */
+
+/* Of the n_rows rows of a block's tile: scales, and behind them biases. weight_row(i) is the row of the weight, n where there is none. */
+template <launch_codes F, typename Y, typename R>
+__device__ inline void load_columns(const few_codes_product &q, R weight_row, int n_rows, uint32_t columns,
+                                    int n_threads) {
+    for (int row = (int)threadIdx.x; row < n_rows; row += n_threads) {
+        const int64_t w_row = weight_row(row);
+        float scale = 1.0f / 127, bias = 0;
+        if (w_row < q.n) {
+            if (F == LAUNCH_CODES_INT8) scale = q.parts[0].scale[w_row];
+            if (F == LAUNCH_CODES_FP8) scale = *part_of(q, w_row).scale;
+            if (q.bias) bias = (float)((const Y *)q.bias)[w_row];
+        }
+        store_shared_float(columns + row * 4, scale);
+        store_shared_float(columns + (n_rows + row) * 4, bias);
+    }
+}
+
+/* Scales of nf4: of the n blocks of k from `first` on of these rows, rows `pitch` apart; 0 where there is none. Several of a thread are
+ * under way at once. */
+template <typename R>
+__device__ inline void load_scales(const few_codes_product &q, R weight_row, int n_rows, int first, int n, int pitch,
+                                   const float *dynamic, uint32_t scales, int n_threads) {
+    enum { AHEAD = 8 };
+    const int n_blocks = (int)(q.k / LAUNCH_NF4_BLOCK);
+    for (int i = (int)threadIdx.x; i < n_rows * n; i += AHEAD * n_threads) {
+        float scale[AHEAD], offset[AHEAD];
+        uint8_t code[AHEAD];
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            const int row = (i + a * n_threads) / n, block = first + (i + a * n_threads) % n;
+            const int64_t w_row = row < n_rows ? weight_row(row) : q.n;
+            scale[a] = offset[a] = 0, code[a] = 0;
+            if (w_row >= q.n || block >= n_blocks) continue;
+            const few_codes_part &part = part_of(q, w_row);
+            const int64_t b = (w_row - part.first_row) * n_blocks + block;
+            code[a] = part.scale_codes[b], scale[a] = part.scale[b / LAUNCH_NF4_SCALE_BLOCK], offset[a] = *part.offset;
+        }
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            const int row = (i + a * n_threads) / n, block = (i + a * n_threads) % n;
+            if (row < n_rows)
+                store_shared_float(scales + (uint32_t)(row * pitch + block) * 4,
+                                   dynamic[code[a]] * scale[a] + offset[a]);
+        }
+    }
+}
+
 /* ---- x as bytes --------------------------------------------------------------------------------------------------------- */
 
 template <typename E> struct alignas(16) pack8 { E e[8]; };
@@ -156,7 +205,9 @@ __global__ void __launch_bounds__(ROUND_THREADS)
 }
 
 /* Scratch: FEW_ROWS_MOST scales, then the bytes. */
-__host__ __device__ inline unsigned char *bytes_in(void *work) { return (unsigned char *)work + FEW_ROWS_MOST * sizeof(float); }
+__host__ __device__ inline unsigned char *bytes_in(void *work) {
+    return (unsigned char *)work + FEW_ROWS_MOST * sizeof(float);
+}
 
 template <launch_codes F, bool AS_IS, typename E> void launch_round(cudaStream_t s, const few_codes_product *q) {
     launch_chained(round_rows<F, AS_IS, E>, dim3((unsigned)q->m), dim3(ROUND_THREADS), 0, 1, s, (const E *)q->x, q->k,

@@ -267,52 +267,6 @@ __device__ inline int64_t weight_row(const few_codes_product &q, const layout &l
     return at < n ? at + (second ? n : 0) : q.n;
 }
 
-template <typename G, typename Y, bool GATED>
-__device__ void load_columns(const few_codes_product &q, const layout &l, uint32_t columns) {
-    for (int row = (int)threadIdx.x; row < TILE; row += CONSUMERS) {
-        const int64_t w_row = weight_row<G, GATED>(q, l, row);
-        float scale = 1.0f / 127, bias = 0;
-        if (w_row < q.n) {
-            if (G::F == LAUNCH_CODES_INT8) scale = q.parts[0].scale[w_row];
-            if (G::F == LAUNCH_CODES_FP8) scale = *part_of(q, w_row).scale;
-            if (q.bias) bias = (float)((const Y *)q.bias)[w_row];
-        }
-        store_shared_float(columns + row * 4, scale);
-        store_shared_float(columns + (TILE + row) * 4, bias);
-    }
-}
-
-/* Of all blocks of the tile's rows in this part of k; several of a thread are under way at once. */
-template <typename G, bool GATED>
-__device__ void load_scales(const few_codes_product &q, const layout &l, const place &at, const code_values &v,
-                            uint32_t scales, float *dynamic) {
-    enum { AHEAD = 8 };
-    for (int i = (int)threadIdx.x; i < 256; i += CONSUMERS) dynamic[i] = v.dynamic[i];
-    threads_meet(2, CONSUMERS);
-    const int n_blocks = (int)(q.k / LAUNCH_NF4_BLOCK), first = at.first * G::NF4_BLOCKS, n = at.n * G::NF4_BLOCKS;
-    for (int i = (int)threadIdx.x; i < TILE * n; i += AHEAD * CONSUMERS) {
-        float scale[AHEAD], offset[AHEAD];
-        uint8_t code[AHEAD];
-#pragma unroll
-        for (int a = 0; a < AHEAD; a++) {
-            const int row = (i + a * CONSUMERS) / n, block = first + (i + a * CONSUMERS) % n;
-            const int64_t w_row = row < TILE ? weight_row<G, GATED>(q, l, row) : q.n;
-            scale[a] = offset[a] = 0, code[a] = 0;
-            if (w_row >= q.n || block >= n_blocks) continue;
-            const few_codes_part &part = part_of(q, w_row);
-            const int64_t b = (w_row - part.first_row) * n_blocks + block;
-            code[a] = part.scale_codes[b], scale[a] = part.scale[b / LAUNCH_NF4_SCALE_BLOCK], offset[a] = *part.offset;
-        }
-#pragma unroll
-        for (int a = 0; a < AHEAD; a++) {
-            const int row = (i + a * CONSUMERS) / n, block = (i + a * CONSUMERS) % n;
-            if (row < TILE)
-                store_shared_float(scales + (uint32_t)(row * l.scale_pitch + block) * 4,
-                                   dynamic[code[a]] * scale[a] + offset[a]);
-        }
-    }
-}
-
 /* What a LINEAR gives: a row of x, four neighbouring rows of the tile, over all parts of k in order. */
 template <typename G, typename Y>
 __device__ inline void finish(Y (&y)[4], const place &at, uint32_t sums, uint32_t columns, float x_scale, int row,
@@ -396,9 +350,13 @@ __global__ void __launch_bounds__(THREADS, G::BLOCKS)
         __syncthreads();
     } else {
         own_sums<G> sum;
-        load_columns<G, Y, GATED>(q, l, columns);
+        auto row_of = [&](int row) { return weight_row<G, GATED>(q, l, row); };
+        load_columns<G::F, Y>(q, row_of, TILE, columns, CONSUMERS);
         if constexpr (G::F == LAUNCH_CODES_NF4) {
-            load_scales<G, GATED>(q, l, at, values, scales, dynamic);
+            for (int i = (int)threadIdx.x; i < 256; i += CONSUMERS) dynamic[i] = values.dynamic[i];
+            threads_meet(2, CONSUMERS);
+            load_scales(q, row_of, TILE, at.first * G::NF4_BLOCKS, at.n * G::NF4_BLOCKS, l.scale_pitch, dynamic, scales,
+                        CONSUMERS);
             threads_meet(2, CONSUMERS);
         }
         chain_wait();
