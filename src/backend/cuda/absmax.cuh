@@ -34,6 +34,18 @@ DEVICE void absmax_give(float *amax, uint32_t most, uint32_t *shared) {
     if (threadIdx.x == 0 && most > *(volatile unsigned *)amax) atomicMax((unsigned *)amax, most);
 }
 
+/* The largest number of what the threads of a block hold, for all of them; mosts is room for a word of each warp. All threads come along. */
+template <int WARPS, int ROWS> DEVICE uint32_t absmax_of_block(uint32_t *mosts, const uint4 (&raw)[ROWS][2]) {
+    uint32_t most = 0;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) most = absmax_words(absmax_words(most, raw[r][0]), raw[r][1]);
+    most = __reduce_max_sync(0xffffffffu, absmax_of_words(most));
+    if (threadIdx.x % WARP == 0) mosts[threadIdx.x / WARP] = most;
+    __syncthreads();
+    for (int w = 0; w < WARPS; w++) most = max(most, mosts[w]);
+    return most;
+}
+
 /* A kernel that can also hand out a largest number is made twice, and only of bf16, which alone needs it: without it the
  * kernel has the registers that it had. */
 template <typename T, typename F> static void by_amax(const float *amax, F run) {

@@ -17,18 +17,6 @@ struct tile_memory {
     uint32_t mosts[WARPS];
 };
 
-/* The largest number of the block, as fp8_scale takes it. All threads come along. */
-DEVICE float largest_of(tile_memory *m, const uint4 (&raw)[ROWS][2]) {
-    uint32_t most = 0;
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) most = absmax_words(absmax_words(most, raw[r][0]), raw[r][1]);
-    most = __reduce_max_sync(0xffffffffu, absmax_of_words(most));
-    if (threadIdx.x % WARP == 0) m->mosts[threadIdx.x / WARP] = most;
-    __syncthreads();
-    for (int w = 0; w < WARPS; w++) most = max(most, m->mosts[w]);
-    return __uint_as_float(most);
-}
-
 /* Sixteen keys in the order of the lanes that have their probabilities. */
 DEVICE uint4 in_order_of_lanes(uint4 keys) {
     return make_uint4(__byte_perm(keys.x, keys.z, 0x5410), __byte_perm(keys.x, keys.z, 0x7632),
@@ -48,7 +36,7 @@ static __global__ void __launch_bounds__(THREADS) attention_round_kernel(launch_
 #pragma unroll
         for (int h = 0; h < 2; h++)
             raw[i][h] = row + i < a.T && column < a.D ? *(const uint4 *)(from + i * a.q_stride + h * 8) : uint4{};
-    const fp8_scale scale = fp8_attention_scale(largest_of(&m, raw));
+    const fp8_scale scale = fp8_attention_scale(__uint_as_float(absmax_of_block<WARPS>(m.mosts, raw)));
     uint32_t word[ROWS][4];
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {

@@ -81,14 +81,7 @@ DEVICE void column_scales(const launch_quantize_blocks_args &g, tile_memory *m, 
 /* One factor for all of the tile, and its scale for q and t, with the ones behind rows of scales. All threads come along. */
 DEVICE float square_scale(const launch_quantize_blocks_args &g, tile_memory *m, const uint4 (&raw)[ROWS][2],
                           int64_t row0, int64_t column0) {
-    uint32_t most = 0;
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) most = absmax_words(absmax_words(most, raw[r][0]), raw[r][1]);
-    most = __reduce_max_sync(0xffffffffu, absmax_of_words(most));
-    if (threadIdx.x % WARP == 0) m->mosts[threadIdx.x / WARP] = most;
-    __syncthreads();
-    for (int w = 0; w < WARPS; w++) most = max(most, m->mosts[w]);
-    fp8_scale s = fp8_scale_of(__uint_as_float(most), true);
+    fp8_scale s = fp8_scale_of(__uint_as_float(absmax_of_block<WARPS>(m->mosts, raw)), true);
     if (threadIdx.x == 0) {
         int64_t down = g.n_rows / TILE, across = g.n_columns / TILE, i = row0 / TILE, j = column0 / TILE;
         int64_t row = (across + 3) / 4 * 4, t_row = (down + 3) / 4 * 4;
