@@ -65,7 +65,7 @@ static void launch(const memory *t, const weight *h, int64_t m, int format, cons
     few_codes_product q = {m, h->n, h->k, t->x, w, t->y, ldy, NULL, (launch_codes)format, LAUNCH_BF16, y_type, h->gated,
                            false, t->work, 1};
     q.parts[0].scale = q.parts[0].offset = (const float *)t->scales, q.parts[0].scale_codes = (const uint8_t *)t->scales;
-    launch_few_codes(t->s, &q, &t->tables);
+    if (!launch_few_codes_wgmma(t->s, &q, &t->tables)) exit(1);
 }
 
 static double measure_us(const memory *t, const weight *h, int64_t m, int format) {

@@ -1,4 +1,4 @@
-/* codes.c - LINEAR_CODES on a GPU: the kernel for few rows over the codes as they are; of many rows the weight is made into numbers in
+/* codes.c - LINEAR_CODES on a GPU: the kernels for few rows over the codes as they are; of many rows the weight is made into numbers in
  * scratch, and cuBLASLt multiplies. */
 #include "backend/cuda/codes.h"
 #include "backend/cuda/dequantize.h"
@@ -57,14 +57,23 @@ static const char *row_at(const void *rows, int64_t row, int64_t length, launch_
     return (const char *)rows + row * length * (t == LAUNCH_F32 ? 4 : 2);
 }
 
-void codes_launch(cudaStream_t s, few_codes_product q) {
+/* By the kernel of capability 9.0, if that may be. */
+static bool try_wgmma(const backend_context *c, const few_codes_product *q, const launch_nf4_tables *tables) {
+#ifdef HAVE_SM90A
+    return gemm_has_own(c) && launch_few_codes_wgmma(c->stream, q, tables);
+#else
+    return false;
+#endif
+}
+
+void codes_launch(backend_context *c, few_codes_product q) {
     const launch_nf4_tables tables = dequantize_tables();
     few_codes_product some = q;
     for (int64_t row = 0; row < q.m; row += FEW_ROWS_MOST) {
         some.m = MIN(q.m - row, (int64_t)FEW_ROWS_MOST);
         some.x = row_at(q.x, row, q.k, q.type);
         some.y = (char *)row_at(q.y, row, q.ldy, q.y_type);
-        launch_few_codes(s, &some, &tables);
+        if (!try_wgmma(c, &some, &tables)) launch_few_codes(c->stream, &some, &tables);
     }
 }
 
@@ -107,7 +116,7 @@ void cuda_kernel_LINEAR_CODES(backend_context *c, const kernel_call *k) {
                            q.k * (int64_t)dtype_bytes(x->type));
         q.x = k->work;
     }
-    codes_launch(c->stream, q);
+    codes_launch(c, q);
     float softcap = k->op->attr.logits_softcap;
     if (softcap > 0) launch_cap_logits(c->stream, q.y_type, k->out[LINEAR_CODES_Y], q.m, q.n, y->shape.dim[1], softcap);
 }

@@ -6,4 +6,4 @@
 /* The product of a call; pick is left to the caller. */
 few_codes_product codes_product(const kernel_call *k);
 /* For all rows, whatever their number. */
-void codes_launch(cudaStream_t s, few_codes_product q);
+void codes_launch(backend_context *c, few_codes_product q);

@@ -439,22 +439,9 @@ template <launch_codes F> void by_type(cudaStream_t s, const few_codes_product *
     else by_result<F, __half>(s, q, tables);
 }
 
-bool wgmma_takes(cudaStream_t s, const few_codes_product *q, const launch_nf4_tables *tables) {
-#ifdef HAVE_SM90A
-    int device = 0, major = 0, minor = 0;
-    if (cudaGetDevice(&device) != cudaSuccess) return false;
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-    return major == 9 && minor == 0 && launch_few_codes_wgmma(s, q, tables);
-#else
-    return false;
-#endif
-}
-
 } // namespace
 
 extern "C" void launch_few_codes(cudaStream_t s, const few_codes_product *q, const launch_nf4_tables *tables) {
-    if (wgmma_takes(s, q, tables)) return;
     if (q->format == LAUNCH_CODES_NF4) by_type<LAUNCH_CODES_NF4>(s, q, tables);
     else if (q->format == LAUNCH_CODES_INT8) by_type<LAUNCH_CODES_INT8>(s, q, tables);
     else by_type<LAUNCH_CODES_FP8>(s, q, tables);

@@ -243,10 +243,12 @@ static void run_plain(backend_context *c, const gemm_call *g) {
     launch_plain_product(c->stream, &plain);
 }
 
+bool gemm_has_own(const backend_context *c) { return c->gemms->own && c->capability == FEW_ROWS_CAPABILITY; }
+
 bool gemm_is_few_rows(const backend_context *c, const product *q) {
-    return c->gemms->own && c->capability == FEW_ROWS_CAPABILITY && q->m <= FEW_ROWS_MOST && q->b_turned &&
-           !q->a_turned && !q->accumulate && !q->add && (q->type == DTYPE_BF16 || q->type == DTYPE_F16) &&
-           (q->c_type == q->type || q->c_type == DTYPE_F32) && q->k % 8 == 0 && q->lda == q->k && q->ldb == q->k;
+    return gemm_has_own(c) && q->m <= FEW_ROWS_MOST && q->b_turned && !q->a_turned && !q->accumulate && !q->add &&
+           (q->type == DTYPE_BF16 || q->type == DTYPE_F16) && (q->c_type == q->type || q->c_type == DTYPE_F32) &&
+           q->k % 8 == 0 && q->lda == q->k && q->ldb == q->k;
 }
 
 few_rows_product gemm_few_rows(const gemm_call *g) {

@@ -43,6 +43,8 @@ void gemm_launch(backend_context *c, const gemm_call *g);
 bool gemm_launch_onto(backend_context *c, const gemm_call *g, const float *one, const float *keep);
 
 /* Is this a product of few_rows.cu, and what that is told of one. */
+/* May kernels of ralo's own for capability 9.0 do products here? RALO_CUDA_PRODUCTS can say no. */
+bool gemm_has_own(const backend_context *c);
 bool gemm_is_few_rows(const backend_context *c, const product *q);
 
 /* Two ways to compute a product, with what a library cannot add to it. Bits may differ, so the choice is kept as that of an algorithm is: by

@@ -136,7 +136,7 @@ static size_t try_gated_codes(backend_context *c, const kernel_call *k, size_t n
     few_codes_product q = codes_product(k);
     q.gated = true, q.gelu = k[1].op->attr.gelu_gate;
     q.y = k[1].out[SWIGLU_Y], q.ldy = q.n / 2;
-    codes_launch(c->stream, q);
+    codes_launch(c, q);
     return 2;
 }
 

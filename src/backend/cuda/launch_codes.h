@@ -33,7 +33,7 @@ typedef struct few_codes_product {
     few_codes_part parts[FEW_CODES_PARTS];
 } few_codes_product;
 void launch_few_codes(cudaStream_t s, const few_codes_product *q, const launch_nf4_tables *tables);
-/* The kernel of compute capability 9.0, where HAVE_SM90A; false: there is no room for scales of such long rows. */
+/* The same on compute capability 9.0, where HAVE_SM90A; false: there is no room for scales of such long rows. */
 bool launch_few_codes_wgmma(cudaStream_t s, const few_codes_product *q, const launch_nf4_tables *tables);
 
 #ifdef __cplusplus
