@@ -138,14 +138,24 @@ static void run_both(const bench *t, const attention_shape *a, const program *p,
     for (int k = 0; k < 2; k++) t->b->memory_close(t->c, TIER_DEVICE, f[k].k.work, f[k].n_work);
 }
 
+/* What the forward reads and writes. */
+typedef struct forward_values {
+    value_id qkv, doc_start, y, lse;
+} forward_values;
+
+static forward_values forward_values_add(program *p, const attention_shape *a) {
+    int64_t N = a->B * a->T, Q = (int64_t)(a->H + 2 * a->G) * a->D, Y = (int64_t)a->H * a->D;
+    return (forward_values){.qkv = program_persistent(p, "qkv", DTYPE_BF16, SHAPE(N, Q), ROLE_ACTIVATION),
+                            .doc_start = program_persistent(p, "doc_start", DTYPE_I32, SHAPE(N), ROLE_ACTIVATION),
+                            .y = program_persistent(p, "y", DTYPE_BF16, SHAPE(N, Y), ROLE_ACTIVATION),
+                            .lse = program_persistent(p, "lse", DTYPE_F32, SHAPE(a->B, a->H, a->T), ROLE_ACTIVATION)};
+}
+
 static void run_forwards(const bench *t, const attention_shape *a) {
     int64_t N = a->B * a->T, Q = (int64_t)(a->H + 2 * a->G) * a->D, Y = (int64_t)a->H * a->D;
     program p;
     program_init(&p);
-    value_id qkv = program_persistent(&p, "qkv", DTYPE_BF16, SHAPE(N, Q), ROLE_ACTIVATION);
-    value_id doc_start = program_persistent(&p, "doc_start", DTYPE_I32, SHAPE(N), ROLE_ACTIVATION);
-    value_id y = program_persistent(&p, "y", DTYPE_BF16, SHAPE(N, Y), ROLE_ACTIVATION);
-    value_id lse = program_persistent(&p, "lse", DTYPE_F32, SHAPE(a->B, a->H, a->T), ROLE_ACTIVATION);
+    forward_values v = forward_values_add(&p, a);
     size_t qkv_bytes = (size_t)(N * Q) * 2, y_bytes = (size_t)(N * Y) * 2, lse_bytes = (size_t)(N * a->H) * 4;
     forward_call f[2] = {0};
     void *numbers = open_numbers(t, qkv_bytes, 1), *starts = open_zeros(t, (size_t)N * 4);
@@ -158,8 +168,8 @@ static void run_forwards(const bench *t, const attention_shape *a) {
                             .head_dim = a->D,
                             .scale = 0.125f,
                             .fp8 = k == 1};
-        op_in(o, ATTENTION_QKV, qkv), op_in(o, ATTENTION_DOC_START, doc_start);
-        op_out(o, ATTENTION_Y, y), op_out(o, ATTENTION_LSE, lse);
+        op_in(o, ATTENTION_QKV, v.qkv), op_in(o, ATTENTION_DOC_START, v.doc_start);
+        op_out(o, ATTENTION_Y, v.y), op_out(o, ATTENTION_LSE, v.lse);
         f[k].k.in[ATTENTION_QKV] = numbers, f[k].k.in[ATTENTION_DOC_START] = starts;
         f[k].k.out[ATTENTION_Y] = open_memory(t, y_bytes), f[k].k.out[ATTENTION_LSE] = open_memory(t, lse_bytes);
     }
@@ -180,20 +190,17 @@ static void run_shape(const bench *t, const attention_shape *a) {
         .batch = a->B, .seq_len = a->T, .n_heads = a->H, .n_kv_heads = a->G, .head_dim = a->D, .scale = 0.125f};
     program p;
     program_init(&p);
-    value_id qkv = program_persistent(&p, "qkv", DTYPE_BF16, SHAPE(N, Q), ROLE_ACTIVATION);
-    value_id doc_start = program_persistent(&p, "doc_start", DTYPE_I32, SHAPE(N), ROLE_ACTIVATION);
-    value_id y = program_persistent(&p, "y", DTYPE_BF16, SHAPE(N, Y), ROLE_ACTIVATION);
-    value_id lse = program_persistent(&p, "lse", DTYPE_F32, SHAPE(a->B, a->H, a->T), ROLE_ACTIVATION);
+    forward_values v = forward_values_add(&p, a);
     value_id dy = program_persistent(&p, "dy", DTYPE_BF16, SHAPE(N, Y), ROLE_ACTIVATION);
     value_id dqkv = program_persistent(&p, "dqkv", DTYPE_BF16, SHAPE(N, Q), ROLE_ACTIVATION);
     program_emit(&p, OP_ATTENTION, SECTION_MICRO);
     program_emit(&p, OP_ATTENTION_BWD, SECTION_MICRO);
     op *forward = &p.ops[0], *backward = &p.ops[1];
     forward->attr = backward->attr = attr;
-    op_in(forward, ATTENTION_QKV, qkv), op_in(forward, ATTENTION_DOC_START, doc_start);
-    op_out(forward, ATTENTION_Y, y), op_out(forward, ATTENTION_LSE, lse);
-    op_in(backward, ATTENTION_BWD_QKV, qkv), op_in(backward, ATTENTION_BWD_DOC_START, doc_start);
-    op_in(backward, ATTENTION_BWD_Y, y), op_in(backward, ATTENTION_BWD_LSE, lse);
+    op_in(forward, ATTENTION_QKV, v.qkv), op_in(forward, ATTENTION_DOC_START, v.doc_start);
+    op_out(forward, ATTENTION_Y, v.y), op_out(forward, ATTENTION_LSE, v.lse);
+    op_in(backward, ATTENTION_BWD_QKV, v.qkv), op_in(backward, ATTENTION_BWD_DOC_START, v.doc_start);
+    op_in(backward, ATTENTION_BWD_Y, v.y), op_in(backward, ATTENTION_BWD_LSE, v.lse);
     op_in(backward, ATTENTION_BWD_DY, dy), op_out(backward, ATTENTION_BWD_DQKV, dqkv);
 
     size_t qkv_bytes = (size_t)(N * Q) * 2, y_bytes = (size_t)(N * Y) * 2, lse_bytes = (size_t)(N * a->H) * 4,

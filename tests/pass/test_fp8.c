@@ -416,17 +416,27 @@ static void no_technique_changes_a_bit_of_8_bit_logits(void **state) {
     }
 }
 
-/* With attention in 8 bits: what is computed again, or from rows that were away, rounds the same numbers. Rows end inside of a block. */
-static void no_technique_changes_a_bit_of_8_bit_attention(void **state) {
-    (void)state;
-    static const char *const usual[] = {"train.fp8.attention=true", "train.fp8.scales=power", "model.head_dim=64",
-                                        NULL};
+/* The bits of the plain run, whose settings t has, with techniques that compute again or move. */
+static void check_techniques(const train_result *plain, training t) {
     const char *const *const cells[] = {
         SETTINGS("memory.recompute=full"),
         SETTINGS("memory.recompute=selective"),
         SETTINGS("memory.offload.params=host", "memory.offload.grads=host", "memory.offload.states=host",
                  "memory.offload.activations=host", "memory.recompute=norms"),
     };
+    const char *const *usual = t.more;
+    for (size_t i = 0; i < ARRAY_LENGTH(cells); i++) {
+        const char *more[SETTINGS_MOST];
+        settings_join(more, usual, cells[i]);
+        check_bits(plain, t, more);
+    }
+}
+
+/* With attention in 8 bits: what is computed again, or from rows that were away, rounds the same numbers. Rows end inside of a block. */
+static void no_technique_changes_a_bit_of_8_bit_attention(void **state) {
+    (void)state;
+    static const char *const usual[] = {"train.fp8.attention=true", "train.fp8.scales=power", "model.head_dim=64",
+                                        NULL};
     training t = {.preset = "test-qwen3",
                   .precision = PRECISION_FP8_SR,
                   .seq_len = 144,
@@ -437,11 +447,7 @@ static void no_technique_changes_a_bit_of_8_bit_attention(void **state) {
     train_result plain, without;
     training_must(training_run(&t, &plain));
     training_as_planned(&plain, "8-bit attention");
-    for (size_t i = 0; i < ARRAY_LENGTH(cells); i++) {
-        const char *more[SETTINGS_MOST];
-        settings_join(more, usual, cells[i]);
-        check_bits(&plain, t, more);
-    }
+    check_techniques(&plain, t);
     t.more = SETTINGS("train.fp8.scales=power", "model.head_dim=64");
     training_must(training_run(&t, &without));
     assert_true(without.param_hash != plain.param_hash);
@@ -457,12 +463,6 @@ static void no_technique_changes_a_bit_of_blocks(void **state) {
                                         "model.head_dim=32",
                                         "model.ffn=256",
                                         NULL};
-    const char *const *const cells[] = {
-        SETTINGS("memory.recompute=full"),
-        SETTINGS("memory.recompute=selective"),
-        SETTINGS("memory.offload.params=host", "memory.offload.grads=host", "memory.offload.states=host",
-                 "memory.offload.activations=host", "memory.recompute=norms"),
-    };
     training t = {.preset = "test-qwen3",
                   .precision = PRECISION_FP8_SR,
                   .seq_len = 64,
@@ -473,11 +473,7 @@ static void no_technique_changes_a_bit_of_blocks(void **state) {
     train_result plain;
     training_must(training_run(&t, &plain));
     training_as_planned(&plain, "blocks");
-    for (size_t i = 0; i < ARRAY_LENGTH(cells); i++) {
-        const char *more[SETTINGS_MOST];
-        settings_join(more, usual, cells[i]);
-        check_bits(&plain, t, more);
-    }
+    check_techniques(&plain, t);
 }
 
 /* Adapters over a base whose 8-bit numbers are made once, also where they are made on the device and kept elsewhere, and where an

@@ -407,42 +407,28 @@ template <launch_codes F> int columns_of(const few_codes_product *q, int shared_
 }
 
 template <launch_codes F, typename E, typename Y, int NT, bool GATED>
-void run(cudaStream_t s, const few_codes_product *q, const code_values &values, const layout &l) {
+void launch(cudaStream_t s, const few_codes_product *q, const code_values &values, const layout &l) {
     const int64_t columns = GATED ? q->n / 2 : q->n;
     if (NT > 1) launch_round<F, true, E>(s, q);
     launch_chained(few_codes<F, E, Y, NT, GATED>, dim3((unsigned)((columns + l.columns - 1) / l.columns)),
                    dim3((unsigned)(l.row_groups * l.n_runs) * WARP), l.n_bytes, 1, s, *q, l, values);
 }
 
-template <launch_codes F, typename E, typename Y, bool GATED>
-void by_rows(cudaStream_t s, const few_codes_product *q, const code_values &values) {
-    const int shared_bytes = shared_bytes_of_gpu(), columns = columns_of<F>(q, shared_bytes);
-    auto of = [&](int NT) { return layout_for<F>(q, columns, NT, shared_bytes); };
-    const layout l = of(1);
-    if (q->m <= PRODUCT_ROWS && l.n_bytes <= (uint32_t)shared_bytes) run<F, E, Y, 1, GATED>(s, q, values, l);
-    else if (q->m <= 8) run<F, E, Y, 2, GATED>(s, q, values, of(2));
-    else if (q->m <= 16) run<F, E, Y, 4, GATED>(s, q, values, of(4));
-    else if (q->m <= 32) run<F, E, Y, 8, GATED>(s, q, values, of(8));
-    else run<F, E, Y, FEW_ROWS_MOST / PRODUCT_ROWS, GATED>(s, q, values, of(FEW_ROWS_MOST / PRODUCT_ROWS));
-}
-
-template <launch_codes F, typename E>
-void by_result(cudaStream_t s, const few_codes_product *q, const launch_nf4_tables *tables) {
-    const code_values values = code_values_of(F, tables);
-    if (q->y_type == LAUNCH_F32) by_rows<F, E, float, false>(s, q, values);
-    else if (q->gated) by_rows<F, E, E, true>(s, q, values);
-    else by_rows<F, E, E, false>(s, q, values);
-}
-
-template <launch_codes F> void by_type(cudaStream_t s, const few_codes_product *q, const launch_nf4_tables *tables) {
-    if (q->type == LAUNCH_BF16) by_result<F, __nv_bfloat16>(s, q, tables);
-    else by_result<F, __half>(s, q, tables);
-}
+template <launch_codes F, typename E, typename Y, bool GATED> struct by_rows {
+    static void run(cudaStream_t s, const few_codes_product *q, const code_values &values) {
+        const int shared_bytes = shared_bytes_of_gpu(), columns = columns_of<F>(q, shared_bytes);
+        auto of = [&](int NT) { return layout_for<F>(q, columns, NT, shared_bytes); };
+        const layout l = of(1);
+        if (q->m <= PRODUCT_ROWS && l.n_bytes <= (uint32_t)shared_bytes) launch<F, E, Y, 1, GATED>(s, q, values, l);
+        else if (q->m <= 8) launch<F, E, Y, 2, GATED>(s, q, values, of(2));
+        else if (q->m <= 16) launch<F, E, Y, 4, GATED>(s, q, values, of(4));
+        else if (q->m <= 32) launch<F, E, Y, 8, GATED>(s, q, values, of(8));
+        else launch<F, E, Y, FEW_ROWS_MOST / PRODUCT_ROWS, GATED>(s, q, values, of(FEW_ROWS_MOST / PRODUCT_ROWS));
+    }
+};
 
 } // namespace
 
 extern "C" void launch_few_codes(cudaStream_t s, const few_codes_product *q, const launch_nf4_tables *tables) {
-    if (q->format == LAUNCH_CODES_NF4) by_type<LAUNCH_CODES_NF4>(s, q, tables);
-    else if (q->format == LAUNCH_CODES_INT8) by_type<LAUNCH_CODES_INT8>(s, q, tables);
-    else by_type<LAUNCH_CODES_FP8>(s, q, tables);
+    by_format<by_rows>(s, q, tables);
 }

@@ -214,4 +214,28 @@ template <launch_codes F, bool AS_IS, typename E> void launch_round(cudaStream_t
                    bytes_in(q->work), (float *)q->work);
 }
 
+/* ---- by types ----------------------------------------------------------------------------------------------------------- */
+
+/* RUN<format, type of x, type of y, gated>::run, as the product says. */
+template <template <launch_codes, typename, typename, bool> class RUN, launch_codes F, typename E>
+void by_result(cudaStream_t s, const few_codes_product *q, const launch_nf4_tables *tables) {
+    const code_values values = code_values_of(F, tables);
+    if (q->y_type == LAUNCH_F32) RUN<F, E, float, false>::run(s, q, values);
+    else if (q->gated) RUN<F, E, E, true>::run(s, q, values);
+    else RUN<F, E, E, false>::run(s, q, values);
+}
+
+template <template <launch_codes, typename, typename, bool> class RUN, launch_codes F>
+void by_type(cudaStream_t s, const few_codes_product *q, const launch_nf4_tables *tables) {
+    if (q->type == LAUNCH_BF16) by_result<RUN, F, __nv_bfloat16>(s, q, tables);
+    else by_result<RUN, F, __half>(s, q, tables);
+}
+
+template <template <launch_codes, typename, typename, bool> class RUN>
+void by_format(cudaStream_t s, const few_codes_product *q, const launch_nf4_tables *tables) {
+    if (q->format == LAUNCH_CODES_NF4) by_type<RUN, LAUNCH_CODES_NF4>(s, q, tables);
+    else if (q->format == LAUNCH_CODES_INT8) by_type<RUN, LAUNCH_CODES_INT8>(s, q, tables);
+    else by_type<RUN, LAUNCH_CODES_FP8>(s, q, tables);
+}
+
 } // namespace few_codes_shared

@@ -412,17 +412,17 @@ template <launch_codes F> int row_bytes_of(const few_codes_product *q) {
     return (int)(F == LAUNCH_CODES_NF4 ? q->k / 2 : q->k);
 }
 
-/* For scales of such long rows, by the weight alone: with the most rows of x. */
-template <launch_codes F> bool has_room(const few_codes_product *q) {
+/* For scales of nf4 of such long rows, by the weight alone: with the most rows of x. */
+bool has_room(const few_codes_product *q) {
     enum { SHARED_MOST = 224 * 1024 };
-    const int row_bytes = row_bytes_of<F>(q);
+    const int row_bytes = row_bytes_of<LAUNCH_CODES_NF4>(q), parts = (int)parts_of(q, row_bytes);
     few_codes_product most = *q;
     most.m = FEW_ROWS_MOST;
-    return layout_of<form<F, FEW_ROWS_MOST>>(&most, row_bytes, (int)parts_of(q, row_bytes)).n_bytes <= SHARED_MOST;
+    return layout_of<form<LAUNCH_CODES_NF4, FEW_ROWS_MOST>>(&most, row_bytes, parts).n_bytes <= SHARED_MOST;
 }
 
 template <typename G, typename E, typename Y, bool GATED>
-void run(cudaStream_t s, const few_codes_product *q, const code_values &values) {
+void launch(cudaStream_t s, const few_codes_product *q, const code_values &values) {
     const int row_bytes = row_bytes_of<G::F>(q);
     const unsigned parts = parts_of(q, row_bytes);
     const layout l = layout_of<G>(q, row_bytes, (int)parts);
@@ -441,36 +441,22 @@ void run(cudaStream_t s, const few_codes_product *q, const code_values &values) 
                    dim3(THREADS), l.n_bytes, parts, s, *q, l, values, tensor_map_make(&w), tensor_map_make(&x));
 }
 
-template <launch_codes F, typename E, typename Y, bool GATED>
-void by_rows(cudaStream_t s, const few_codes_product *q, const code_values &values) {
-    if (q->m <= 4) run<form<F, 4>, E, Y, GATED>(s, q, values);
-    else if (q->m <= 8) run<form<F, 8>, E, Y, GATED>(s, q, values);
-    else if (q->m <= 16) run<form<F, 16>, E, Y, GATED>(s, q, values);
-    else if (q->m <= 32) run<form<F, 32>, E, Y, GATED>(s, q, values);
-    else run<form<F, FEW_ROWS_MOST>, E, Y, GATED>(s, q, values);
-}
-
-template <launch_codes F, typename E>
-void by_result(cudaStream_t s, const few_codes_product *q, const launch_nf4_tables *tables) {
-    const code_values values = code_values_of(F, tables);
-    if (q->y_type == LAUNCH_F32) by_rows<F, E, float, false>(s, q, values);
-    else if (q->gated) by_rows<F, E, E, true>(s, q, values);
-    else by_rows<F, E, E, false>(s, q, values);
-}
-
-template <launch_codes F> bool by_type(cudaStream_t s, const few_codes_product *q, const launch_nf4_tables *tables) {
-    if (!has_room<F>(q)) return false;
-    if (q->type == LAUNCH_BF16) by_result<F, __nv_bfloat16>(s, q, tables);
-    else by_result<F, __half>(s, q, tables);
-    return true;
-}
+template <launch_codes F, typename E, typename Y, bool GATED> struct by_rows {
+    static void run(cudaStream_t s, const few_codes_product *q, const code_values &values) {
+        if (q->m <= 4) launch<form<F, 4>, E, Y, GATED>(s, q, values);
+        else if (q->m <= 8) launch<form<F, 8>, E, Y, GATED>(s, q, values);
+        else if (q->m <= 16) launch<form<F, 16>, E, Y, GATED>(s, q, values);
+        else if (q->m <= 32) launch<form<F, 32>, E, Y, GATED>(s, q, values);
+        else launch<form<F, FEW_ROWS_MOST>, E, Y, GATED>(s, q, values);
+    }
+};
 
 } // namespace
 
 extern "C" bool launch_few_codes_wgmma(cudaStream_t s, const few_codes_product *q, const launch_nf4_tables *tables) {
-    if (q->format == LAUNCH_CODES_NF4) return by_type<LAUNCH_CODES_NF4>(s, q, tables);
-    if (q->format == LAUNCH_CODES_INT8) return by_type<LAUNCH_CODES_INT8>(s, q, tables);
-    return by_type<LAUNCH_CODES_FP8>(s, q, tables);
+    if (q->format == LAUNCH_CODES_NF4 && !has_room(q)) return false;
+    by_format<by_rows>(s, q, tables);
+    return true;
 }
 
 #endif
