@@ -4,10 +4,11 @@
  *     F="-O3 -std=c++17 -arch=sm_90a -DHAVE_SM90A -fmad=false --expt-relaxed-constexpr -Isrc"
  *     gcc -O2 -Isrc -I/usr/local/cuda/include -c src/backend/cuda/tensor_map.c -o /tmp/tensor_map.o
  *     nvcc $F bench/gpu_few_codes.cu src/backend/cuda/few_{codes,codes_wgmma,rows}.cu /tmp/tensor_map.o build/libralo.a -lcuda -o /tmp/few_codes
- *     /tmp/few_codes
+ *     /tmp/few_codes [plain]
  *
  * A recorded graph of products one behind the other, as a decode step has them, over copies of a weight that do not fit the L2 cache
- * together; the best of some rounds. Rounding x to bytes is counted. GB/s: of the weight as it is stored, but for scales of nf4. */
+ * together; the best of some rounds. Rounding x to bytes is counted. GB/s: of the weight as it is stored, but for scales of nf4.
+ * plain: by the kernel for other GPUs. */
 #include "backend/cuda/launch_codes.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,13 +34,15 @@ typedef struct weight {
     int64_t n, k;
     bool gated, logits;
 } weight;
-static const weight weights[] = {{"1.5b qkv", 2048, 1536, false, false},      {"1.5b o", 1536, 1536, false, false},
-                                 {"1.5b gate-up", 17920, 1536, true, false},  {"1.5b down", 1536, 8960, false, false},
-                                 {"1.5b logits", 151936, 1536, false, true},  {"7b qkv", 4608, 3584, false, false},
-                                 {"7b o", 3584, 3584, false, false},          {"7b gate-up", 37888, 3584, true, false},
+static const weight weights[] = {{"1.5b qkv", 2048, 1536, false, false},     {"1.5b o", 1536, 1536, false, false},
+                                 {"1.5b gate-up", 17920, 1536, true, false}, {"1.5b down", 1536, 8960, false, false},
+                                 {"1.5b logits", 151936, 1536, false, true}, {"7b qkv", 4608, 3584, false, false},
+                                 {"7b o", 3584, 3584, false, false},         {"7b gate-up", 37888, 3584, true, false},
                                  {"7b down", 3584, 18944, false, false}};
 static const int64_t rows[] = {1, 4, 8, 16, 32, 64};
-static const char *names[] = {"fp8", "int8", "nf4"}; /* by launch_codes */
+static const int8_t nf4_127ths[] = {-127, -88, -67, -50, -36, -23, -12, 0,
+                                    10,   20,  31,  43,  56,  71,  92,  127}; /* the values of nf4, but for rounding */
+static const char *names[] = {"fp8", "int8", "nf4"};                          /* by launch_codes */
 enum { BF16 = -1, ROUNDS = 6, ROWS_MOST = 64, K_MOST = 20000 };
 static const size_t POOL = (size_t)1200 << 20, SCALES = 16 << 20;
 
@@ -54,6 +57,8 @@ static double bytes_of(const weight *h, int format) {
     return (format == BF16 ? 2.0 : format == LAUNCH_CODES_NF4 ? 0.5 : 1.0) * (double)h->n * (double)h->k;
 }
 
+static bool plain; /* the kernel for other GPUs */
+
 static void launch(const memory *t, const weight *h, int64_t m, int format, const unsigned char *w) {
     const launch_type y_type = h->logits ? LAUNCH_F32 : LAUNCH_BF16;
     const int64_t ldy = h->gated ? h->n / 2 : h->n;
@@ -62,10 +67,11 @@ static void launch(const memory *t, const weight *h, int64_t m, int format, cons
         launch_few_rows(t->s, &q);
         return;
     }
-    few_codes_product q = {m, h->n, h->k, t->x, w, t->y, ldy, NULL, (launch_codes)format, LAUNCH_BF16, y_type, h->gated,
-                           false, t->work, 1};
-    q.parts[0].scale = q.parts[0].offset = (const float *)t->scales, q.parts[0].scale_codes = (const uint8_t *)t->scales;
-    if (!launch_few_codes_wgmma(t->s, &q, &t->tables)) exit(1);
+    few_codes_product q = {m,           h->n,   h->k,     t->x,  w,       t->y, ldy, NULL, (launch_codes)format,
+                           LAUNCH_BF16, y_type, h->gated, false, t->work, 1};
+    q.parts[0].scale = q.parts[0].offset = (const float *)t->scales,
+    q.parts[0].scale_codes = (const uint8_t *)t->scales;
+    (plain ? launch_few_codes : launch_few_codes_wgmma)(t->s, &q, &t->tables);
 }
 
 static double measure_us(const memory *t, const weight *h, int64_t m, int format) {
@@ -96,7 +102,8 @@ static double measure_us(const memory *t, const weight *h, int64_t m, int format
     return best * 1e3 / n;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    plain = argc > 1 && strcmp(argv[1], "plain") == 0;
     memory t = {};
     MUST(cudaStreamCreate(&t.s));
     MUST(cudaMalloc(&t.w, POOL));
@@ -105,7 +112,7 @@ int main(void) {
     MUST(cudaMalloc(&t.work, FEW_CODES_WORK(K_MOST)));
     MUST(cudaMalloc(&t.scales, SCALES));
     MUST(cudaMemset(t.scales, 0, SCALES));
-    for (int i = 0; i < 16; i++) t.tables.nf4[i] = (float)(i - 8) / 8;
+    for (int i = 0; i < 16; i++) t.tables.nf4[i] = nf4_127ths[i] / 127.0f;
     fill<<<1024, 256, 0, t.s>>>((uint32_t *)t.x, (size_t)ROWS_MOST * K_MOST / 2, 0x807f807fu, 0x3f003f00u);
     for (const weight &h : weights)
         for (int64_t m : rows) {

@@ -130,30 +130,35 @@ static op_case *product_case(const codes *c, dtype t, dtype y_type, int64_t m, b
     return o;
 }
 
-/* What the op may round, beside fp32 sums: rows of x to their largest / 32512, of fp8 to two numbers of 4 bits (and sums of 64 to 13 bits);
- * values of nf4 to 1/127 of their block's largest. */
+/* What the op may round, beside fp32 sums: every X_BOX of a row of x to their largest / 32512, of fp8 to two numbers of 4 bits (and sums of 64
+ * to 13 bits); values of nf4 to 1/127 of their block's largest. */
 static void check_rows(op_case *o, const codes *c, dtype y_type, int64_t m, bool bias, bool picked) {
+    enum { X_BOX = 128 };
     const double *x = op_case_input_values(o, LINEAR_CODES_X), *y = op_case_values(o, LINEAR_CODES_Y);
     const double *b = bias ? op_case_input_values(o, LINEAR_CODES_B) : NULL;
     const base_format f = c->attr.base_format;
     for (int64_t row = 0; row < m; row++) {
         const double *from = x + (picked ? 2 * row + 1 : row) * c->k;
-        double most = 0;
-        for (int64_t k = 0; k < c->k; k++) most = fmax(most, fabs(from[k]));
         for (int64_t n = 0; n < c->n; n++) {
             const float *w = c->numbers + n * c->k;
-            double sum = b ? b[n] : 0, size = fabs(sum), weights = 0, values = 0;
+            double sum = b ? b[n] : 0, size = fabs(sum), rounded = 0, values = 0;
+            for (int64_t first = 0; first < c->k; first += X_BOX) {
+                double most = 0, weights = 0;
+                for (int64_t k = first; k < MIN(first + X_BOX, c->k); k++)
+                    most = fmax(most, fabs(from[k])), weights += fabs(w[k]);
+                rounded += most * weights;
+            }
             for (int64_t first = 0; first < c->k; first += NF4_BLOCK) {
                 double block = 0, xs = 0;
                 for (int64_t k = first; k < first + NF4_BLOCK; k++) {
                     double term = from[k] * (double)w[k];
-                    sum += term, size += fabs(term), weights += fabs(w[k]), xs += fabs(from[k]);
+                    sum += term, size += fabs(term), xs += fabs(from[k]);
                     block = fmax(block, fabs(w[k]));
                 }
                 values += xs * block;
             }
             double bound = U32 * (double)(c->k + 4) * size;
-            bound += f == BASE_FP8 ? (0x1p-8 + 0x1p-10) * size : 0x1.01p-16 * most * weights;
+            bound += f == BASE_FP8 ? (0x1p-8 + 0x1p-10) * size : 0x1.01p-16 * rounded;
             if (f == BASE_NF4) bound += 0.5 / 127 * values;
             check_element(y[row * c->n + n], sum, bound, y_type, "linear_codes", (size_t)(row * c->n + n));
         }

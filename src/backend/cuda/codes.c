@@ -5,7 +5,8 @@
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/launch_unembed.h"
 
-_Static_assert((int)CODES_ROWS_MOST == (int)FEW_ROWS_MOST && CODES_WORK(64) == FEW_CODES_WORK(64),
+_Static_assert((int)CODES_ROWS_MOST == (int)FEW_ROWS_MOST && CODES_WORK(64) == FEW_CODES_WORK(64) &&
+                   CODES_WORK(192) == FEW_CODES_WORK(192),
                "as the kernel has them");
 _Static_assert((int)MODEL_CODES_UNIT == (int)FEW_CODES_UNIT, "what generation refuses is what the kernels cannot do");
 
@@ -58,15 +59,6 @@ static const char *row_at(const void *rows, int64_t row, int64_t length, launch_
     return (const char *)rows + row * length * (t == LAUNCH_F32 ? 4 : 2);
 }
 
-/* By the kernel of capability 9.0, if that may be. */
-static bool try_wgmma(const backend_context *c, const few_codes_product *q, const launch_nf4_tables *tables) {
-#ifdef HAVE_SM90A
-    return gemm_has_own(c) && launch_few_codes_wgmma(c->stream, q, tables);
-#else
-    return false;
-#endif
-}
-
 void codes_launch(backend_context *c, few_codes_product q) {
     const launch_nf4_tables tables = dequantize_tables();
     few_codes_product some = q;
@@ -74,7 +66,13 @@ void codes_launch(backend_context *c, few_codes_product q) {
         some.m = MIN(q.m - row, (int64_t)FEW_ROWS_MOST);
         some.x = row_at(q.x, row, q.k, q.type);
         some.y = (char *)row_at(q.y, row, q.ldy, q.y_type);
-        if (!try_wgmma(c, &some, &tables)) launch_few_codes(c->stream, &some, &tables);
+#ifdef HAVE_SM90A
+        if (gemm_has_own(c)) {
+            launch_few_codes_wgmma(c->stream, &some, &tables);
+            continue;
+        }
+#endif
+        launch_few_codes(c->stream, &some, &tables);
     }
 }
 

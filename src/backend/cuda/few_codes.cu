@@ -3,8 +3,8 @@
  *
  * A warp takes 16 rows of w. Its lanes load codes from memory two steps ahead, the first of them before the kernels in front are done
  * (chain.cuh). A product does not care which k its lanes call neighbours, as long as both operands agree: a lane takes codes that lie behind
- * each other. Sums of int8 are exact integers. Tensor cores keep some 13 bits of a sum of e4m3, so that such sums are taken over 64 of k at
- * most and added in fp32; those of nf4 end with its blocks.
+ * each other. Tensor cores keep some 13 bits of a sum of e4m3, those of nf4 end with its blocks, and x has a scale for every X_BOX of k: sums
+ * are taken over 64 of k and added in fp32.
  *
  * k is cut into runs, one for each group of warps: the fewer rows of w a multiprocessor has, the more runs. How k is cut follows from the
  * weight alone, and the sums of runs are added in order: a row has the same bits beside any others. Up to four rows of x are cut into bytes by
@@ -24,15 +24,12 @@ enum {
     BOX = 64          /* elements of k that a warp takes at once */
 };
 template <launch_codes F> struct format {
-    enum {
-        STEP = F == LAUNCH_CODES_NF4 ? 2 * STEP_BYTES : STEP_BYTES,
-        BOXES = STEP / BOX,
-        SUMS = F == LAUNCH_CODES_INT8 ? 2 : 1 /* of a row of x: those of h and of l, or both as one number */
-    };
+    enum { STEP = F == LAUNCH_CODES_NF4 ? 2 * STEP_BYTES : STEP_BYTES, BOXES = STEP / BOX };
 };
 
 /* The block's part of the weight, and its shared memory: up to PRODUCT_ROWS rows of x as bytes, where the sums of all runs lie afterwards;
- * what finished sums are multiplied with and their biases; the scales of nf4. */
+ * what finished sums are multiplied with and their biases; the scales of those bytes, of PRODUCT_ROWS rows for each box of x; the scales of
+ * nf4. */
 struct layout {
     int n_steps, columns; /* columns of y that the block makes */
     int second_at, rows;  /* row of the tile where the second half of a gated weight begins; rows in use */
@@ -40,7 +37,7 @@ struct layout {
     int pitch;   /* of sums: lanes that store side by side are in different banks */
     int x_pitch; /* of bytes of x, likewise */
     int scale_pitch;
-    uint32_t columns_at, scales_at, n_bytes;
+    uint32_t columns_at, x_scales_at, scales_at, n_bytes;
 };
 
 /* Where a run of k begins. */
@@ -133,14 +130,13 @@ __device__ inline void mma8(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, 
 }
 #endif
 
-/* A warp's sums over its run, of its rows of w: of int8 as the product leaves them, else a number for each of two rows of w. */
-template <launch_codes F, int NT> struct warp_sums { float of[NT][2]; };
-template <int NT> struct warp_sums<LAUNCH_CODES_INT8, NT> { int of[NT][4]; };
+/* A warp's sums over its run: of each row of x that a lane has, of two rows of w. */
+template <int NT> struct warp_sums { float of[NT][2]; };
 
-/* sum += w x^T over a box: x_of(i) are 16 bytes of each of this lane's columns. scale, scale_below: nf4. */
-template <launch_codes F, int NT, typename X>
-__device__ inline void multiply(warp_sums<F, NT> &sum, const code_values &v, const typename step_codes<F>::pack &above,
-                                const typename step_codes<F>::pack &below, X x_of, float scale, float scale_below) {
+/* sum += w x^T over a box: x_of(i) are 16 bytes of each of this lane's columns, x_scale(i) their scale. scale: nf4, of both rows of w. */
+template <launch_codes F, int NT, typename X, typename S>
+__device__ inline void multiply(warp_sums<NT> &sum, const code_values &v, const typename step_codes<F>::pack &above,
+                                const typename step_codes<F>::pack &below, X x_of, S x_scale, const float (&scale)[2]) {
     uint32_t left[2][4];
     if constexpr (F == LAUNCH_CODES_NF4) {
 #pragma unroll
@@ -160,72 +156,46 @@ __device__ inline void multiply(warp_sums<F, NT> &sum, const code_values &v, con
 #pragma unroll
     for (int i = 0; i < NT; i++) {
         const uint4 x = x_of(i);
-        if constexpr (F == LAUNCH_CODES_INT8) {
-            mma8(sum.of[i], left[0], x.x, x.y);
-            mma8(sum.of[i], left[1], x.z, x.w);
-        } else {
-            typename std::conditional<F == LAUNCH_CODES_NF4, int, float>::type box[4] = {0, 0, 0, 0};
-            mma8(box, left[0], x.x, x.y);
-            mma8(box, left[1], x.z, x.w);
+        const float by = x_scale(i);
+        typename std::conditional<F == LAUNCH_CODES_FP8, float, int>::type box[4] = {0, 0, 0, 0};
+        mma8(box, left[0], x.x, x.y);
+        mma8(box, left[1], x.z, x.w);
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const auto high = box[2 * half], low = box[2 * half + 1];
-                if constexpr (F == LAUNCH_CODES_NF4)
-                    sum.of[i][half] = fmaf(half ? scale_below : scale, (float)(high * 256 + low), sum.of[i][half]);
-                else sum.of[i][half] += fmaf(low, 0.0625f, high);
-            }
-        }
+        for (int half = 0; half < 2; half++)
+            sum.of[i][half] = fmaf(F == LAUNCH_CODES_NF4 ? scale[half] * by : by,
+                                   sum_of_bytes(box[2 * half], box[2 * half + 1]), sum.of[i][half]);
     }
 }
 
-/* The sums of a warp's rows go to (run, sum of a row of x, row of the tile). */
-template <launch_codes F, int NT>
-__device__ void keep(const warp_sums<F, NT> &sum, const layout &l, int first_row, int run, uint32_t sums) {
-    constexpr int SUMS = format<F>::SUMS, ROWS = NT * PRODUCT_ROWS * SUMS;
+/* The sums of a warp's rows go to (run, row of x, row of the tile). */
+template <int NT>
+__device__ void keep(const warp_sums<NT> &sum, const layout &l, int first_row, int run, uint32_t sums) {
     const int lane = (int)threadIdx.x % WARP;
-    const uint32_t to = sums + (uint32_t)((run * ROWS + lane % 4 * SUMS) * l.pitch + first_row + lane / 4) * 4;
+    const uint32_t to = sums + (uint32_t)((run * NT * PRODUCT_ROWS + lane % 4) * l.pitch + first_row + lane / 4) * 4;
 #pragma unroll
     for (int i = 0; i < NT; i++)
 #pragma unroll
-        for (int e = 0; e < 2 * SUMS; e++) {
-            const uint32_t at = to + (uint32_t)((i * PRODUCT_ROWS * SUMS + e % SUMS) * l.pitch + e / SUMS * 8) * 4;
-            if constexpr (F == LAUNCH_CODES_INT8) store_shared_float(at, __int_as_float(sum.of[i][e]));
-            else store_shared_float(at, sum.of[i][e]);
-        }
+        for (int half = 0; half < 2; half++)
+            store_shared_float(to + (uint32_t)(i * PRODUCT_ROWS * l.pitch + half * 8) * 4, sum.of[i][half]);
 }
 
 /* ---- y ------------------------------------------------------------------------------------------------------------------ */
 
 /* What a LINEAR gives: row `row` of x, four neighbouring rows of the tile. */
-template <launch_codes F, int NT, typename Y>
-__device__ inline void finish(Y (&y)[4], const layout &l, uint32_t sums, uint32_t columns, float x_scale, int row,
-                              int column) {
-    constexpr int SUMS = format<F>::SUMS, ROWS = NT * PRODUCT_ROWS * SUMS;
+template <int NT, typename Y>
+__device__ inline void finish(Y (&y)[4], const layout &l, uint32_t sums, uint32_t columns, int row, int column) {
     const uint4 scales = load_shared_16(columns + column * 4),
                 biases = load_shared_16(columns + (l.row_groups * TILE + column) * 4);
     const uint32_t scale[4] = {scales.x, scales.y, scales.z, scales.w},
                    bias[4] = {biases.x, biases.y, biases.z, biases.w};
     float total[4] = {0, 0, 0, 0};
-    int high[4] = {0, 0, 0, 0}, low[4] = {0, 0, 0, 0};
     for (int run = 0; run < l.n_runs; run++) {
-        const uint32_t at = sums + (uint32_t)((run * ROWS + row * SUMS) * l.pitch + column) * 4;
-        const uint4 v = load_shared_16(at);
-        if constexpr (F == LAUNCH_CODES_INT8) {
-            const uint4 w = load_shared_16(at + (uint32_t)l.pitch * 4);
-            high[0] += (int)v.x, high[1] += (int)v.y, high[2] += (int)v.z, high[3] += (int)v.w;
-            low[0] += (int)w.x, low[1] += (int)w.y, low[2] += (int)w.z, low[3] += (int)w.w;
-        } else {
-            total[0] += __uint_as_float(v.x), total[1] += __uint_as_float(v.y);
-            total[2] += __uint_as_float(v.z), total[3] += __uint_as_float(v.w);
-        }
+        const uint4 v = load_shared_16(sums + (uint32_t)((run * NT * PRODUCT_ROWS + row) * l.pitch + column) * 4);
+        total[0] += __uint_as_float(v.x), total[1] += __uint_as_float(v.y);
+        total[2] += __uint_as_float(v.z), total[3] += __uint_as_float(v.w);
     }
 #pragma unroll
-    for (int c = 0; c < 4; c++) {
-        if constexpr (F == LAUNCH_CODES_INT8) /* as LINEAR_INT8 does it */
-            total[c] = (float)((256.0 * high[c] + low[c]) * ((double)x_scale * __uint_as_float(scale[c])));
-        else total[c] = total[c] * (x_scale * __uint_as_float(scale[c]));
-        round_to(&y[c], total[c] + __uint_as_float(bias[c]));
-    }
+    for (int c = 0; c < 4; c++) round_to(&y[c], total[c] * __uint_as_float(scale[c]) + __uint_as_float(bias[c]));
 }
 
 template <launch_codes F, typename E, typename Y, int NT, bool GATED>
@@ -235,15 +205,16 @@ __global__ void __launch_bounds__(THREADS_MOST, NT == 1 ? 2 : 1)
     typedef step_codes<F> codes;
     enum { STEP = format<F>::STEP, BOXES = format<F>::BOXES, LANE_BYTES = sizeof(typename codes::pack) };
     extern __shared__ __align__(128) unsigned char memory[];
-    __shared__ float dynamic[F == LAUNCH_CODES_NF4 ? 256 : 1], x_scales[PRODUCT_ROWS], warps[PRODUCT_ROWS][WARPS_MOST];
-    const uint32_t sums = shared_address(memory), columns = sums + l.columns_at, scales = sums + l.scales_at;
+    __shared__ float dynamic[F == LAUNCH_CODES_NF4 ? 256 : 1];
+    const uint32_t sums = shared_address(memory), columns = sums + l.columns_at, x_scales = sums + l.x_scales_at,
+                   scales = sums + l.scales_at;
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     const int n_threads = l.row_groups * l.n_runs * WARP, first_row = warp % l.row_groups * TILE,
               run = warp / l.row_groups;
     const int begin = run_begin(l, run), n = run_begin(l, run + 1) - begin;
     const int64_t row_bytes = F == LAUNCH_CODES_NF4 ? q.k / 2 : q.k;
     const float *row_scales = (const float *)q.work;
-    const unsigned char *row_bytes_of_x = bytes_in(q.work);
+    const unsigned char *row_bytes_of_x = bytes_in(q.work, q.k);
 
     chain_next();
     const uint64_t policy = read_once();
@@ -268,39 +239,38 @@ __global__ void __launch_bounds__(THREADS_MOST, NT == 1 ? 2 : 1)
     if constexpr (F == LAUNCH_CODES_NF4) {
         for (int i = (int)threadIdx.x; i < 256; i += n_threads) dynamic[i] = values.dynamic[i];
         __syncthreads();
-        load_scales(q, row_of, n_rows, 0, (int)(q.k / LAUNCH_NF4_BLOCK), l.scale_pitch, dynamic, scales, n_threads);
+        load_scales(q, row_of, n_rows, l.scale_pitch, dynamic, scales, n_threads);
     }
     chain_wait();
     if constexpr (NT == 1) {
-        for (int row = 0; row < (int)q.m; row++) {
-            const E *x = (const E *)q.x + row * q.k;
-            float most = 0;
-            for (int i = (int)threadIdx.x * 8; i < (int)q.k; i += n_threads * 8)
-                most = largest_of(*(const pack8<E> *)(x + i), most);
-            const float scale = scale_of<F>(largest_of_block(most, n_threads / WARP, warps[row])), by = 1 / scale;
-            const uint32_t to = sums + (uint32_t)(2 * row * l.x_pitch);
-            for (int i = (int)threadIdx.x * 8; i < (int)q.k; i += n_threads * 8) {
+        for (int row = 0; row < (int)q.m; row++)
+            for (int first = 0; first < (int)q.k; first += n_threads * 8) {
+                const int i = first + (int)threadIdx.x * 8;
+                const uint32_t to = sums + (uint32_t)(2 * row * l.x_pitch);
+                pack8<E> v = {};
                 bytes8 high, low;
-                cut_x<F>(high, low, *(const pack8<E> *)(x + i), by);
+                if (i < (int)q.k) v = *(const pack8<E> *)((const E *)q.x + row * q.k + i);
+                const float scale = cut_box<F>(high, low, v);
+                if (i >= (int)q.k) continue;
                 store_shared_bytes(to + i, high);
                 store_shared_bytes(to + l.x_pitch + i, low);
+                if (i % X_BOX == 0)
+                    store_shared_float(x_scales + (uint32_t)(i / X_BOX * PRODUCT_ROWS + row) * 4, scale);
             }
-            if (threadIdx.x == 0) x_scales[row] = scale;
-        }
     }
     __syncthreads();
 
-    warp_sums<F, NT> sum = {};
+    warp_sums<NT> sum = {};
     const uint32_t own_scales = scales + (uint32_t)((first_row + g) * l.scale_pitch + begin * BOXES) * 4;
     auto take = [&](const codes &c, int step) {
 #pragma unroll
         for (int box = 0; box < BOXES; box++) {
             const int64_t k = (int64_t)(begin + step) * STEP + box * BOX + t * 16;
-            float scale = 1, scale_below = 1;
+            float scale[2] = {1, 1};
             if (k >= q.k) continue;
             if constexpr (F == LAUNCH_CODES_NF4) {
-                scale = load_shared_float(own_scales + (uint32_t)(step * BOXES + box) * 4);
-                scale_below = load_shared_float(own_scales + (uint32_t)(step * BOXES + box + 8 * l.scale_pitch) * 4);
+                scale[0] = load_shared_float(own_scales + (uint32_t)(step * BOXES + box) * 4);
+                scale[1] = load_shared_float(own_scales + (uint32_t)(step * BOXES + box + 8 * l.scale_pitch) * 4);
             }
             auto x_of = [&](int i) {
                 const int column = i * 2 * PRODUCT_ROWS + g;
@@ -308,7 +278,12 @@ __global__ void __launch_bounds__(THREADS_MOST, NT == 1 ? 2 : 1)
                 if constexpr (NT == 1) return load_shared_16(sums + (uint32_t)(column * l.x_pitch + k));
                 else return *(const uint4 *)(row_bytes_of_x + column * q.k + k);
             };
-            multiply<F, NT>(sum, values, c.codes[0][box], c.codes[1][box], x_of, scale, scale_below);
+            auto x_scale = [&](int i) {
+                const int row = i * PRODUCT_ROWS + t, x_box = (int)(k / X_BOX);
+                if constexpr (NT == 1) return load_shared_float(x_scales + (uint32_t)(x_box * PRODUCT_ROWS + row) * 4);
+                else return row_scales[x_box * FEW_ROWS_MOST + row];
+            };
+            multiply<F, NT>(sum, values, c.codes[0][box], c.codes[1][box], x_of, x_scale, scale);
         }
     };
     for (int step = 0; step < n; step += 2) {
@@ -318,7 +293,7 @@ __global__ void __launch_bounds__(THREADS_MOST, NT == 1 ? 2 : 1)
         fetch(odd, step + 3);
     }
     if constexpr (NT == 1) __syncthreads(); /* all have read the bytes of x */
-    keep<F, NT>(sum, l, first_row, run, sums);
+    keep<NT>(sum, l, first_row, run, sums);
     __syncthreads();
 
     const int quads = l.columns / 4;
@@ -329,10 +304,9 @@ __global__ void __launch_bounds__(THREADS_MOST, NT == 1 ? 2 : 1)
         const int n_left = (int)min(n_columns - column, (int64_t)4);
         if (n_left <= 0) continue;
         Y y[4], up[4];
-        const float x_scale = NT == 1 ? x_scales[row % PRODUCT_ROWS] : row_scales[row];
-        finish<F, NT>(y, l, sums, columns, x_scale, row, c0);
+        finish<NT>(y, l, sums, columns, row, c0);
         if (GATED) {
-            finish<F, NT>(up, l, sums, columns, x_scale, row, l.second_at + c0);
+            finish<NT>(up, l, sums, columns, row, l.second_at + c0);
 #pragma unroll
             for (int c = 0; c < 4; c++) round_to(&y[c], gated<Y>((float)y[c], (float)up[c], q.gelu));
         }
@@ -371,8 +345,8 @@ template <launch_codes F> layout layout_for(const few_codes_product *q, int colu
     l.row_groups = (l.rows + TILE - 1) / TILE;
     l.pitch = (l.row_groups * TILE + 31) / 32 * 32 + 4;
     if (F == LAUNCH_CODES_NF4) l.scale_pitch = (int)(q->k / LAUNCH_NF4_BLOCK) | 1;
-    const int beside = (2 + l.scale_pitch) * l.row_groups * TILE * 4,
-              run_bytes = PRODUCT_ROWS * format<F>::SUMS * l.pitch * 4;
+    const int x_scales = (int)(q->k + X_BOX - 1) / X_BOX * PRODUCT_ROWS * 4,
+              beside = (2 + l.scale_pitch) * l.row_groups * TILE * 4 + x_scales, run_bytes = PRODUCT_ROWS * l.pitch * 4;
     /* As many runs as warps can be, as have a step, and as there is room for with the most rows of x. */
     const int room = (shared_bytes - beside) / (run_bytes * (FEW_ROWS_MOST / PRODUCT_ROWS));
     l.n_runs = WARPS_MOST / l.row_groups;
@@ -381,7 +355,8 @@ template <launch_codes F> layout layout_for(const few_codes_product *q, int colu
     l.x_pitch = (int)((q->k + 127) / 128 * 128 + 64);
     const int x_bytes = NT == 1 ? 2 * (int)q->m * l.x_pitch : 0, sums = l.n_runs * NT * run_bytes;
     l.columns_at = (uint32_t)(x_bytes > sums ? x_bytes : sums);
-    l.scales_at = l.columns_at + (uint32_t)(2 * l.row_groups * TILE) * 4;
+    l.x_scales_at = l.columns_at + (uint32_t)(2 * l.row_groups * TILE) * 4;
+    l.scales_at = l.x_scales_at + (uint32_t)x_scales;
     l.n_bytes = l.columns_at + (uint32_t)beside;
     return l;
 }

@@ -3,7 +3,8 @@
  *
  * To make 16-bit numbers of codes takes a GPU longer than to read them: integer instructions have half the rate of others. So the codes
  * themselves are operands of 8-bit products, and x is cut into two bytes: integers up to 32512 as 256 h + l for int8 and nf4, whose sixteen
- * values are looked up as multiples of 1 / 127, or e4m3 numbers h + l / 16 for fp8. Each row of x is two columns of a product. */
+ * values are looked up as multiples of 1 / 127, or e4m3 numbers h + l / 16 for fp8. Each row of x is two columns of a product. Every
+ * X_BOX neighbours of a row have a scale of their own, so that nobody has to see all of a row first. */
 #include "backend/cuda/chain.cuh"
 #include "backend/cuda/gated.cuh"
 #include "backend/cuda/launch_codes.h"
@@ -75,34 +76,34 @@ __device__ inline void load_columns(const few_codes_product &q, R weight_row, in
     }
 }
 
-/* Scales of nf4: of the n blocks of k from `first` on of these rows, rows `pitch` apart; 0 where there is none. Several of a thread are
- * under way at once. */
+/* Scales of nf4: of all blocks of these rows, rows `pitch` apart; 0 where there is no row. A warp takes rows, its lanes blocks; several
+ * rows are under way at once. */
 template <typename R>
-__device__ inline void load_scales(const few_codes_product &q, R weight_row, int n_rows, int first, int n, int pitch,
+__device__ inline void load_scales(const few_codes_product &q, R weight_row, int n_rows, int pitch,
                                    const float *dynamic, uint32_t scales, int n_threads) {
-    enum { AHEAD = 8 };
-    const int n_blocks = (int)(q.k / LAUNCH_NF4_BLOCK);
-    for (int i = (int)threadIdx.x; i < n_rows * n; i += AHEAD * n_threads) {
-        float scale[AHEAD], offset[AHEAD];
-        uint8_t code[AHEAD];
+    enum { AHEAD = 4 };
+    const int n_blocks = (int)(q.k / LAUNCH_NF4_BLOCK), n_warps = n_threads / WARP;
+    for (int first = (int)threadIdx.x / WARP; first < n_rows; first += AHEAD * n_warps)
+        for (int block = (int)threadIdx.x % WARP; block < n_blocks; block += WARP) {
+            float scale[AHEAD], offset[AHEAD];
+            uint8_t code[AHEAD];
 #pragma unroll
-        for (int a = 0; a < AHEAD; a++) {
-            const int row = (i + a * n_threads) / n, block = first + (i + a * n_threads) % n;
-            const int64_t w_row = row < n_rows ? weight_row(row) : q.n;
-            scale[a] = offset[a] = 0, code[a] = 0;
-            if (w_row >= q.n || block >= n_blocks) continue;
-            const few_codes_part &part = part_of(q, w_row);
-            const int64_t b = (w_row - part.first_row) * n_blocks + block;
-            code[a] = part.scale_codes[b], scale[a] = part.scale[b / LAUNCH_NF4_SCALE_BLOCK], offset[a] = *part.offset;
-        }
+            for (int a = 0; a < AHEAD; a++) {
+                const int row = first + a * n_warps;
+                const int64_t w_row = row < n_rows ? weight_row(row) : q.n;
+                scale[a] = offset[a] = 0, code[a] = 0;
+                if (w_row >= q.n) continue;
+                const few_codes_part &part = part_of(q, w_row);
+                const int64_t b = (w_row - part.first_row) * n_blocks + block;
+                code[a] = part.scale_codes[b], scale[a] = part.scale[b / LAUNCH_NF4_SCALE_BLOCK];
+                offset[a] = *part.offset;
+            }
 #pragma unroll
-        for (int a = 0; a < AHEAD; a++) {
-            const int row = (i + a * n_threads) / n, block = (i + a * n_threads) % n;
-            if (row < n_rows)
-                store_shared_float(scales + (uint32_t)(row * pitch + block) * 4,
-                                   dynamic[code[a]] * scale[a] + offset[a]);
+            for (int a = 0; a < AHEAD; a++)
+                if (first + a * n_warps < n_rows)
+                    store_shared_float(scales + (uint32_t)((first + a * n_warps) * pitch + block) * 4,
+                                       dynamic[code[a]] * scale[a] + offset[a]);
         }
-    }
 }
 
 /* ---- x as bytes --------------------------------------------------------------------------------------------------------- */
@@ -112,10 +113,10 @@ struct bytes8 {
     uint32_t word[2];
 };
 
-/* The scale of a row whose largest number is that; NaN where it is not finite. */
+/* The scale of numbers of which the largest is that; NaN where it is not finite. */
 template <launch_codes F> __device__ inline float scale_of(float largest) {
     constexpr float MOST = F == LAUNCH_CODES_FP8 ? E4M3_MOST : INTEGERS;
-    return isfinite(largest) ? fmaxf(largest, 0x1p-100f) / MOST : __int_as_float(0x7fffffff);
+    return isfinite(largest) ? fmaxf(largest, 0x1p-100f) * (1 / MOST) : __int_as_float(0x7fffffff);
 }
 
 /* Eight neighbours as their upper and lower bytes; pairs in the order of codes of nf4. by: what they are multiplied with first. */
@@ -123,96 +124,94 @@ template <launch_codes F, typename E>
 __device__ inline void cut_x(bytes8 &high, bytes8 &low, const pack8<E> &x, float by) {
 #pragma unroll
     for (int w = 0; w < 2; w++) {
-        high.word[w] = low.word[w] = 0;
+        if constexpr (F == LAUNCH_CODES_FP8) {
+            high.word[w] = low.word[w] = 0;
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float v = (float)x.e[4 * w + i] * by;
-            uint32_t h, l;
-            if (F == LAUNCH_CODES_FP8) {
+            for (int i = 0; i < 4; i++) {
+                const float v = (float)x.e[4 * w + i] * by;
                 const __nv_fp8_e4m3 first(v), second((v - (float)first) * 16.0f);
-                h = first.__x, l = second.__x;
-            } else {
-                const int integer = __float2int_rn(v), upper = (integer + 128) >> 8;
-                h = (uint32_t)upper & 255, l = (uint32_t)(integer - upper * 256) & 255;
+                high.word[w] |= (uint32_t)first.__x << 8 * i, low.word[w] |= (uint32_t)second.__x << 8 * i;
             }
-            const int at = F == LAUNCH_CODES_NF4 ? i ^ 1 : i;
-            high.word[w] |= h << 8 * at, low.word[w] |= l << 8 * at;
+        } else {
+            /* Of such a sum the lower 16 bits are the integer + 128: the upper byte is h, the lower l with its highest bit turned over. */
+            constexpr float ROUND = 0x1.8p23f + 128;
+            uint32_t v[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) v[i] = __float_as_uint(fmaf((float)x.e[4 * w + i], by, ROUND));
+            const uint32_t a = __byte_perm(v[0], v[1], 0x5410), b = __byte_perm(v[2], v[3], 0x5410);
+            constexpr bool SWAP = F == LAUNCH_CODES_NF4;
+            high.word[w] = __byte_perm(a, b, SWAP ? 0x5713 : 0x7531);
+            low.word[w] = __byte_perm(a, b, SWAP ? 0x4602 : 0x6420) ^ 0x80808080u;
         }
     }
 }
 
-/* |x|, and infinity for what is not finite. */
-__device__ inline float size_of(float x) { return isfinite(x) ? fabsf(x) : __int_as_float(0x7f800000); }
-template <typename E> __device__ inline float largest_of(const pack8<E> &v, float most) {
+/* The largest |x| of each of two neighbours in a word, as their bits; what is not finite has larger bits than what is. */
+template <typename E> __device__ inline uint32_t largest_bits(const pack8<E> &v) {
+    const uint4 w = *(const uint4 *)&v;
+    const uint32_t sizes = 0x7fff7fffu;
+    return __vmaxu2(__vmaxu2(w.x & sizes, w.y & sizes), __vmaxu2(w.z & sizes, w.w & sizes));
+}
+__device__ inline float float_of_bits(uint32_t bits, __nv_bfloat16) { return __uint_as_float(bits << 16); }
+__device__ inline float float_of_bits(uint32_t bits, __half) {
+    return __half2float(__ushort_as_half((unsigned short)bits));
+}
+
+enum { X_BOX = FEW_CODES_BOX, X_LANES = X_BOX / 8 };
+
+/* Of a box X_LANES neighbouring lanes have eight numbers each, in the order of lanes; zeros where the row has ended. Its scale. Every lane
+ * of a warp calls. */
+template <launch_codes F, typename E> __device__ inline float cut_box(bytes8 &high, bytes8 &low, const pack8<E> &x) {
+    uint32_t most = largest_bits(x);
 #pragma unroll
-    for (int e = 0; e < 8; e++) most = fmaxf(most, size_of((float)v.e[e]));
-    return most;
-}
-/* Over the warps of a block, for all of its threads; `warps` is room for a number of each. */
-__device__ inline float largest_of_block(float most, int n_warps, float *warps) {
-#pragma unroll
-    for (int d = WARP / 2; d; d /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, d));
-    if (threadIdx.x % WARP == 0) warps[threadIdx.x / WARP] = most;
-    __syncthreads();
-    most = 0;
-    for (int i = 0; i < n_warps; i++) most = fmaxf(most, warps[i]);
-    return most;
+    for (int d = X_LANES / 2; d; d /= 2) most = __vmaxu2(most, __shfl_xor_sync(0xffffffffu, most, d));
+    const float scale = scale_of<F>(float_of_bits(max(most & 0xffff, most >> 16), x.e[0]));
+    cut_x<F>(high, low, x, __fdividef(1, scale));
+    return scale;
 }
 
-/* Where eight neighbours from k on go. AS_IS: where they were. Else as wgmma reads them beside codes of nf4: a lane has sixteen neighbours
- * of a block of 64, of which a product takes four and four. */
-template <bool AS_IS> __device__ inline void store_bytes(unsigned char *row, int64_t k, bytes8 v) {
-    if (AS_IS) {
-        *(bytes8 *)(row + k) = v;
-        return;
-    }
-    unsigned char *to = row + k / 64 * 64 + k / 8 % 2 * 32 + k / 16 % 4 * 4;
-    *(uint32_t *)to = v.word[0], *(uint32_t *)(to + 16) = v.word[1];
+/* Where eight neighbours from k on go, the second four so many bytes behind the first. AS_IS: where they were. Else as wgmma reads them beside
+ * codes of nf4: a lane has sixteen neighbours of a block of 64, of which a product takes four and four. */
+template <bool AS_IS> __device__ inline int64_t place_of_bytes(int64_t k) {
+    return AS_IS ? k : k / 64 * 64 + k / 8 % 2 * 32 + k / 16 % 4 * 4;
+}
+template <bool AS_IS> constexpr int SECOND_FOUR = AS_IS ? 4 : 16;
+
+enum { ROUND_THREADS = 128 };
+
+/* Scratch: scales (boxes of k, FEW_ROWS_MOST), then bytes (m, 2, k). */
+__host__ __device__ inline unsigned char *bytes_in(void *work, int64_t k) {
+    return (unsigned char *)work + FEW_CODES_SCALES(k);
 }
 
-enum { ROUND_THREADS = 1024, ROUND_AHEAD = 3 };
-
-/* Rows of x to bytes (m, 2, k) and scales (m). */
+/* Rows of x to bytes and scales in scratch. */
 template <launch_codes F, bool AS_IS, typename E>
-__global__ void __launch_bounds__(ROUND_THREADS)
-    round_rows(const E *x, int64_t k, unsigned char *bytes, float *scales) {
-    __shared__ float warps[ROUND_THREADS / WARP];
-    const int64_t row = blockIdx.x, first = (int64_t)threadIdx.x * 8, stride = ROUND_THREADS * 8;
-    const E *from = x + row * k;
-    unsigned char *high_row = bytes + 2 * row * k, *low_row = high_row + k;
-    pack8<E> ahead[ROUND_AHEAD]; /* what all read at once, and need not read again */
-    float most = 0;
+__global__ void __launch_bounds__(ROUND_THREADS) round_rows(const E *x, int64_t k, void *work) {
+    const int64_t row = blockIdx.y, at = ((int64_t)blockIdx.x * ROUND_THREADS + threadIdx.x) * 8;
+    pack8<E> v = {};
+    bytes8 high, low;
     chain_enter();
+    if (at < k) v = *(const pack8<E> *)(x + row * k + at);
+    const float scale = cut_box<F>(high, low, v);
+    if (at >= k) return;
+    unsigned char *to = bytes_in(work, k) + 2 * row * k + place_of_bytes<AS_IS>(at);
 #pragma unroll
-    for (int a = 0; a < ROUND_AHEAD; a++)
-        if (first + a * stride < k) ahead[a] = *(const pack8<E> *)(from + first + a * stride);
-#pragma unroll
-    for (int a = 0; a < ROUND_AHEAD; a++)
-        if (first + a * stride < k) most = largest_of(ahead[a], most);
-    for (int64_t i = first + ROUND_AHEAD * stride; i < k; i += stride)
-        most = largest_of(*(const pack8<E> *)(from + i), most);
-    const float scale = scale_of<F>(largest_of_block(most, ROUND_THREADS / WARP, warps)), by = 1 / scale;
-    auto put = [&](int64_t i, const pack8<E> &v) {
-        bytes8 high, low;
-        cut_x<F>(high, low, v, by);
-        store_bytes<AS_IS>(high_row, i, high), store_bytes<AS_IS>(low_row, i, low);
-    };
-#pragma unroll
-    for (int a = 0; a < ROUND_AHEAD; a++)
-        if (first + a * stride < k) put(first + a * stride, ahead[a]);
-    for (int64_t i = first + ROUND_AHEAD * stride; i < k; i += stride) put(i, *(const pack8<E> *)(from + i));
-    if (threadIdx.x == 0) scales[row] = scale;
-}
-
-/* Scratch: FEW_ROWS_MOST scales, then the bytes. */
-__host__ __device__ inline unsigned char *bytes_in(void *work) {
-    return (unsigned char *)work + FEW_ROWS_MOST * sizeof(float);
+    for (int w = 0; w < 2; w++) {
+        *(uint32_t *)(to + w * SECOND_FOUR<AS_IS>) = high.word[w];
+        *(uint32_t *)(to + k + w * SECOND_FOUR<AS_IS>) = low.word[w];
+    }
+    if (at % X_BOX == 0) ((float *)work)[at / X_BOX * FEW_ROWS_MOST + row] = scale;
 }
 
 template <launch_codes F, bool AS_IS, typename E> void launch_round(cudaStream_t s, const few_codes_product *q) {
-    launch_chained(round_rows<F, AS_IS, E>, dim3((unsigned)q->m), dim3(ROUND_THREADS), 0, 1, s, (const E *)q->x, q->k,
-                   bytes_in(q->work), (float *)q->work);
+    enum { OF_BLOCK = ROUND_THREADS * 8 };
+    launch_chained(round_rows<F, AS_IS, E>, dim3((unsigned)((q->k + OF_BLOCK - 1) / OF_BLOCK), (unsigned)q->m),
+                   dim3(ROUND_THREADS), 0, 1, s, (const E *)q->x, q->k, q->work);
 }
+
+/* Of the sums of both bytes one. */
+__device__ inline float sum_of_bytes(int high, int low) { return (float)(high * 256 + low); }
+__device__ inline float sum_of_bytes(float high, float low) { return fmaf(low, 0.0625f, high); }
 
 /* ---- by types ----------------------------------------------------------------------------------------------------------- */
 

@@ -5,9 +5,9 @@
  * shared memory as they lie or, of nf4, looked up into registers. The right operand are the bytes of x (few_codes.cuh), two columns for each
  * row, so that a few rows waste little.
  *
- * Sums of int8 are exact over all of k, those of nf4 over its blocks. Tensor cores keep some 13 bits of a sum of e4m3, so that such sums are
- * taken over a step and added in fp32. Where n is so small that there were too few tiles, k is cut among the blocks of a cluster, who add
- * their sums in the order of k. How k is cut follows from the weight alone: a row has the same bits beside any others. */
+ * Sums are taken over a step of int8 and fp8 and over a block of nf4, and added in fp32. Where n is so small that there were too few tiles, k
+ * is cut among the blocks of a cluster, who add their sums in the order of k. How k is cut follows from the weight alone: a row has the same
+ * bits beside any others. */
 #include "backend/cuda/attention_wgmma.cuh"
 #include "backend/cuda/few_codes.cuh"
 #include "backend/cuda/tensor_map.h"
@@ -20,33 +20,30 @@ using namespace few_codes_shared;
 
 enum {
     TILE = 64,       /* rows of the weight, of a block */
-    ROW_BYTES = 128, /* of a box */
-    W_BYTES = TILE * ROW_BYTES,
     CONSUMERS = 128, /* a warp group */
     THREADS = CONSUMERS + WARP,
     PITCH = TILE + 8, /* of rows of sums: neighbours lie in different banks */
     PARTS_MOST = 8,
-    STAGES_MOST = 12
+    STAGES_MOST = 16
 };
 
-/* Up to ROWS rows of x. */
+/* Up to ROWS rows of x. A step is a box of x, and as much of k of the tile. */
 template <launch_codes FORMAT, int ROWS> struct form {
     static constexpr launch_codes F = FORMAT;
+    static constexpr int BLOCKS = ROWS <= 4 ? 5 : ROWS <= 8 ? 4 : 3; /* that a multiprocessor has room for, at most */
     enum {
-        N = 2 * ROWS,                                                  /* columns of a product */
-        BLOCKS = ROWS == FEW_ROWS_MOST ? 2 : 3,                        /* that fit on a multiprocessor */
-        STEP = FORMAT == LAUNCH_CODES_NF4 ? 2 * ROW_BYTES : ROW_BYTES, /* of k */
-        X_BOXES = STEP / ROW_BYTES,
-        NF4_BLOCKS = STEP / LAUNCH_NF4_BLOCK
+        N = 2 * ROWS,                                               /* columns of x */
+        X_SCALE_BYTES = ROWS * 4,                                   /* of a step */
+        ROW_BYTES = FORMAT == LAUNCH_CODES_NF4 ? X_BOX / 2 : X_BOX, /* of a row of the tile, in a step */
+        W_BYTES = TILE * ROW_BYTES
     };
 };
 
-/* How a block's memory is divided: a ring of n_stages steps, each a box of codes and X_BOXES of x; in its place, afterwards, the sums.
- * Behind it what finished sums are multiplied with and their biases, and the scales of nf4. */
+/* How a block's memory is divided: a ring of n_stages steps, each a box of codes and one of x; in its place, afterwards, the sums. Behind it
+ * what finished sums are multiplied with and their biases, and the scales of x of each step in the ring. */
 struct layout {
-    int n_steps, n_stages, columns; /* columns of y of a tile */
-    int scale_pitch;
-    uint32_t x_bytes, step_bytes, columns_at, scales_at, n_bytes; /* x_bytes: of one box */
+    int n_steps, n_stages, columns;                                 /* columns of y of a tile */
+    uint32_t x_bytes, step_bytes, columns_at, x_scales_at, n_bytes; /* x_bytes: of a box */
 };
 
 #if WGMMA_HERE
@@ -68,17 +65,17 @@ __device__ void produce(const few_codes_product &q, const layout &l, const CUten
                         const place &at, uint32_t tiles) {
     const int column = (int)blockIdx.x * l.columns;
     auto fetch_x = [&](int step, int stage) {
-        const uint32_t to = tiles + stage * l.step_bytes + W_BYTES;
-#pragma unroll
-        for (int i = 0; i < G::X_BOXES; i++)
-            fetch_box(to + i * l.x_bytes, x, ((at.first + step) * G::X_BOXES + i) * ROW_BYTES, 0, 0,
-                      at.full + 8 * stage);
+        const uint32_t full = at.full + 8 * stage;
+        fetch_box(tiles + stage * l.step_bytes + G::W_BYTES, x, (at.first + step) * X_BOX, 0, 0, full);
+        copy_bulk(tiles + l.x_scales_at + stage * G::X_SCALE_BYTES,
+                  (const float *)q.work + (at.first + step) * FEW_ROWS_MOST, G::X_SCALE_BYTES, full);
     };
     auto fetch_w = [&](int step, int stage) {
         const uint32_t tile = tiles + stage * l.step_bytes, full = at.full + 8 * stage;
-        barrier_arrive_expecting(full, l.step_bytes);
-        fetch_box_once(tile, w, (at.first + step) * ROW_BYTES, column, 0, full);
-        if (GATED) fetch_box_once(tile + W_BYTES / 2, w, (at.first + step) * ROW_BYTES, (int)q.n / 2 + column, 0, full);
+        const int from = (at.first + step) * G::ROW_BYTES;
+        barrier_arrive_expecting(full, l.step_bytes + G::X_SCALE_BYTES);
+        fetch_box_once(tile, w, from, column, 0, full);
+        if (GATED) fetch_box_once(tile + G::W_BYTES / 2, w, from, (int)q.n / 2 + column, 0, full);
     };
     const int ahead = min(at.n, l.n_stages);
     for (int step = 0; step < ahead; step++) fetch_w(step, step);
@@ -105,143 +102,193 @@ template <int N> __device__ inline void settle(int (&c)[N][4]) {
 }
 template <int N> __device__ inline void settle(float (&c)[N][4]) { wgmma_settle(c); }
 
-template <typename G> struct steps_of_int8 {
-    int sum[G::N / 8][4];
-    __device__ void begin() {
+/* The scales of this thread's rows of x. */
+template <int N> struct x_scales {
+    float of[N / 8];
+    __device__ void load(uint32_t from) {
 #pragma unroll
-        for (int i = 0; i < G::N / 8 * 4; i++) sum[i / 4][i % 4] = 0;
+        for (int i = 0; i < N / 8; i++) of[i] = load_shared_float(from + (uint32_t)(i * 4 + threadIdx.x % 4) * 4);
     }
-    __device__ void queue(uint32_t w, uint32_t x, uint32_t, const code_values &) {
-        wgmma_begin();
-#pragma unroll
-        for (int k = 0; k < ROW_BYTES / 32; k++)
-            wgmma_int8<G::N>::shared(sum, attention_wgmma::operand(w + k * 32, 0),
-                                     attention_wgmma::operand(x + k * 32, 0), 1);
-        wgmma_commit();
-        wgmma_wait<1>();
-    }
-    __device__ void end(own_sums<G> &out) {
-        wgmma_wait<0>();
-        settle(sum);
-#pragma unroll
-        for (int i = 0; i < G::N / 8 * 2; i++)
-            out.of[i / 2][i % 2] = fmaf((float)sum[i / 2][i % 2 * 2], 256, (float)sum[i / 2][i % 2 * 2 + 1]);
-    }
-    enum { BEHIND = 1 }; /* steps whose products are still under way behind queue */
 };
 
-template <typename G> struct steps_of_fp8 {
-    float step[G::N / 8][4], sum[G::N / 8][2];
-    __device__ void begin() {
-#pragma unroll
-        for (int i = 0; i < G::N / 8 * 2; i++) sum[i / 2][i % 2] = 0;
-    }
-    __device__ void queue(uint32_t w, uint32_t x, uint32_t, const code_values &) {
+template <typename T, int N> struct byte_products : wgmma_int8<N> {};
+template <int N> struct byte_products<float, N> : wgmma8<N> {};
+
+/* Codes that are operands as they are: integers, whose sums are exact, or e4m3 numbers, of whose sums tensor cores keep some 13 bits. */
+template <typename G, typename T> struct steps_of_bytes {
+    __device__ steps_of_bytes(const code_values &, const float *) {}
+    template <typename R> __device__ void begin(const few_codes_product &, const place &, R) {}
+    __device__ void add(own_sums<G> &sum, uint32_t w, uint32_t x, uint32_t scales) {
+        T step[G::N / 8][4];
+        x_scales<G::N> scale;
         wgmma_begin();
 #pragma unroll
-        for (int k = 0; k < ROW_BYTES / 32; k++)
-            wgmma8<G::N>::shared(step, attention_wgmma::operand(w + k * 32, 0), attention_wgmma::operand(x + k * 32, 0),
-                                 k > 0);
+        for (int k = 0; k < X_BOX / 32; k++)
+            byte_products<T, G::N>::shared(step, attention_wgmma::operand(w + k * 32, 0),
+                                           attention_wgmma::operand(x + k * 32, 0), k > 0);
         wgmma_commit();
+        scale.load(scales);
         wgmma_wait<0>();
         settle(step);
 #pragma unroll
         for (int i = 0; i < G::N / 8 * 2; i++)
-            sum[i / 2][i % 2] += fmaf(step[i / 2][i % 2 * 2 + 1], 0.0625f, step[i / 2][i % 2 * 2]);
+            sum.of[i / 2][i % 2] =
+                fmaf(scale.of[i / 2], sum_of_bytes(step[i / 2][i % 2 * 2], step[i / 2][i % 2 * 2 + 1]),
+                     sum.of[i / 2][i % 2]);
     }
-    __device__ void end(own_sums<G> &out) {
+};
+
+/* The scales of nf4 that the lanes of a thread's four neighbours need in a step, each lane one of them: of row g or g + 8, of the first
+ * or the second block. They are loaded some steps ahead, as the codes are. */
+struct nf4_scales {
+    enum { AHEAD = 4 };
+    const uint8_t *codes;
+    const float *scales;
+    float offset;
+    int first_code, block, n_blocks; /* first_code: among those of the part; n_blocks: 0 where there is no row */
+    uint8_t code[AHEAD];
+    float scale[AHEAD];
+
+    template <typename R> __device__ void begin(const few_codes_product &q, const place &at, R weight_row) {
+        const int lane = (int)threadIdx.x % WARP;
+        const int64_t row = weight_row((int)threadIdx.x / WARP * 16 + lane / 4 + lane % 4 / 2 * 8);
+        const few_codes_part &part = part_of(q, row);
+        n_blocks = row < q.n ? (int)(q.k / LAUNCH_NF4_BLOCK) : 0;
+        block = at.first * 2 + lane % 2;
+        first_code = (int)(row - part.first_row) * n_blocks;
+        codes = part.scale_codes, scales = part.scale, offset = n_blocks ? *part.offset : 0;
 #pragma unroll
-        for (int i = 0; i < G::N / 8 * 2; i++) out.of[i / 2][i % 2] = sum[i / 2][i % 2];
+        for (int a = 0; a < AHEAD; a++) load(a);
     }
-    enum { BEHIND = 0 };
+    __device__ void load(int a) {
+        code[a] = 0, scale[a] = 0;
+        if (block < n_blocks) {
+            code[a] = codes[first_code + block];
+            scale[a] = scales[(first_code + block) / LAUNCH_NF4_SCALE_BLOCK];
+        }
+        block += 2;
+    }
+    /* Of the next step. */
+    __device__ float next(const float *dynamic) {
+        const float v = fmaf(dynamic[code[0]], scale[0], offset);
+#pragma unroll
+        for (int a = 0; a + 1 < AHEAD; a++) code[a] = code[a + 1], scale[a] = scale[a + 1];
+        load(AHEAD - 1);
+        return v;
+    }
 };
 
 template <typename G> struct steps_of_nf4 {
-    int block[G::N / 8][4];
-    float sum[G::N / 8][2];
-    uint32_t x_bytes, pitch;
-    __device__ void begin() {
+    enum {
+        N = G::N < 128 ? G::N : 32,
+        KS = LAUNCH_NF4_BLOCK / 32
+    }; /* columns of a product: more would want too many registers */
+    nf4_scales scales;
+    const float *dynamic;
+    uint32_t below[2], above[2]; /* eight values each, in registers */
+    __device__ steps_of_nf4(const code_values &v, const float *dynamic) : dynamic(dynamic) {
 #pragma unroll
-        for (int i = 0; i < G::N / 8 * 2; i++) sum[i / 2][i % 2] = 0;
+        for (int i = 0; i < 2; i++)
+            asm volatile("mov.b32 %0, %2;\n"
+                         "mov.b32 %1, %3;"
+                         : "=r"(below[i]), "=r"(above[i])
+                         : "r"(v.integers[i]), "r"(v.integers[2 + i]));
     }
-    /* The left operand of a block's two products: of rows g and g + 8, eight and eight neighbours. */
-    static __device__ void look_up(uint32_t (&left)[2][4], uint32_t w, int b, const code_values &v) {
+
+    /* The left operands of a block's products: of rows g and g + 8, eight and eight neighbours. Values are sums of two, each of which
+     * a lookup gives: `below` has those of codes without their highest bit, `above` of others, and a lookup whose code is of the other kind
+     * gives the sign of what it finds, -1 or 0 (code_halves). */
+    struct operands {
+        uint32_t of[KS][2][4];
+    };
+    static __device__ uint32_t look_up(const uint32_t (&values)[2], uint32_t codes) { /* __byte_perm knows no signs */
+        uint32_t found;
+        asm("prmt.b32 %0, %1, %2, %3;" : "=r"(found) : "r"(values[0]), "r"(values[1]), "r"(codes));
+        return found;
+    }
+    __device__ void look_up(operands &left, uint32_t w, int b) const {
         const int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-        const uint32_t row = w + (uint32_t)((int)threadIdx.x / WARP * 16 + g) * ROW_BYTES;
-        const uint32_t from = row + (uint32_t)(((2 * b + t / 2) ^ g) * 16 + t % 2 * 8); /* as the TMA unit swizzles */
+        const uint32_t row = w + (uint32_t)((int)threadIdx.x / WARP * 16 + g) * G::ROW_BYTES;
+        const uint32_t from =
+            row + (uint32_t)(((2 * b + t / 2) ^ g / 2) * 16 + t % 2 * 8); /* as the TMA unit swizzles */
         uint2 codes[2];
 #pragma unroll
         for (int half = 0; half < 2; half++)
             asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
                          : "=r"(codes[half].x), "=r"(codes[half].y)
-                         : "r"(from + half * 8 * ROW_BYTES)
+                         : "r"(from + half * 8 * G::ROW_BYTES)
                          : "memory");
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const uint32_t c = i < 2 ? (i % 2 ? codes[1].x : codes[0].x) : (i % 2 ? codes[1].y : codes[0].y);
-            const uint32_t small = c & 0x77777777u, large = c >> 1 & 0x44444444u;
-            left[i / 2][i % 2] = nf4_integers(v, small, large);
-            left[i / 2][i % 2 + 2] = nf4_integers(v, small >> 16, large >> 16);
+            const uint32_t other = c ^ 0x88888888u;
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                left.of[i / 2][0][i % 2 + 2 * half] = look_up(below, c >> 16 * half);
+                left.of[i / 2][1][i % 2 + 2 * half] = look_up(above, other >> 16 * half);
+            }
         }
     }
-    /* scales: of row g, of the first block of the step. */
-    __device__ void queue(uint32_t w, uint32_t x, uint32_t scales, const code_values &v) {
-        uint32_t left[2][2][4];
-        look_up(left[0], w, 0, v);
+    template <typename R> __device__ void begin(const few_codes_product &q, const place &at, R weight_row) {
+        scales.begin(q, at, weight_row);
+    }
+    __device__ void add(own_sums<G> &sum, uint32_t w, uint32_t x, uint32_t x_scale) {
+        const float own = scales.next(dynamic);
+        const int four = (int)threadIdx.x % WARP / 4 * 4;
+        operands left[2];
+        look_up(left[0], w, 0);
 #pragma unroll
-        for (int b = 0; b < G::NF4_BLOCKS; b++) {
-            const uint32_t from = x + b / 2 * x_bytes + b % 2 * 64;
-            wgmma_begin();
+        for (int part = 0; part < G::N / N; part++) {
+            float step[N / 8][2];
+            x_scales<N> xs;
+            xs.load(x_scale + part * N * 2);
 #pragma unroll
-            for (int k = 0; k < 2; k++)
-                wgmma_int8<G::N>::registers(block, left[b % 2][k], attention_wgmma::operand(from + k * 32, 0), k > 0);
-            wgmma_commit();
-            if (b + 1 < G::NF4_BLOCKS) look_up(left[(b + 1) % 2], w, b + 1, v);
-            const float scale[2] = {load_shared_float(scales + b * 4), load_shared_float(scales + (8 * pitch + b) * 4)};
-            wgmma_wait<0>();
-            settle(block);
+            for (int b = 0; b < 2; b++) {
+                const float scale[2] = {__shfl_sync(0xffffffffu, own, four + b),
+                                        __shfl_sync(0xffffffffu, own, four + 2 + b)};
+                int block[N / 8][4];
+                wgmma_begin();
 #pragma unroll
-            for (int i = 0; i < G::N / 8 * 2; i++)
-                sum[i / 2][i % 2] =
-                    fmaf(scale[i % 2], (float)(block[i / 2][i % 2 * 2] * 256 + block[i / 2][i % 2 * 2 + 1]),
-                         sum[i / 2][i % 2]);
+                for (int k = 0; k < KS; k++)
+#pragma unroll
+                    for (int half = 0; half < 2; half++)
+                        wgmma_int8<N>::registers(
+                            block, left[b].of[k][half],
+                            attention_wgmma::operand(x + part * N * X_BOX + b * LAUNCH_NF4_BLOCK + k * 32, 0),
+                            k + half > 0);
+                wgmma_commit();
+                if (b == 0 && part == 0) look_up(left[1], w, 1);
+                wgmma_wait<0>();
+                settle(block);
+#pragma unroll
+                for (int i = 0; i < N / 8 * 2; i++) {
+                    const float v = sum_of_bytes(block[i / 2][i % 2 * 2], block[i / 2][i % 2 * 2 + 1]);
+                    float &to = step[i / 2][i % 2];
+                    to = b == 0 ? scale[i % 2] * v : fmaf(scale[i % 2], v, to);
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < N / 8 * 2; i++) {
+                float &to = sum.of[part * N / 8 + i / 2][i % 2];
+                to = fmaf(xs.of[i / 2], step[i / 2][i % 2], to);
+            }
         }
     }
-    __device__ void end(own_sums<G> &out) {
-#pragma unroll
-        for (int i = 0; i < G::N / 8 * 2; i++) out.of[i / 2][i % 2] = sum[i / 2][i % 2];
-    }
-    enum { BEHIND = 0 };
 };
-
-template <typename G> struct steps_for;
-template <int R> struct steps_for<form<LAUNCH_CODES_INT8, R>> {
-    typedef steps_of_int8<form<LAUNCH_CODES_INT8, R>> type;
-};
-template <int R> struct steps_for<form<LAUNCH_CODES_FP8, R>> { typedef steps_of_fp8<form<LAUNCH_CODES_FP8, R>> type; };
-template <int R> struct steps_for<form<LAUNCH_CODES_NF4, R>> { typedef steps_of_nf4<form<LAUNCH_CODES_NF4, R>> type; };
 
 template <typename G>
-__device__ void consume(own_sums<G> &out, const layout &l, const place &at, uint32_t tiles, uint32_t scales,
-                        const code_values &v) {
-    typedef typename steps_for<G>::type steps;
-    const int lane = (int)threadIdx.x % WARP;
-    steps s;
-    if constexpr (G::F == LAUNCH_CODES_NF4) {
-        s.x_bytes = l.x_bytes, s.pitch = (uint32_t)l.scale_pitch;
-        scales += (uint32_t)(((int)threadIdx.x / WARP * 16 + lane / 4) * l.scale_pitch) * 4;
-    }
-    s.begin();
+using steps_for = std::conditional_t<G::F == LAUNCH_CODES_NF4, steps_of_nf4<G>,
+                                     steps_of_bytes<G, std::conditional_t<G::F == LAUNCH_CODES_INT8, int, float>>>;
+
+template <typename G>
+__device__ void consume(own_sums<G> &sum, steps_for<G> &steps, const layout &l, const place &at, uint32_t tiles) {
     stage_place from;
-    uint32_t before = 0; /* the barrier of the step in front, whose products are still to end */
     for (int step = 0; step < at.n; step++, from.advance(l.n_stages)) {
         barrier_wait(at.full + 8 * from.stage, from.parity);
-        const uint32_t tile = tiles + from.stage * l.step_bytes, empty = at.empty + 8 * from.stage;
-        s.queue(tile, tile + W_BYTES, scales + step * G::NF4_BLOCKS * 4, v);
-        if (lane == 0 && (steps::BEHIND == 0 || step > 0)) barrier_arrive(steps::BEHIND == 0 ? empty : before);
-        before = empty;
+        const uint32_t tile = tiles + from.stage * l.step_bytes;
+        steps.add(sum, tile, tile + G::W_BYTES, tiles + l.x_scales_at + from.stage * G::X_SCALE_BYTES);
+        if (threadIdx.x % WARP == 0) barrier_arrive(at.empty + 8 * from.stage);
     }
-    s.end(out);
 }
 
 /* Sums go to (row of x, row of the tile), where the tiles were. */
@@ -269,8 +316,7 @@ __device__ inline int64_t weight_row(const few_codes_product &q, const layout &l
 
 /* What a LINEAR gives: a row of x, four neighbouring rows of the tile, over all parts of k in order. */
 template <typename G, typename Y>
-__device__ inline void finish(Y (&y)[4], const place &at, uint32_t sums, uint32_t columns, float x_scale, int row,
-                              int column) {
+__device__ inline void finish(Y (&y)[4], const place &at, uint32_t sums, uint32_t columns, int row, int column) {
     const uint32_t own = sums + (uint32_t)(row * PITCH + column) * 4;
     const uint4 scales = load_shared_16(columns + column * 4), biases = load_shared_16(columns + (TILE + column) * 4);
     const uint32_t scale[4] = {scales.x, scales.y, scales.z, scales.w},
@@ -285,8 +331,7 @@ __device__ inline void finish(Y (&y)[4], const place &at, uint32_t sums, uint32_
         if (p < at.n_parts)
             total[0] += parts[p].x, total[1] += parts[p].y, total[2] += parts[p].z, total[3] += parts[p].w;
 #pragma unroll
-    for (int c = 0; c < 4; c++)
-        round_to(&y[c], total[c] * (x_scale * __uint_as_float(scale[c])) + __uint_as_float(bias[c]));
+    for (int c = 0; c < 4; c++) round_to(&y[c], total[c] * __uint_as_float(scale[c]) + __uint_as_float(bias[c]));
 }
 
 /* The blocks of a cluster take turns with the quads of a row. */
@@ -302,11 +347,10 @@ __device__ void write_y(const few_codes_product &q, const layout &l, const place
         struct alignas(4 * sizeof(Y)) four {
             Y e[4];
         } y;
-        const float x_scale = ((const float *)q.work)[row];
-        finish<G>(y.e, at, sums, columns, x_scale, row, c0);
+        finish<G>(y.e, at, sums, columns, row, c0);
         if (GATED) {
             Y up[4];
-            finish<G>(up, at, sums, columns, x_scale, row, TILE / 2 + c0);
+            finish<G>(up, at, sums, columns, row, TILE / 2 + c0);
 #pragma unroll
             for (int c = 0; c < 4; c++) round_to(&y.e[c], gated<Y>((float)y.e[c], (float)up[c], q.gelu));
         }
@@ -330,8 +374,7 @@ __global__ void __launch_bounds__(THREADS, G::BLOCKS)
     __shared__ __align__(8) uint64_t barriers[2 * STAGES_MOST];
     __shared__ float dynamic[G::F == LAUNCH_CODES_NF4 ? 256 : 1];
     const place at(l, barriers);
-    const uint32_t tiles = (shared_address(memory) + 1023) & ~1023u, columns = tiles + l.columns_at,
-                   scales = tiles + l.scales_at;
+    const uint32_t tiles = (shared_address(memory) + 1023) & ~1023u, columns = tiles + l.columns_at;
 
     chain_next();
     if (threadIdx.x == CONSUMERS) {
@@ -349,18 +392,17 @@ __global__ void __launch_bounds__(THREADS, G::BLOCKS)
         __syncwarp();
         __syncthreads();
     } else {
-        own_sums<G> sum;
+        own_sums<G> sum = {};
+        steps_for<G> steps(values, dynamic);
         auto row_of = [&](int row) { return weight_row<G, GATED>(q, l, row); };
+        steps.begin(q, at, row_of);
         load_columns<G::F, Y>(q, row_of, TILE, columns, CONSUMERS);
         if constexpr (G::F == LAUNCH_CODES_NF4) {
             for (int i = (int)threadIdx.x; i < 256; i += CONSUMERS) dynamic[i] = values.dynamic[i];
             threads_meet(2, CONSUMERS);
-            load_scales(q, row_of, TILE, at.first * G::NF4_BLOCKS, at.n * G::NF4_BLOCKS, l.scale_pitch, dynamic, scales,
-                        CONSUMERS);
-            threads_meet(2, CONSUMERS);
         }
         chain_wait();
-        consume<G>(sum, l, at, tiles, scales, values);
+        consume<G>(sum, steps, l, at, tiles);
         __syncthreads(); /* all have read the tiles */
         keep<G>(sum, q.m, tiles);
     }
@@ -373,72 +415,87 @@ __global__ void __launch_bounds__(THREADS, G::BLOCKS)
 
 /* ---- the choice ------------------------------------------------------------------------------------------------------ */
 
+enum { MULTIPROCESSORS = 132 };
+
 /* Parts of k, by the weight alone. */
-unsigned parts_of(const few_codes_product *q, int row_bytes) {
-    enum { BLOCKS_ENOUGH = 396 /* three on each of 132 multiprocessors */, STEPS_LEAST = 3 };
-    const int64_t blocks = (q->n + TILE - 1) / TILE, steps = (row_bytes + ROW_BYTES - 1) / ROW_BYTES;
-    unsigned parts = 1;
-    while (parts < PARTS_MOST && blocks * parts * 2 <= BLOCKS_ENOUGH && steps >= parts * 2 * STEPS_LEAST) parts *= 2;
+int parts_of(const few_codes_product *q, int n_steps) {
+    enum { BLOCKS_ENOUGH = 3 * MULTIPROCESSORS, STEPS_LEAST = 3 };
+    const int64_t blocks = (q->n + TILE - 1) / TILE;
+    int parts = 1;
+    while (parts < PARTS_MOST && blocks * parts * 2 <= BLOCKS_ENOUGH && n_steps >= parts * 2 * STEPS_LEAST) parts *= 2;
     return parts;
 }
 
-template <typename G> layout layout_of(const few_codes_product *q, int row_bytes, int parts) {
-    enum { SHARED_BYTES = 227 * 1024, BESIDE = 3 * 1024 /* of a block: static memory and what the system takes */ };
+/* Blocks on a multiprocessor at once, of so many in all: the more, the more is under way, unless too many places stay empty in the last
+ * round. */
+int blocks_at_once(int n_blocks, int most) {
+    enum { LEAST = 3 };
+    const int on_one = (n_blocks + MULTIPROCESSORS - 1) / MULTIPROCESSORS;
+    if (on_one <= most) return on_one;
+    int n = most;
+    while (n > LEAST && 5 * ((on_one + n - 1) / n * n) > 6 * on_one) n--;
+    return n;
+}
+
+template <typename G> layout layout_of(const few_codes_product *q, int n_steps, int n_blocks, int parts) {
+    enum {
+        SHARED_BYTES = 228 * 1024, /* of a multiprocessor */
+        /* Room in which blocks of the kernels behind begin while these end; of many rows every step ahead is worth more. */
+        FOR_NEXT = G::N <= 32 ? 8 * 1024 : 0,
+        BESIDE = G::F == LAUNCH_CODES_NF4
+                     ? 3584
+                     : 2560 /* of a block: static memory, what the system takes, up to the first box */
+    };
+    const int longest = (n_steps + parts - 1) / parts;
     layout l = {};
-    l.n_steps = (row_bytes + ROW_BYTES - 1) / ROW_BYTES;
+    l.n_steps = n_steps;
     l.columns = q->gated ? TILE / 2 : TILE;
-    l.x_bytes = (uint32_t)((2 * q->m + 7) / 8 * 8 * ROW_BYTES);
-    l.step_bytes = W_BYTES + G::X_BOXES * l.x_bytes;
-    const int longest = (l.n_steps + parts - 1) / parts;
-    if (G::F == LAUNCH_CODES_NF4) l.scale_pitch = longest * G::NF4_BLOCKS | 1;
-    const uint32_t beside = (uint32_t)((2 + l.scale_pitch) * TILE * 4), sums = (uint32_t)(q->m * PITCH * 4);
+    l.x_bytes = (uint32_t)((2 * q->m + 7) / 8 * 8 * X_BOX);
+    l.step_bytes = G::W_BYTES + l.x_bytes;
     /* Products read rows behind those of x, too: whatever lies there, it ends in sums that nobody reads. */
-    const uint32_t behind = G::N * ROW_BYTES - l.x_bytes;
-    uint32_t room = SHARED_BYTES / G::BLOCKS - BESIDE;
-    room = room > beside + behind ? room - beside - behind : 0;
-    l.n_stages = (int)(room / l.step_bytes);
+    const uint32_t behind = G::N * X_BOX - l.x_bytes, columns = 2 * TILE * 4, sums = (uint32_t)(q->m * PITCH * 4);
+    const uint32_t room =
+        (SHARED_BYTES - FOR_NEXT) / (uint32_t)blocks_at_once(n_blocks, G::BLOCKS) - BESIDE - columns - behind;
+    l.n_stages = (int)(room / (l.step_bytes + G::X_SCALE_BYTES));
     if (l.n_stages > STAGES_MOST) l.n_stages = STAGES_MOST;
-    if (l.n_stages < 2) l.n_stages = 2; /* fewer blocks fit, then */
     if (l.n_stages > longest) l.n_stages = longest;
-    uint32_t ring = (uint32_t)l.n_stages * l.step_bytes + behind;
-    if (ring < sums) ring = sums;
-    l.columns_at = (ring + 15) / 16 * 16;
-    l.scales_at = l.columns_at + 2 * TILE * 4;
-    l.n_bytes = l.columns_at + beside + 1024; /* boxes begin at multiples of 1024 */
+    l.columns_at = (uint32_t)l.n_stages * l.step_bytes + behind;
+    if (l.columns_at < sums) l.columns_at = sums;
+    l.x_scales_at = l.columns_at + columns;
+    l.n_bytes = l.x_scales_at + (uint32_t)l.n_stages * G::X_SCALE_BYTES + 1024; /* boxes begin at multiples of 1024 */
     return l;
 }
 
-template <launch_codes F> int row_bytes_of(const few_codes_product *q) {
-    return (int)(F == LAUNCH_CODES_NF4 ? q->k / 2 : q->k);
-}
-
-/* For scales of nf4 of such long rows, by the weight alone: with the most rows of x. */
-bool has_room(const few_codes_product *q) {
-    enum { SHARED_MOST = 224 * 1024 };
-    const int row_bytes = row_bytes_of<LAUNCH_CODES_NF4>(q), parts = (int)parts_of(q, row_bytes);
-    few_codes_product most = *q;
-    most.m = FEW_ROWS_MOST;
-    return layout_of<form<LAUNCH_CODES_NF4, FEW_ROWS_MOST>>(&most, row_bytes, parts).n_bytes <= SHARED_MOST;
+/* The values of codes with their highest bit, such that a value is the sum of what both lookups give (steps_of_nf4): the other lookup
+ * gives -1 for those whose counterpart is negative. */
+code_values code_halves(code_values v) {
+    int8_t value[16];
+    memcpy(value, v.integers, sizeof value);
+    for (int i = 0; i < 8; i++) value[8 + i] = (int8_t)(value[8 + i] - (value[i] < 0 ? -1 : 0));
+    memcpy(v.integers, value, sizeof value);
+    return v;
 }
 
 template <typename G, typename E, typename Y, bool GATED>
 void launch(cudaStream_t s, const few_codes_product *q, const code_values &values) {
-    const int row_bytes = row_bytes_of<G::F>(q);
-    const unsigned parts = parts_of(q, row_bytes);
-    const layout l = layout_of<G>(q, row_bytes, (int)parts);
+    const int columns_of_tile = GATED ? TILE / 2 : TILE;
+    const int64_t columns = GATED ? q->n / 2 : q->n, n_tiles = (columns + columns_of_tile - 1) / columns_of_tile;
+    const int n_steps = (int)((q->k + X_BOX - 1) / X_BOX), parts = parts_of(q, n_steps);
+    const layout l = layout_of<G>(q, n_steps, (int)n_tiles * parts, parts);
     tensor_box w = {.data = q->codes,
-                    .columns = row_bytes,
+                    .columns = G::F == LAUNCH_CODES_NF4 ? q->k / 2 : q->k,
                     .rows = q->n,
                     .sequences = 1,
-                    .box_columns = ROW_BYTES,
+                    .box_columns = G::ROW_BYTES,
                     .box_rows = l.columns,
                     .type = LAUNCH_E4M3};
     tensor_box x = w;
-    x.data = bytes_in(q->work), x.columns = q->k, x.rows = 2 * q->m, x.box_rows = (int)(l.x_bytes / ROW_BYTES);
-    const int64_t columns = GATED ? q->n / 2 : q->n;
+    x.data = bytes_in(q->work, q->k), x.columns = q->k, x.rows = 2 * q->m;
+    x.box_columns = X_BOX, x.box_rows = (int)(l.x_bytes / X_BOX);
     launch_round<G::F, G::F != LAUNCH_CODES_NF4, E>(s, q);
-    launch_chained(few_codes_wgmma<G, Y, GATED>, dim3((unsigned)((columns + l.columns - 1) / l.columns), parts),
-                   dim3(THREADS), l.n_bytes, parts, s, *q, l, values, tensor_map_make(&w), tensor_map_make(&x));
+    launch_chained(few_codes_wgmma<G, Y, GATED>, dim3((unsigned)n_tiles, (unsigned)parts), dim3(THREADS), l.n_bytes,
+                   (unsigned)parts, s, *q, l, G::F == LAUNCH_CODES_NF4 ? code_halves(values) : values,
+                   tensor_map_make(&w), tensor_map_make(&x));
 }
 
 template <launch_codes F, typename E, typename Y, bool GATED> struct by_rows {
@@ -453,10 +510,8 @@ template <launch_codes F, typename E, typename Y, bool GATED> struct by_rows {
 
 } // namespace
 
-extern "C" bool launch_few_codes_wgmma(cudaStream_t s, const few_codes_product *q, const launch_nf4_tables *tables) {
-    if (q->format == LAUNCH_CODES_NF4 && !has_room(q)) return false;
+extern "C" void launch_few_codes_wgmma(cudaStream_t s, const few_codes_product *q, const launch_nf4_tables *tables) {
     by_format<by_rows>(s, q, tables);
-    return true;
 }
 
 #endif

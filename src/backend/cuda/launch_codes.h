@@ -17,8 +17,9 @@ typedef struct few_codes_part {
 
 /* y (m, n) = x (m, k) w (n, k)^T (+ bias (n)), m at most FEW_ROWS_MOST. 16-bit x, y of its type or fp32; k a multiple of FEW_CODES_UNIT;
  * codes of all parts one behind the other. A row's bits do not depend on m. gated, gelu: as few_rows_product has them. */
-enum { FEW_CODES_PARTS = 3, FEW_CODES_UNIT = 64 };
-#define FEW_CODES_WORK(k) ((size_t)FEW_ROWS_MOST * (2 * (size_t)(k) + sizeof(float)))
+enum { FEW_CODES_PARTS = 3, FEW_CODES_UNIT = 64, FEW_CODES_BOX = 128 /* neighbours of a row of x with one scale */ };
+#define FEW_CODES_SCALES(k) (((size_t)(k) + FEW_CODES_BOX - 1) / FEW_CODES_BOX * FEW_ROWS_MOST * sizeof(float))
+#define FEW_CODES_WORK(k) (FEW_CODES_SCALES(k) + (size_t)FEW_ROWS_MOST * 2 * (size_t)(k))
 typedef struct few_codes_product {
     int64_t m, n, k;
     const void *x, *codes;
@@ -33,8 +34,8 @@ typedef struct few_codes_product {
     few_codes_part parts[FEW_CODES_PARTS];
 } few_codes_product;
 void launch_few_codes(cudaStream_t s, const few_codes_product *q, const launch_nf4_tables *tables);
-/* The same on compute capability 9.0, where HAVE_SM90A; false: there is no room for scales of such long rows. */
-bool launch_few_codes_wgmma(cudaStream_t s, const few_codes_product *q, const launch_nf4_tables *tables);
+/* The same on compute capability 9.0, where HAVE_SM90A. */
+void launch_few_codes_wgmma(cudaStream_t s, const few_codes_product *q, const launch_nf4_tables *tables);
 
 #ifdef __cplusplus
 }

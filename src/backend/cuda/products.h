@@ -54,7 +54,8 @@ typedef struct unembed_plan {
 unembed_plan unembed_plan_make(const program *p, const op *o);
 /* The three products, for a number of tokens and of columns of the vocabulary. ld is that of the logits or, in elements of
  * type, of their gradient. */
-product chunk_logits_product(int64_t C, dtype type, int64_t n_rows, int64_t n_columns, int64_t ld); /* fp32 logits of rows of C */
+product chunk_logits_product(int64_t C, dtype type, int64_t n_rows, int64_t n_columns,
+                             int64_t ld); /* fp32 logits of rows of C */
 product unembed_logits_product(const unembed_plan *u, int64_t n_rows, int64_t n_columns, int64_t ld);
 product unembed_dh_product(const unembed_plan *u, int64_t n_rows, int64_t ld);
 product unembed_dw_product(const unembed_plan *u, int64_t n_rows, int64_t n_columns, int64_t ld);
@@ -68,8 +69,9 @@ size_t logits_picked_bytes(const program *p, const op *o);
 /* LINEAR_CODES. Up to so many rows the codes are multiplied as they are; of more, the weight is made into numbers in scratch first; but for
  * logits, whose table would be the largest value of the program: those read the codes once for every so many rows. Scratch begins with the
  * numbers, or with the picked rows of x; what the product takes lies behind, CODES_WORK(k) bytes of few_codes.cu. */
-enum { CODES_ROWS_MOST = 64 };
-#define CODES_WORK(k) ((size_t)CODES_ROWS_MOST * (2 * (size_t)(k) + sizeof(float)))
+enum { CODES_ROWS_MOST = 64, CODES_BOX = 128 };
+#define CODES_WORK(k) \
+    ((size_t)CODES_ROWS_MOST * (2 * (size_t)(k) + ((size_t)(k) + CODES_BOX - 1) / CODES_BOX * sizeof(float)))
 bool codes_are_numbers(const program *p, const op *o);
 product codes_numbers_product(const program *p, const op *o);
 size_t codes_numbers_bytes(const product *q);
