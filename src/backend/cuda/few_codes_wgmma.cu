@@ -287,6 +287,7 @@ __device__ void consume(own_sums<G> &sum, steps_for<G> &steps, const layout &l, 
         barrier_wait(at.full + 8 * from.stage, from.parity);
         const uint32_t tile = tiles + from.stage * l.step_bytes;
         steps.add(sum, tile, tile + G::W_BYTES, tiles + l.x_scales_at + from.stage * G::X_SCALE_BYTES);
+        __syncwarp(); /* all lanes have read scales and codes: one arrives for them */
         if (threadIdx.x % WARP == 0) barrier_arrive(at.empty + 8 * from.stage);
     }
 }
@@ -385,6 +386,8 @@ __global__ void __launch_bounds__(THREADS, G::BLOCKS)
         }
         barriers_publish();
     }
+    if constexpr (G::F == LAUNCH_CODES_NF4) /* by all: behind a barrier of the consumers alone racecheck loses track */
+        for (int i = (int)threadIdx.x; i < 256; i += THREADS) dynamic[i] = values.dynamic[i];
     __syncthreads();
     if (threadIdx.x >= CONSUMERS) {
         if (threadIdx.x == CONSUMERS) produce<G, GATED>(q, l, &w, &x, at, tiles);
@@ -397,10 +400,6 @@ __global__ void __launch_bounds__(THREADS, G::BLOCKS)
         auto row_of = [&](int row) { return weight_row<G, GATED>(q, l, row); };
         steps.begin(q, at, row_of);
         load_columns<G::F, Y>(q, row_of, TILE, columns, CONSUMERS);
-        if constexpr (G::F == LAUNCH_CODES_NF4) {
-            for (int i = (int)threadIdx.x; i < 256; i += CONSUMERS) dynamic[i] = values.dynamic[i];
-            threads_meet(2, CONSUMERS);
-        }
         chain_wait();
         consume<G>(sum, steps, l, at, tiles);
         __syncthreads(); /* all have read the tiles */
