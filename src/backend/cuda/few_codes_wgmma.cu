@@ -180,9 +180,9 @@ struct nf4_scales {
 
 template <typename G> struct steps_of_nf4 {
     enum {
-        N = G::N < 128 ? G::N : 32,
+        N = G::N < 128 ? G::N : 32, /* columns of a product: with all 128 there are too few registers */
         KS = LAUNCH_NF4_BLOCK / 32
-    }; /* columns of a product: more would want too many registers */
+    };
     nf4_scales scales;
     const float *dynamic;
     uint32_t below[2], above[2]; /* eight values each, in registers */
@@ -441,9 +441,8 @@ template <typename G> layout layout_of(const few_codes_product *q, int n_steps, 
         SHARED_BYTES = 228 * 1024, /* of a multiprocessor */
         /* Room in which blocks of the kernels behind begin while these end; of many rows every step ahead is worth more. */
         FOR_NEXT = G::N <= 32 ? 8 * 1024 : 0,
-        BESIDE = G::F == LAUNCH_CODES_NF4
-                     ? 3584
-                     : 2560 /* of a block: static memory, what the system takes, up to the first box */
+        /* Of a block: static memory, what the system takes, up to the first box. */
+        BESIDE = G::F == LAUNCH_CODES_NF4 ? 3584 : 2560
     };
     const int longest = (n_steps + parts - 1) / parts;
     layout l = {};
