@@ -7,33 +7,24 @@
  * turns (TURNS), so that one takes exponentials while another multiplies; how many there are and whether they take turns is a matter of head_dim and the
  * length of rows alone, as measured (docs/log/speed.md), and changes no bit.
  * What a block does depends on the tile alone; which block does it is arithmetic. */
-#include "backend/cuda/attention_wgmma.cuh"
+#include "backend/cuda/attention_wgmma_fwd.cuh"
 
 namespace {
 
 using namespace attention_wgmma;
 
 enum { KEYS = 128, STAGES = 2, SHORT_ROW = 4096 };
-enum {
-    Q_FULL,
-    Q_EMPTY,
-    K_FULL,
-    K_EMPTY = K_FULL + STAGES,
-    V_FULL = K_EMPTY + STAGES,
-    V_EMPTY = V_FULL + STAGES,
-    N_BARRIERS = V_EMPTY + STAGES
-};
 /* q, k and v stages, y on its way out */
 template <int D, int CONSUMERS> constexpr size_t shared_bytes() {
-    return boxes_bytes<D>(2 * CONSUMERS * GROUP_ROWS + 2 * STAGES * KEYS) + N_BARRIERS * 8;
+    return boxes_bytes<D>(2 * CONSUMERS * GROUP_ROWS + 2 * STAGES * KEYS) + forward_barriers<STAGES>::N_BARRIERS * 8;
 }
 static_assert(shared_bytes<128, 2>() <= 227 << 10, "more shared memory than a block of capability 9.0 may have");
 
 #if WGMMA_HERE
 
-template <int D, int CONSUMERS> struct shared_layout {
+template <int D, int CONSUMERS> struct shared_layout : forward_barriers<STAGES> {
     static constexpr int QUERIES = CONSUMERS * GROUP_ROWS;
-    uint32_t q, k, v, y, barriers; /* k, v: (stage) */
+    uint32_t q, k, v, y; /* k, v: (stage) */
     __device__ explicit shared_layout(const void *shared) {
         q = shared_address(shared);
         k = q + boxes_bytes<D>(QUERIES);
@@ -41,7 +32,6 @@ template <int D, int CONSUMERS> struct shared_layout {
         y = v + STAGES * boxes_bytes<D>(KEYS);
         barriers = y + boxes_bytes<D>(QUERIES);
     }
-    __device__ uint32_t barrier(int which) const { return barriers + which * 8; }
 };
 
 template <int D, int CONSUMERS, bool RING>
@@ -56,16 +46,16 @@ __device__ void produce(const launch_attention &a, const CUtensorMap *queries, c
         const int q0 = task.tile * QUERIES, g = task.head / (a.H / a.G), b = (int)task.b;
         const key_walk walk = key_walk_of<QUERIES, KEYS, RING>(a, a.doc_start + task.b * a.T, q0, lane);
         if (lane == 0) {
-            barrier_wait(in.barrier(Q_EMPTY), ~round & 1);
-            tile_fetch<D>(in.q, queries, task.head * D, q0, b, QUERIES, in.barrier(Q_FULL));
+            barrier_wait(in.barrier(in.Q_EMPTY), ~round & 1);
+            tile_fetch<D>(in.q, queries, task.head * D, q0, b, QUERIES, in.barrier(in.Q_FULL));
             for (int t = 0; t < walk.n; t++, place.advance()) {
                 const int k0 = walk.first + t * KEYS, at = place.stage;
-                barrier_wait(in.barrier(K_EMPTY + at), place.parity ^ 1);
+                barrier_wait(in.barrier(in.K_EMPTY + at), place.parity ^ 1);
                 tile_fetch<D>(in.k + at * boxes_bytes<D>(KEYS), keys, key_column<D, RING>(a, g), k0, b, KEYS,
-                              in.barrier(K_FULL + at));
-                barrier_wait(in.barrier(V_EMPTY + at), place.parity ^ 1);
+                              in.barrier(in.K_FULL + at));
+                barrier_wait(in.barrier(in.V_EMPTY + at), place.parity ^ 1);
                 tile_fetch<D>(in.v + at * boxes_bytes<D>(KEYS), keys, key_column<D, RING>(a, a.G + g), k0, b, KEYS,
-                              in.barrier(V_FULL + at));
+                              in.barrier(in.V_FULL + at));
             }
         }
         __syncwarp();
@@ -107,13 +97,13 @@ __device__ void consume(const launch_attention &a, const shared_layout<D, CONSUM
         float s[1][KEYS / 8][4], sum[1][D / 8][4], decay[2];
         uint32_t p[KEYS / 16][4];
         auto scores = [&]() {
-            barrier_wait(in.barrier(K_FULL + k_place.stage), k_place.parity);
+            barrier_wait(in.barrier(in.K_FULL + k_place.stage), k_place.parity);
             wgmma_begin();
             queue_product_of_rows<E, D, KEYS>(s[0], in.q, QUERIES, consumer * GROUP_ROWS,
                                               in.k + k_place.stage * boxes_bytes<D>(KEYS));
             wgmma_commit();
         };
-        auto await_values = [&]() { barrier_wait(in.barrier(V_FULL + v_place.stage), v_place.parity); };
+        auto await_values = [&]() { barrier_wait(in.barrier(in.V_FULL + v_place.stage), v_place.parity); };
         auto values = [&]() {
             wgmma_begin();
             queue_product_with_rows<E, D, KEYS>(sum[0], p, in.v + v_place.stage * boxes_bytes<D>(KEYS));
@@ -121,7 +111,7 @@ __device__ void consume(const launch_attention &a, const shared_layout<D, CONSUM
         };
         auto scores_to_weights = [&](int k0) {
             wgmma_settle(s[0]);
-            release(K_EMPTY + k_place.stage);
+            release(in.K_EMPTY + k_place.stage);
             k_place.advance();
             if (k0 + KEYS - 1 > least_last || k0 < latest_start) mask_scores<1, KEYS>(s, k0, last, start, lane);
 #pragma unroll
@@ -132,13 +122,13 @@ __device__ void consume(const launch_attention &a, const shared_layout<D, CONSUM
             for (int step = 0; step < KEYS / 16; step++) pack_rows<E>(p[step], s[0], step);
         };
 
-        barrier_wait(in.barrier(Q_FULL), round & 1);
+        barrier_wait(in.barrier(in.Q_FULL), round & 1);
 #pragma unroll
         for (int n = 0; n < D / 8; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) sum[0][n][e] = 0;
         if (RING && walk.n == 0) {
-            release(Q_EMPTY);
+            release(in.Q_EMPTY);
             ring_store<E, D, 1>(a, task, query, sum, state, lane);
             continue;
         }
@@ -160,17 +150,17 @@ __device__ void consume(const launch_attention &a, const shared_layout<D, CONSUM
             if (AHEAD) await_values();
             wgmma_wait<0>();
             wgmma_settle(sum[0]);
-            release(V_EMPTY + used);
+            release(in.V_EMPTY + used);
             scale_row<1, D>(sum, 0, 0, decay[0]);
             scale_row<1, D>(sum, 0, 1, decay[1]);
             pack_weights();
         }
-        release(Q_EMPTY);
+        release(in.Q_EMPTY);
         if (!AHEAD) await_values();
         values();
         wgmma_wait<0>();
         wgmma_settle(sum[0]);
-        release(V_EMPTY + v_place.stage);
+        release(in.V_EMPTY + v_place.stage);
         v_place.advance();
 
         if constexpr (RING) ring_store<E, D, 1>(a, task, query, sum, state, lane);
@@ -199,18 +189,7 @@ __global__ void __launch_bounds__((1 + CONSUMERS) * GROUP, 1)
     constexpr int QUERIES = CONSUMERS * GROUP_ROWS;
     const shared_layout<D, CONSUMERS> in(shared);
     const int n_tiles = ((int)a.T + QUERIES - 1) / QUERIES, group = warp_group();
-    if (threadIdx.x == 0) {
-        constexpr int CONSUMER_WARPS = CONSUMERS * GROUP / WARP;
-        barrier_init(in.barrier(Q_FULL), 1);
-        barrier_init(in.barrier(Q_EMPTY), CONSUMER_WARPS);
-        for (int i = 0; i < STAGES; i++) {
-            barrier_init(in.barrier(K_FULL + i), 1);
-            barrier_init(in.barrier(K_EMPTY + i), CONSUMER_WARPS);
-            barrier_init(in.barrier(V_FULL + i), 1);
-            barrier_init(in.barrier(V_EMPTY + i), CONSUMER_WARPS);
-        }
-        barriers_publish();
-    }
+    if (threadIdx.x == 0) in.init(CONSUMERS * GROUP / WARP);
     __syncthreads();
     if (group == 0) {
         registers_give<CONSUMERS == 3 ? 32 : 24>();

@@ -10,7 +10,7 @@
  *
  * Tensor cores keep about 14 bits of a sum of 8-bit products. So p v of a tile has sums of its own, which are added to those of
  * the row in fp32: over 16,384 keys the error would otherwise grow to percents. It costs D / 2 registers and no instruction. */
-#include "backend/cuda/attention_wgmma.cuh"
+#include "backend/cuda/attention_wgmma_fwd.cuh"
 
 namespace {
 
@@ -18,19 +18,11 @@ using namespace attention_wgmma;
 
 constexpr int KEYS = FP8_BLOCK, CONSUMERS = 2, QUERIES = CONSUMERS * GROUP_ROWS, STAGES = 4, SHORT_ROW = 4096;
 static_assert(QUERIES == (int)FP8_BLOCK, "a tile of queries has one scale");
-enum {
-    Q_FULL,
-    Q_EMPTY,
-    K_FULL,
-    K_EMPTY = K_FULL + STAGES,
-    V_FULL = K_EMPTY + STAGES,
-    V_EMPTY = V_FULL + STAGES,
-    N_BARRIERS = V_EMPTY + STAGES
-};
 /* Rows of 128 bytes: of q and k a head of 128 columns, or less and what is behind it, which no product reads; of v, transposed, 128 keys. */
 constexpr uint32_t rows_bytes(int n_rows) { return (uint32_t)n_rows * ROW_BYTES; }
 template <int D> constexpr size_t shared_bytes() {
-    return rows_bytes(QUERIES + STAGES * (KEYS + D)) + tile_bytes<D>(QUERIES) + N_BARRIERS * 8;
+    return rows_bytes(QUERIES + STAGES * (KEYS + D)) + tile_bytes<D>(QUERIES) +
+           forward_barriers<STAGES>::N_BARRIERS * 8;
 }
 static_assert(shared_bytes<128>() <= 227 << 10, "more shared memory than a block of capability 9.0 may have");
 
@@ -38,8 +30,8 @@ static_assert(shared_bytes<128>() <= 227 << 10, "more shared memory than a block
 
 constexpr float P_EXPONENT = 8; /* probabilities are rounded times 2^8 */
 
-template <int D> struct shared_layout {
-    uint32_t q, k, v, y, barriers; /* k, v: (stage) */
+template <int D> struct shared_layout : forward_barriers<STAGES> {
+    uint32_t q, k, v, y; /* k, v: (stage) */
     __device__ explicit shared_layout(const void *shared) {
         q = shared_address(shared);
         k = q + rows_bytes(QUERIES);
@@ -47,7 +39,6 @@ template <int D> struct shared_layout {
         y = v + STAGES * rows_bytes(D);
         barriers = y + tile_bytes<D>(QUERIES);
     }
-    __device__ uint32_t barrier(int which) const { return barriers + which * 8; }
 };
 
 /* One box of n_rows rows. One thread calls. */
@@ -68,14 +59,14 @@ __device__ void produce(const launch_attention &a, const CUtensorMap *qk, const 
         const int q0 = task.tile * QUERIES, g = task.head / (a.H / a.G), b = (int)task.b;
         const key_walk walk = key_walk_of<QUERIES, KEYS, false>(a, a.doc_start + task.b * a.T, q0, lane);
         if (lane == 0) {
-            barrier_wait(in.barrier(Q_EMPTY), ~round & 1);
-            rows_fetch(in.q, qk, task.head * D, q0, b, QUERIES, in.barrier(Q_FULL));
+            barrier_wait(in.barrier(in.Q_EMPTY), ~round & 1);
+            rows_fetch(in.q, qk, task.head * D, q0, b, QUERIES, in.barrier(in.Q_FULL));
             for (int t = 0; t < walk.n; t++, place.advance()) {
                 const int k0 = walk.first + t * KEYS, at = place.stage;
-                barrier_wait(in.barrier(K_EMPTY + at), place.parity ^ 1);
-                rows_fetch(in.k + at * rows_bytes(KEYS), qk, (a.H + g) * D, k0, b, KEYS, in.barrier(K_FULL + at));
-                barrier_wait(in.barrier(V_EMPTY + at), place.parity ^ 1);
-                rows_fetch(in.v + at * rows_bytes(D), v, k0, g * D, b, D, in.barrier(V_FULL + at));
+                barrier_wait(in.barrier(in.K_EMPTY + at), place.parity ^ 1);
+                rows_fetch(in.k + at * rows_bytes(KEYS), qk, (a.H + g) * D, k0, b, KEYS, in.barrier(in.K_FULL + at));
+                barrier_wait(in.barrier(in.V_EMPTY + at), place.parity ^ 1);
+                rows_fetch(in.v + at * rows_bytes(D), v, k0, g * D, b, D, in.barrier(in.V_FULL + at));
             }
         }
         __syncwarp();
@@ -172,7 +163,7 @@ __device__ void consume(const launch_attention &a, const launch_attention8 &r, c
         uint32_t p[KEYS / 32][4];
         auto scores = [&]() {
             const uint32_t at = n_scored % STAGES;
-            barrier_wait(in.barrier(K_FULL + at), n_scored / STAGES & 1);
+            barrier_wait(in.barrier(in.K_FULL + at), n_scored / STAGES & 1);
             wgmma_begin();
             const uint64_t q = operand(in.q + rows_bytes(consumer * GROUP_ROWS), 0),
                            k = operand(in.k + at * rows_bytes(KEYS), 0);
@@ -193,7 +184,7 @@ __device__ void consume(const launch_attention &a, const launch_attention8 &r, c
         /* of the tile of keys from k0 on, and by how much the sums before it will be multiplied */
         auto scores_to_weights = [&](int k0, const float2 &scale, float(&next)[2]) {
             wgmma_settle(s[0]);
-            release(K_EMPTY + (int)(n_scored % STAGES));
+            release(in.K_EMPTY + (int)(n_scored % STAGES));
             n_scored++;
             if (k0 + KEYS - 1 > q0 + row || k0 < latest_start) {
                 const int last[1][2] = {{first_query, first_query + 8}};
@@ -211,7 +202,7 @@ __device__ void consume(const launch_attention &a, const launch_attention8 &r, c
          * barrier; without one it waits for both products before the first exponential. */
         auto await_values = [&]() {
             const uint32_t n_valued = n_scored - 1;
-            barrier_wait(in.barrier(V_FULL + n_valued % STAGES), n_valued / STAGES & 1);
+            barrier_wait(in.barrier(in.V_FULL + n_valued % STAGES), n_valued / STAGES & 1);
         };
         auto pack_weights = [&]() {
 #pragma unroll
@@ -219,7 +210,7 @@ __device__ void consume(const launch_attention &a, const launch_attention8 &r, c
         };
         auto add_part = [&](uint32_t n_valued) {
             wgmma_settle(part);
-            release(V_EMPTY + (int)(n_valued % STAGES));
+            release(in.V_EMPTY + (int)(n_valued % STAGES));
 #pragma unroll
             for (int n = 0; n < D / 8; n++)
 #pragma unroll
@@ -232,7 +223,7 @@ __device__ void consume(const launch_attention &a, const launch_attention8 &r, c
             for (int e = 0; e < 4; e++) sum[0][n][e] = 0;
         float2 scale = __ldg((const float2 *)scales);
         unit = scale.y;
-        barrier_wait(in.barrier(Q_FULL), round & 1);
+        barrier_wait(in.barrier(in.Q_FULL), round & 1);
         scores();
         wgmma_wait<0>();
         scores_to_weights(walk.first, scale, decay);
@@ -253,7 +244,7 @@ __device__ void consume(const launch_attention &a, const launch_attention8 &r, c
             decay[0] = next[0], decay[1] = next[1];
             pack_weights();
         }
-        release(Q_EMPTY);
+        release(in.Q_EMPTY);
         values(n_scored - 1);
         wgmma_wait<0>();
         add_part(n_scored - 1);
@@ -281,18 +272,7 @@ __global__ void __launch_bounds__((1 + CONSUMERS) * GROUP, 1)
     extern __shared__ __align__(1024) unsigned char shared[];
     const shared_layout<D> in(shared);
     const int n_tiles = (int)r.n_blocks, group = warp_group();
-    if (threadIdx.x == 0) {
-        constexpr int CONSUMER_WARPS = CONSUMERS * GROUP / WARP;
-        barrier_init(in.barrier(Q_FULL), 1);
-        barrier_init(in.barrier(Q_EMPTY), CONSUMER_WARPS);
-        for (int i = 0; i < STAGES; i++) {
-            barrier_init(in.barrier(K_FULL + i), 1);
-            barrier_init(in.barrier(K_EMPTY + i), CONSUMER_WARPS);
-            barrier_init(in.barrier(V_FULL + i), 1);
-            barrier_init(in.barrier(V_EMPTY + i), CONSUMER_WARPS);
-        }
-        barriers_publish();
-    }
+    if (threadIdx.x == 0) in.init(CONSUMERS * GROUP / WARP);
     __syncthreads();
     if (group == 0) {
         registers_give<24>();
