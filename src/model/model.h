@@ -166,6 +166,11 @@ status model_config_check(const model_config *c);        /* shapes that cannot b
 /* Do all linear layers have rows that a GPU multiplies as codes? */
 enum { MODEL_CODES_UNIT = 64 };
 bool model_rows_fit_codes(const model_config *c);
+/* Are codes of this format multiplied as they are, in a program that generates with weights as `asked`? Else they are dequantised before
+ * each use: a CPU multiplies int8 alone. */
+static inline bool model_multiplies_codes(base_format asked, base_format codes, bool discrete) {
+    return asked != BASE_COMPUTE && (discrete || codes == BASE_INT8);
+}
 uint64_t model_param_count(const model_config *c);
 
 /* Hugging Face's config.json. What ralo does not compute is refused with file, key, what was found and what is expected.

@@ -160,9 +160,8 @@ status pass_base(program *p, const pass_options *options, step_interface *step) 
         if (q->base == BASE_COMPUTE) continue;
         ASSERT(q->frozen && q->shape.rank == 2 && q->cut.dim < 0);
         param_of[q->value] = i + 1;
-        bool stays = m->codes != BASE_COMPUTE && (discrete || q->base == BASE_INT8);
         whole[i] = (base_values){0};
-        if (stays) whole[i] = add_joined_codes(p, q, &step->base[i]);
+        if (model_multiplies_codes(m->codes, q->base, discrete)) whole[i] = add_joined_codes(p, q, &step->base[i]);
         else add_codes_of_parts(p, q, &step->base[i]);
     }
     op *ops = program_take_ops(p, &n_ops);

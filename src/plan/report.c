@@ -74,12 +74,6 @@ static void print_prediction(const plan *p, FILE *out) {
                     100 * c->busy_s[l] / c->step_s);
 }
 
-/* Does generation multiply the codes as they are (pass/base.c)? */
-static bool multiplies_codes(const plan_request *r) {
-    base_format f = r->generation.weights;
-    return f != BASE_COMPUTE && (r->target.discrete || f == BASE_INT8);
-}
-
 /* Which parameters are trained, where not all are. */
 static void print_adapters(const plan *p, FILE *out) {
     const lora_options *o = &p->request.lora;
@@ -99,8 +93,9 @@ static void print_adapters(const plan *p, FILE *out) {
         fprintf(out, "base      linear layers stored as %s, %s\n", base_format_name(p->request.base),
                 trains && precision_fp8(p->request.choice.precision)
                     ? "converted once to the 8-bit weights of the products; dequantised for evaluation"
-                : multiplies_codes(&p->request) ? "multiplied as codes"
-                                                : "dequantised before each use");
+                : model_multiplies_codes(p->request.generation.weights, p->request.base, p->request.target.discrete)
+                    ? "multiplied as codes"
+                    : "dequantised before each use");
 }
 
 /* What comparing with a reference costs. */
