@@ -59,6 +59,17 @@ static const char *row_at(const void *rows, int64_t row, int64_t length, launch_
     return (const char *)rows + row * length * (t == LAUNCH_F32 ? 4 : 2);
 }
 
+/* By the kernel of capability 9.0, if that may be. */
+static void launch_some(const backend_context *c, const few_codes_product *q, const launch_nf4_tables *tables) {
+#ifdef HAVE_SM90A
+    if (gemm_has_own(c)) {
+        launch_few_codes_wgmma(c->stream, q, tables);
+        return;
+    }
+#endif
+    launch_few_codes(c->stream, q, tables);
+}
+
 void codes_launch(backend_context *c, few_codes_product q) {
     const launch_nf4_tables tables = dequantize_tables();
     few_codes_product some = q;
@@ -66,13 +77,7 @@ void codes_launch(backend_context *c, few_codes_product q) {
         some.m = MIN(q.m - row, (int64_t)FEW_ROWS_MOST);
         some.x = row_at(q.x, row, q.k, q.type);
         some.y = (char *)row_at(q.y, row, q.ldy, q.y_type);
-#ifdef HAVE_SM90A
-        if (gemm_has_own(c)) {
-            launch_few_codes_wgmma(c->stream, &some, &tables);
-            continue;
-        }
-#endif
-        launch_few_codes(c->stream, &some, &tables);
+        launch_some(c, &some, &tables);
     }
 }
 

@@ -54,8 +54,7 @@ typedef struct unembed_plan {
 unembed_plan unembed_plan_make(const program *p, const op *o);
 /* The three products, for a number of tokens and of columns of the vocabulary. ld is that of the logits or, in elements of
  * type, of their gradient. */
-product chunk_logits_product(int64_t C, dtype type, int64_t n_rows, int64_t n_columns,
-                             int64_t ld); /* fp32 logits of rows of C */
+product chunk_logits_product(int64_t C, dtype type, int64_t n_rows, int64_t n_columns, int64_t ld); /* fp32 logits of rows of C */
 product unembed_logits_product(const unembed_plan *u, int64_t n_rows, int64_t n_columns, int64_t ld);
 product unembed_dh_product(const unembed_plan *u, int64_t n_rows, int64_t ld);
 product unembed_dw_product(const unembed_plan *u, int64_t n_rows, int64_t n_columns, int64_t ld);
