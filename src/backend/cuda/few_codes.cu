@@ -53,6 +53,46 @@ template <bool GATED> __device__ inline int64_t weight_row(const few_codes_produ
     return at < q.n / 2 ? at + (second ? q.n / 2 : 0) : q.n;
 }
 
+/* ---- nf4 -------------------------------------------------------------------------------------------------------------- */
+
+/* Four codes of nf4 (the lower 16 bits), of two in a byte the first in its upper half, as integers: the second of each byte first. small: the
+ * codes without their highest bits; large: 4 in the place of every code that has it. */
+__device__ inline uint32_t nf4_integers(const code_values &v, uint32_t small, uint32_t large) {
+    const uint32_t upper = __byte_perm(0, 0xffffffffu, large);
+    return (__byte_perm(v.integers[0], v.integers[1], small) & ~upper) |
+           (__byte_perm(v.integers[2], v.integers[3], small) & upper);
+}
+
+/* Scales of nf4: of all blocks of these rows, rows `pitch` apart; 0 where there is no row. A warp takes rows, its lanes blocks; several
+ * rows are under way at once. */
+template <typename R>
+__device__ inline void load_scales(const few_codes_product &q, R weight_row, int n_rows, int pitch,
+                                   const float *dynamic, uint32_t scales, int n_threads) {
+    enum { AHEAD = 4 };
+    const int n_blocks = (int)(q.k / LAUNCH_NF4_BLOCK), n_warps = n_threads / WARP;
+    for (int first = (int)threadIdx.x / WARP; first < n_rows; first += AHEAD * n_warps)
+        for (int block = (int)threadIdx.x % WARP; block < n_blocks; block += WARP) {
+            float scale[AHEAD], offset[AHEAD];
+            uint8_t code[AHEAD];
+#pragma unroll
+            for (int a = 0; a < AHEAD; a++) {
+                const int row = first + a * n_warps;
+                const int64_t w_row = row < n_rows ? weight_row(row) : q.n;
+                scale[a] = offset[a] = 0, code[a] = 0;
+                if (w_row >= q.n) continue;
+                const few_codes_part &part = part_of(q, w_row);
+                const int64_t b = (w_row - part.first_row) * n_blocks + block;
+                code[a] = part.scale_codes[b], scale[a] = part.scale[b / LAUNCH_NF4_SCALE_BLOCK];
+                offset[a] = *part.offset;
+            }
+#pragma unroll
+            for (int a = 0; a < AHEAD; a++)
+                if (first + a * n_warps < n_rows)
+                    store_shared_float(scales + (uint32_t)((first + a * n_warps) * pitch + block) * 4,
+                                       dynamic[code[a]] * scale[a] + offset[a]);
+        }
+}
+
 /* ---- the product ------------------------------------------------------------------------------------------------------- */
 
 __device__ inline void store_shared_bytes(uint32_t to, bytes8 v) {

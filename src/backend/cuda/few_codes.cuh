@@ -49,14 +49,6 @@ __device__ inline void store_shared_float(uint32_t to, float v) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(v) : "memory");
 }
 
-/* Four codes of nf4 (the lower 16 bits), of two in a byte the first in its upper half, as integers: the second of each byte first. small: the
- * codes without their highest bits; large: 4 in the place of every code that has it. */
-__device__ inline uint32_t nf4_integers(const code_values &v, uint32_t small, uint32_t large) {
-    const uint32_t upper = __byte_perm(0, 0xffffffffu, large);
-    return (__byte_perm(v.integers[0], v.integers[1], small) & ~upper) |
-           (__byte_perm(v.integers[2], v.integers[3], small) & upper);
-}
-
 /* ---- what sums are multiplied with --------------------------------------------------------------------------------------- */
 
 /* Of the n_rows rows of a block's tile: scales, and behind them biases. weight_row(i) is the row of the weight, n where there is none. */
@@ -74,36 +66,6 @@ __device__ inline void load_columns(const few_codes_product &q, R weight_row, in
         store_shared_float(columns + row * 4, scale);
         store_shared_float(columns + (n_rows + row) * 4, bias);
     }
-}
-
-/* Scales of nf4: of all blocks of these rows, rows `pitch` apart; 0 where there is no row. A warp takes rows, its lanes blocks; several
- * rows are under way at once. */
-template <typename R>
-__device__ inline void load_scales(const few_codes_product &q, R weight_row, int n_rows, int pitch,
-                                   const float *dynamic, uint32_t scales, int n_threads) {
-    enum { AHEAD = 4 };
-    const int n_blocks = (int)(q.k / LAUNCH_NF4_BLOCK), n_warps = n_threads / WARP;
-    for (int first = (int)threadIdx.x / WARP; first < n_rows; first += AHEAD * n_warps)
-        for (int block = (int)threadIdx.x % WARP; block < n_blocks; block += WARP) {
-            float scale[AHEAD], offset[AHEAD];
-            uint8_t code[AHEAD];
-#pragma unroll
-            for (int a = 0; a < AHEAD; a++) {
-                const int row = first + a * n_warps;
-                const int64_t w_row = row < n_rows ? weight_row(row) : q.n;
-                scale[a] = offset[a] = 0, code[a] = 0;
-                if (w_row >= q.n) continue;
-                const few_codes_part &part = part_of(q, w_row);
-                const int64_t b = (w_row - part.first_row) * n_blocks + block;
-                code[a] = part.scale_codes[b], scale[a] = part.scale[b / LAUNCH_NF4_SCALE_BLOCK];
-                offset[a] = *part.offset;
-            }
-#pragma unroll
-            for (int a = 0; a < AHEAD; a++)
-                if (first + a * n_warps < n_rows)
-                    store_shared_float(scales + (uint32_t)((first + a * n_warps) * pitch + block) * 4,
-                                       dynamic[code[a]] * scale[a] + offset[a]);
-        }
 }
 
 /* ---- x as bytes --------------------------------------------------------------------------------------------------------- */
@@ -170,12 +132,12 @@ template <launch_codes F, typename E> __device__ inline float cut_box(bytes8 &hi
     return scale;
 }
 
-/* Where eight neighbours from k on go, the second four so many bytes behind the first. AS_IS: where they were. Else as wgmma reads them beside
- * codes of nf4: a lane has sixteen neighbours of a block of 64, of which a product takes four and four. */
-template <bool AS_IS> __device__ inline int64_t place_of_bytes(int64_t k) {
-    return AS_IS ? k : k / 64 * 64 + k / 8 % 2 * 32 + k / 16 % 4 * 4;
+/* Eight neighbours from k on go where they were (AS_IS), or where wgmma reads them beside codes of nf4: a lane has sixteen neighbours of a block
+ * of 64, of which a product takes four and four. */
+template <bool AS_IS> __device__ inline void store_bytes(unsigned char *row, int64_t k, bytes8 v) {
+    unsigned char *to = row + (AS_IS ? k : k / 64 * 64 + k / 8 % 2 * 32 + k / 16 % 4 * 4);
+    *(uint32_t *)to = v.word[0], *(uint32_t *)(to + (AS_IS ? 4 : 16)) = v.word[1];
 }
-template <bool AS_IS> constexpr int SECOND_FOUR = AS_IS ? 4 : 16;
 
 enum { ROUND_THREADS = 128 };
 
@@ -194,12 +156,8 @@ __global__ void __launch_bounds__(ROUND_THREADS) round_rows(const E *x, int64_t 
     if (at < k) v = *(const pack8<E> *)(x + row * k + at);
     const float scale = cut_box<F>(high, low, v);
     if (at >= k) return;
-    unsigned char *to = bytes_in(work, k) + 2 * row * k + place_of_bytes<AS_IS>(at);
-#pragma unroll
-    for (int w = 0; w < 2; w++) {
-        *(uint32_t *)(to + w * SECOND_FOUR<AS_IS>) = high.word[w];
-        *(uint32_t *)(to + k + w * SECOND_FOUR<AS_IS>) = low.word[w];
-    }
+    unsigned char *high_row = bytes_in(work, k) + 2 * row * k;
+    store_bytes<AS_IS>(high_row, at, high), store_bytes<AS_IS>(high_row + k, at, low);
     if (at % X_BOX == 0) ((float *)work)[at / X_BOX * FEW_ROWS_MOST + row] = scale;
 }
 
