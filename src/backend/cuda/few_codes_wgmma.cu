@@ -287,8 +287,7 @@ __device__ void consume(own_sums<G> &sum, steps_for<G> &steps, const layout &l, 
         barrier_wait(at.full + 8 * from.stage, from.parity);
         const uint32_t tile = tiles + from.stage * l.step_bytes;
         steps.add(sum, tile, tile + G::W_BYTES, tiles + l.x_scales_at + from.stage * G::X_SCALE_BYTES);
-        __syncwarp(); /* all lanes have read scales and codes: one arrives for them */
-        if (threadIdx.x % WARP == 0) barrier_arrive(at.empty + 8 * from.stage);
+        barrier_arrive(at.empty + 8 * from.stage);
     }
 }
 
@@ -382,7 +381,7 @@ __global__ void __launch_bounds__(THREADS, G::BLOCKS)
         prefetch_map(&x); /* or its first box waits for it */
         for (int i = 0; i < l.n_stages; i++) {
             barrier_init(at.full + 8 * i, 1);
-            barrier_init(at.empty + 8 * i, CONSUMERS / WARP);
+            barrier_init(at.empty + 8 * i, CONSUMERS);
         }
         barriers_publish();
     }
