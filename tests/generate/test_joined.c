@@ -21,7 +21,8 @@ static const model_config models[] = {
     {.name = "q2", .family = FAMILY_QWEN2, .hidden = 256, .n_heads = 4, .n_kv_heads = 1, .head_dim = 64, .ffn = 200},
     {.name = "q3", .family = FAMILY_QWEN3, .hidden = 136, .n_heads = 4, .n_kv_heads = 4, .head_dim = 128, .ffn = 96},
     {.name = "l", .family = FAMILY_LLAMA, .hidden = 1032, .n_heads = 4, .n_kv_heads = 2, .head_dim = 96, .ffn = 72},
-    {.name = "c", .family = FAMILY_QWEN2, .hidden = 256, .n_heads = 4, .n_kv_heads = 2, .head_dim = 64, .ffn = 576}};
+    {.name = "c", .family = FAMILY_QWEN2, .hidden = 256, .n_heads = 4, .n_kv_heads = 2, .head_dim = 64, .ffn = 576},
+    {.name = "g", .family = FAMILY_GPT2, .hidden = 320, .n_heads = 5, .n_kv_heads = 5, .head_dim = 64, .ffn = 640}};
 
 /* Rows of weights as a GPU multiplies them in codes. */
 static bool takes_codes(const model_config *c) {
@@ -31,7 +32,7 @@ static bool takes_codes(const model_config *c) {
 static model_config model_of(size_t i) {
     model_config c = models[i];
     c.vocab = BYTE_VOCAB, c.n_layers = 2, c.max_positions = 1024, c.norm_eps = 1e-5;
-    c.rope = (rope_options){.type = ROPE_DEFAULT, .theta = 10000};
+    if (c.family != FAMILY_GPT2) c.rope = (rope_options){.type = ROPE_DEFAULT, .theta = 10000};
     return c;
 }
 
@@ -41,37 +42,57 @@ static bool are_apart(const value *a, const value *b) {
     return a->offset + value_bytes(a) <= b->offset || b->offset + value_bytes(b) <= a->offset;
 }
 
-/* A plan for a GPU, made anywhere: what a gate writes lies beside what the product in front of it reads, also of weights in codes, whose
- * product has the rounded x in its scratch. */
-static void a_gate_writes_nothing_that_its_product_reads(void **state) {
+static void assert_apart(const plan *p, value_id a, value_id b) {
+    if (a && b) assert_true(are_apart(program_get(&p->program, a), program_get(&p->program, b)));
+}
+
+static int n_norms_before_codes, n_gates;
+
+/* A product of a decode step, the op in front of it and the one behind it. */
+static void check_neighbours(const plan *p, const op *product) {
+    const op *norm = product - 1, *gate = product + 1;
+    bool codes = product->kind == OP_LINEAR_CODES;
+    if (codes && (norm->kind == OP_ADD_RMSNORM || norm->kind == OP_ADD_LAYERNORM)) {
+        for (int i = 0; i < op_input_count(norm->kind); i++) assert_apart(p, norm->in[i], product->work);
+        for (int i = 0; i < op_output_count(norm->kind); i++) assert_apart(p, norm->out[i], product->work);
+        n_norms_before_codes++;
+    }
+    if (gate->kind == OP_SWIGLU) {
+        assert_apart(p, gate->out[SWIGLU_Y], product->in[LINEAR_X]);
+        if (codes) assert_apart(p, gate->out[SWIGLU_Y], product->work);
+        n_gates++;
+    }
+}
+
+/* A plan for a GPU, made anywhere: what a gate writes lies beside what the product in front of it reads. Of weights in codes a product has the
+ * rounded x in its scratch: a norm in front of it may already write there, and the gate behind it does not. */
+static void joined_ops_write_nothing_that_others_of_them_read(void **state) {
     static const base_format formats[] = {BASE_COMPUTE, BASE_INT8};
-    int n_gates = 0;
+    const int n_layers = 2, n_gated = ARRAY_LENGTH(models) - 1; /* GPT-2 has no gate */
+    n_norms_before_codes = n_gates = 0;
     for (size_t k = 0; k < ARRAY_LENGTH(formats) * ARRAY_LENGTH(models); k++) {
-        size_t f = k / ARRAY_LENGTH(formats);
-        base_format weights = formats[k % ARRAY_LENGTH(formats)];
         plan p;
-        plan_request r = {
-            .model = model_of(f),
-            .choice = {.precision = PRECISION_BF16, .accumulation = 1},
-            .target = backend_target(DEVICE_CUDA, 2),
-            .generation = {
-                .slots = 16, .pages = 32, .page_size = 32, .context = 64, .prefill_tokens = 64, .weights = weights}};
+        plan_request r = {.model = model_of(k / ARRAY_LENGTH(formats)),
+                          .choice = {.precision = PRECISION_BF16, .accumulation = 1},
+                          .target = backend_target(DEVICE_CUDA, 2),
+                          .generation = {.slots = 16,
+                                         .pages = 32,
+                                         .page_size = 32,
+                                         .context = 64,
+                                         .prefill_tokens = 64,
+                                         .weights = formats[k % ARRAY_LENGTH(formats)]}};
         training_must(plan_build(&p, &r));
         size_t first, end;
         program_section(&p.program, SECTION_DECODE, &first, &end);
-        for (size_t i = first + 1; i < end; i++) {
-            const op *o = &p.program.ops[i], *product = o - 1;
-            if (o->kind != OP_SWIGLU) continue;
-            const value *y = program_get(&p.program, o->out[SWIGLU_Y]),
-                        *x = program_get(&p.program, product->in[LINEAR_X]);
-            assert_int_equal(product->kind, weights == BASE_COMPUTE ? OP_LINEAR : OP_LINEAR_CODES);
-            assert_true(are_apart(y, x));
-            if (weights != BASE_COMPUTE) assert_true(are_apart(y, program_get(&p.program, product->work)));
-            n_gates++;
+        for (size_t i = first + 1; i + 1 < end; i++) {
+            const op *o = &p.program.ops[i];
+            if (o->kind == OP_LINEAR || o->kind == OP_LINEAR_CODES) check_neighbours(&p, o);
         }
         plan_close(&p);
     }
-    assert_int_equal(n_gates, 2 * ARRAY_LENGTH(formats) * ARRAY_LENGTH(models));
+    assert_int_equal(n_gates, n_layers * (int)ARRAY_LENGTH(formats) * n_gated);
+    /* all but the first of a model, which adds nothing, and with the last, of logits */
+    assert_int_equal(n_norms_before_codes, 2 * n_layers * (int)ARRAY_LENGTH(models));
 }
 
 static completion *complete(const char *dir, int64_t slots, precision q, base_format weights, const char *trace,
@@ -132,7 +153,7 @@ static void joined_ops_give_the_bits_of_the_ops_alone(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_gate_writes_nothing_that_its_product_reads),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(joined_ops_write_nothing_that_others_of_them_read),
                                        cmocka_unit_test(joined_ops_give_the_bits_of_the_ops_alone)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -60,19 +60,24 @@ static const char *row_at(const void *rows, int64_t row, int64_t length, launch_
 }
 
 /* By the kernel of capability 9.0, if that may be. */
-static void launch_some(const backend_context *c, const few_codes_product *q, const launch_nf4_tables *tables) {
 #ifdef HAVE_SM90A
-    if (gemm_has_own(c)) {
-        launch_few_codes_wgmma(c->stream, q, tables);
-        return;
-    }
-#endif
+bool codes_take_bytes(const backend_context *c) { return gemm_has_own(c); }
+
+static void launch_some(const backend_context *c, const few_codes_product *q, const launch_nf4_tables *tables) {
+    (gemm_has_own(c) ? launch_few_codes_wgmma : launch_few_codes)(c->stream, q, tables);
+}
+#else
+bool codes_take_bytes(const backend_context *c) { return false; }
+
+static void launch_some(const backend_context *c, const few_codes_product *q, const launch_nf4_tables *tables) {
     launch_few_codes(c->stream, q, tables);
 }
+#endif
 
 void codes_launch(backend_context *c, few_codes_product q) {
     const launch_nf4_tables tables = dequantize_tables();
     few_codes_product some = q;
+    ASSERT(!q.cut || (q.m <= FEW_ROWS_MOST && codes_take_bytes(c)));
     for (int64_t row = 0; row < q.m; row += FEW_ROWS_MOST) {
         some.m = MIN(q.m - row, (int64_t)FEW_ROWS_MOST);
         some.x = row_at(q.x, row, q.k, q.type);

@@ -5,5 +5,7 @@
 
 /* The product of a call; pick is left to the caller. */
 few_codes_product codes_product(const kernel_call *k);
-/* For all rows, whatever their number. */
+/* Does the kernel of this GPU take x as bytes that are in scratch already? */
+bool codes_take_bytes(const backend_context *c);
+/* For all rows, whatever their number; of those that are cut, no more than FEW_ROWS_MOST. */
 void codes_launch(backend_context *c, few_codes_product q);

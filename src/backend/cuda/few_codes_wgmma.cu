@@ -489,7 +489,7 @@ void launch(cudaStream_t s, const few_codes_product *q, const code_values &value
     tensor_box x = w;
     x.data = bytes_in(q->work, q->k), x.columns = q->k, x.rows = 2 * q->m;
     x.box_columns = X_BOX, x.box_rows = (int)(l.x_bytes / X_BOX);
-    launch_round<G::F, G::F != LAUNCH_CODES_NF4, E>(s, q);
+    if (!q->cut) launch_round<G::F, wgmma_reads_as_is(G::F), E>(s, q);
     launch_chained(few_codes_wgmma<G, Y, GATED>, dim3((unsigned)n_tiles, (unsigned)parts), dim3(THREADS), l.n_bytes,
                    (unsigned)parts, s, *q, l, G::F == LAUNCH_CODES_NF4 ? code_halves(values) : values,
                    tensor_map_make(&w), tensor_map_make(&x));

@@ -5,7 +5,8 @@
  *
  *   ROPE or QK_NORM_ROPE, KV_STORE, ATTENTION_PAGED       paged_step.cu
  *   LINEAR, SWIGLU                                        few_rows.cu
- *   LINEAR_CODES, SWIGLU                                  few_codes.cu
+ *   LINEAR_CODES, SWIGLU                                  few_codes.cu, few_codes_wgmma.cu
+ *   a norm, LINEAR_CODES                                  norm.cu gives y as bytes, few_codes_wgmma.cu takes them: two kernels instead of three
  *
  * Training has many tensors in one launch of GRAD_SUMSQ or ADAMW, and products that add to a weight's accumulator:
  *
@@ -20,6 +21,7 @@
 #include "backend/cuda/codes.h"
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/launch_optimizer.h"
+#include "backend/cuda/norm.h"
 #include "backend/cuda/paged.h"
 
 enum { STEP_CAPABILITY = 90 };
@@ -129,15 +131,53 @@ static bool writes_scratch_of_first(const kernel_call *k) {
     return values_overlap(k[1].out[SWIGLU_Y], call_out(&k[1], SWIGLU_Y), k->work, &k->program->values[k->op->work]);
 }
 
-static size_t try_gated_codes(backend_context *c, const kernel_call *k, size_t n) {
-    if (!ARE(k, n, OP_LINEAR_CODES, OP_SWIGLU) || codes_are_numbers(k->program, k->op) || k->in[LINEAR_CODES_PICK] ||
-        call_out(k, LINEAR_CODES_Y)->type == DTYPE_F32 || !is_gated(k) || writes_scratch_of_first(k))
+/* A LINEAR_CODES with 16-bit y, as its kernels for few rows do it, with its gate where there is one; how many ops that are, 0: it is none
+ * of those. */
+static size_t take_codes(const kernel_call *k, size_t n, few_codes_product *out) {
+    if (!ARE(k, n, OP_LINEAR_CODES) || codes_are_numbers(k->program, k->op) || k->in[LINEAR_CODES_PICK] ||
+        call_out(k, LINEAR_CODES_Y)->type == DTYPE_F32)
         return 0;
-    few_codes_product q = codes_product(k);
-    q.gated = true, q.gelu = k[1].op->attr.gelu_gate;
-    q.y = k[1].out[SWIGLU_Y], q.ldy = q.n / 2;
-    codes_launch(c, q);
+    *out = codes_product(k);
+    if (!ARE(k, n, OP_LINEAR_CODES, OP_SWIGLU) || !is_gated(k) || writes_scratch_of_first(k)) return 1;
+    out->gated = true, out->gelu = k[1].op->attr.gelu_gate;
+    out->y = k[1].out[SWIGLU_Y], out->ldy = out->n / 2;
     return 2;
+}
+
+/* Does this norm touch nothing of the scratch of the product behind it, which alone reads its y? */
+static bool norm_may_write_scratch(const kernel_call *k) {
+    const kernel_call *product = &k[1];
+    const value *work = &k->program->values[product->op->work];
+    const int y = norm_y(k->op->kind);
+    for (int i = 0; i < op_input_count(k->op->kind); i++)
+        if (values_overlap(product->work, work, k->in[i], call_in(k, i))) return false;
+    for (int i = 0; i < op_output_count(k->op->kind); i++)
+        if (i != y && values_overlap(product->work, work, k->out[i], call_out(k, i))) return false;
+    return is_between(k, 2, k->op->out[y]);
+}
+
+/* The norm in front of a product with codes gives bytes. */
+static bool launch_norm_of_bytes(backend_context *c, const kernel_call *k, const few_codes_product *q) {
+    launch_norm_args a = norm_args_of(k);
+    const launch_type t = launch_type_of(call_out(k, norm_y(k->op->kind))->type);
+    if (k[1].op->in[LINEAR_CODES_X] != k->op->out[norm_y(k->op->kind)] || !codes_take_bytes(c) || a.amax ||
+        !launch_norm_gives_bytes(t, &a) || !norm_may_write_scratch(k))
+        return false;
+    a.y = NULL, a.bytes = q->work, a.format = q->format;
+    launch_norm(c->stream, t, &a);
+    return true;
+}
+
+static size_t try_codes(backend_context *c, const kernel_call *k, size_t n) {
+    few_codes_product q;
+    const size_t n_norms = n > 1 && norm_y(k->op->kind) >= 0, n_product = take_codes(k + n_norms, n - n_norms, &q);
+    if (n_norms + n_product < 2) return 0;
+    if (n_norms) {
+        if (!n_product || !launch_norm_of_bytes(c, k, &q)) return 0;
+        q.cut = true;
+    }
+    codes_launch(c, q);
+    return n_norms + n_product;
 }
 
 /* ---- sums of gradients ------------------------------------------------------------------------------------------------ */
@@ -197,7 +237,7 @@ size_t joined_run(backend_context *c, const kernel_call *k, size_t n) {
     size_t n_done = try_many(c, k, n);
     if (!n_done) n_done = try_step(c, k, n);
     if (!n_done) n_done = try_gated(c, k, n);
-    if (!n_done) n_done = try_gated_codes(c, k, n);
+    if (!n_done) n_done = try_codes(c, k, n);
     if (!n_done) n_done = try_sum(c, k, n);
     return n_done;
 }

@@ -30,6 +30,7 @@ typedef struct few_codes_product {
     launch_type type, y_type;
     bool gated, gelu;
     void *work; /* FEW_CODES_WORK(k) bytes, at a multiple of 16 bytes */
+    bool cut;   /* work has x as bytes already (launch_norm); for launch_few_codes_wgmma alone */
     int n_parts;
     few_codes_part parts[FEW_CODES_PARTS];
 } few_codes_product;

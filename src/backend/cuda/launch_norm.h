@@ -1,6 +1,6 @@
 #pragma once
 /* launch_norm.h - launchers of norm.cu, norm_bwd.cu and column_sums.cu. */
-#include "backend/cuda/launch.h"
+#include "backend/cuda/launch_codes.h"
 #include "backend/cuda/sum_blocks.h"
 
 #ifdef __cplusplus
@@ -29,11 +29,15 @@ typedef struct launch_norm_args {
     void *s, *y;
     float *mean, *rstd;
     float *amax;         /* the largest |y|, or NULL */
+    void *bytes;         /* or NULL: work of a few_codes_product, which gets y as bytes; y and amax are NULL */
+    launch_codes format; /* of that product */
     const int32_t *rows; /* op.rows, in device memory, or NULL */
     int64_t n_rows, C;
     int64_t stride, rstd_step; /* elements from row to row of a, b, s and y; of rstd */
     float eps, offset;         /* offset: added to every gain of RMSNorm */
 } launch_norm_args;
+/* Can launch_norm give bytes of such rows? */
+bool launch_norm_gives_bytes(launch_type t, const launch_norm_args *a);
 void launch_norm(cudaStream_t s, launch_type t, const launch_norm_args *a);
 
 /* qkv (n_rows, (n_q + n_k + n_v) D): every q and k head is a row of its own, v heads are copied. rstd (n_rows, n_q + n_k).

@@ -1,69 +1,86 @@
 /* norm.c - the C side of norm.cu, norm_bwd.cu, qk_norm_rope.cu and column_sums.cu. Sums over rows take two launches: lines
  * into work, then their sum. */
-#include "backend/cuda/cuda.h"
-
+#include "backend/cuda/norm.h"
 #include "backend/cuda/launch_heads.h"
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 SAME_PLACE(RMSNORM_X, LAYERNORM_X, ADD_RMSNORM_A, ADD_LAYERNORM_A);
 
-static void norm_run(backend_context *c, const kernel_call *k, launch_norm_args a, const value *gamma, const value *y) {
-    const value *x = call_in(k, RMSNORM_X);
+static launch_norm_args args_alone(const kernel_call *k) {
+    switch (k->op->kind) {
+    case OP_RMSNORM:
+        return (launch_norm_args){.a = k->in[RMSNORM_X],
+                                  .gamma = k->in[RMSNORM_GAMMA],
+                                  .y = k->out[RMSNORM_Y],
+                                  .rstd = k->out[RMSNORM_RSTD],
+                                  .amax = k->out[RMSNORM_AMAX]};
+    case OP_LAYERNORM:
+        return (launch_norm_args){.a = k->in[LAYERNORM_X],
+                                  .gamma = k->in[LAYERNORM_GAMMA],
+                                  .beta = k->in[LAYERNORM_BETA],
+                                  .y = k->out[LAYERNORM_Y],
+                                  .mean = k->out[LAYERNORM_MEAN],
+                                  .rstd = k->out[LAYERNORM_RSTD],
+                                  .amax = k->out[LAYERNORM_AMAX]};
+    case OP_ADD_RMSNORM:
+        return (launch_norm_args){.a = k->in[ADD_RMSNORM_A],
+                                  .b = k->in[ADD_RMSNORM_B],
+                                  .gamma = k->in[ADD_RMSNORM_GAMMA],
+                                  .s = k->out[ADD_RMSNORM_S],
+                                  .y = k->out[ADD_RMSNORM_Y],
+                                  .rstd = k->out[ADD_RMSNORM_RSTD],
+                                  .amax = k->out[ADD_RMSNORM_AMAX]};
+    default:
+        ASSERT(k->op->kind == OP_ADD_LAYERNORM);
+        return (launch_norm_args){.a = k->in[ADD_LAYERNORM_A],
+                                  .b = k->in[ADD_LAYERNORM_B],
+                                  .gamma = k->in[ADD_LAYERNORM_GAMMA],
+                                  .beta = k->in[ADD_LAYERNORM_BETA],
+                                  .s = k->out[ADD_LAYERNORM_S],
+                                  .y = k->out[ADD_LAYERNORM_Y],
+                                  .mean = k->out[ADD_LAYERNORM_MEAN],
+                                  .rstd = k->out[ADD_LAYERNORM_RSTD],
+                                  .amax = k->out[ADD_LAYERNORM_AMAX]};
+    }
+}
+
+int norm_y(op_kind kind) {
+    switch (kind) {
+    case OP_RMSNORM: return RMSNORM_Y;
+    case OP_LAYERNORM: return LAYERNORM_Y;
+    case OP_ADD_RMSNORM: return ADD_RMSNORM_Y;
+    case OP_ADD_LAYERNORM: return ADD_LAYERNORM_Y;
+    default: return -1;
+    }
+}
+
+SAME_PLACE(RMSNORM_GAMMA, LAYERNORM_GAMMA);
+SAME_PLACE(ADD_RMSNORM_GAMMA, ADD_LAYERNORM_GAMMA);
+
+launch_norm_args norm_args_of(const kernel_call *k) {
+    launch_norm_args a = args_alone(k);
+    const value *x = call_in(k, RMSNORM_X), *gamma = call_in(k, a.b ? (int)ADD_RMSNORM_GAMMA : (int)RMSNORM_GAMMA);
     a.C = shape_count(&gamma->shape);
     a.n_rows = shape_count(&x->shape) / a.C;
     a.stride = a.C, a.rstd_step = 1;
     a.rows = k->rows;
     a.eps = k->op->attr.eps;
     a.offset = k->op->attr.gain_offset;
-    ASSERT(gamma->type == x->type && y->type == x->type);
+    ASSERT(gamma->type == x->type && call_out(k, norm_y(k->op->kind))->type == x->type);
     ASSERT((size_t)a.C * dtype_bytes(x->type) <= NORM_ROW_BYTES_MAX);
-    launch_norm(c->stream, launch_type_of(x->type), &a);
+    return a;
 }
 
-void cuda_kernel_RMSNORM(backend_context *c, const kernel_call *k) {
-    launch_norm_args a = {.a = k->in[RMSNORM_X],
-                          .gamma = k->in[RMSNORM_GAMMA],
-                          .y = k->out[RMSNORM_Y],
-                          .rstd = k->out[RMSNORM_RSTD],
-                          .amax = k->out[RMSNORM_AMAX]};
-    norm_run(c, k, a, call_in(k, RMSNORM_GAMMA), call_out(k, RMSNORM_Y));
+static void norm_run(backend_context *c, const kernel_call *k) {
+    const launch_norm_args a = norm_args_of(k);
+    launch_norm(c->stream, launch_type_of(call_in(k, RMSNORM_X)->type), &a);
 }
 
-void cuda_kernel_LAYERNORM(backend_context *c, const kernel_call *k) {
-    launch_norm_args a = {.a = k->in[LAYERNORM_X],
-                          .gamma = k->in[LAYERNORM_GAMMA],
-                          .beta = k->in[LAYERNORM_BETA],
-                          .y = k->out[LAYERNORM_Y],
-                          .mean = k->out[LAYERNORM_MEAN],
-                          .rstd = k->out[LAYERNORM_RSTD],
-                          .amax = k->out[LAYERNORM_AMAX]};
-    norm_run(c, k, a, call_in(k, LAYERNORM_GAMMA), call_out(k, LAYERNORM_Y));
-}
-
-void cuda_kernel_ADD_RMSNORM(backend_context *c, const kernel_call *k) {
-    launch_norm_args a = {.a = k->in[ADD_RMSNORM_A],
-                          .b = k->in[ADD_RMSNORM_B],
-                          .gamma = k->in[ADD_RMSNORM_GAMMA],
-                          .s = k->out[ADD_RMSNORM_S],
-                          .y = k->out[ADD_RMSNORM_Y],
-                          .rstd = k->out[ADD_RMSNORM_RSTD],
-                          .amax = k->out[ADD_RMSNORM_AMAX]};
-    norm_run(c, k, a, call_in(k, ADD_RMSNORM_GAMMA), call_out(k, ADD_RMSNORM_Y));
-}
-
-void cuda_kernel_ADD_LAYERNORM(backend_context *c, const kernel_call *k) {
-    launch_norm_args a = {.a = k->in[ADD_LAYERNORM_A],
-                          .b = k->in[ADD_LAYERNORM_B],
-                          .gamma = k->in[ADD_LAYERNORM_GAMMA],
-                          .beta = k->in[ADD_LAYERNORM_BETA],
-                          .s = k->out[ADD_LAYERNORM_S],
-                          .y = k->out[ADD_LAYERNORM_Y],
-                          .mean = k->out[ADD_LAYERNORM_MEAN],
-                          .rstd = k->out[ADD_LAYERNORM_RSTD],
-                          .amax = k->out[ADD_LAYERNORM_AMAX]};
-    norm_run(c, k, a, call_in(k, ADD_LAYERNORM_GAMMA), call_out(k, ADD_LAYERNORM_Y));
-}
+void cuda_kernel_RMSNORM(backend_context *c, const kernel_call *k) { norm_run(c, k); }
+void cuda_kernel_LAYERNORM(backend_context *c, const kernel_call *k) { norm_run(c, k); }
+void cuda_kernel_ADD_RMSNORM(backend_context *c, const kernel_call *k) { norm_run(c, k); }
+void cuda_kernel_ADD_LAYERNORM(backend_context *c, const kernel_call *k) { norm_run(c, k); }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 

@@ -9,13 +9,19 @@
 #include "backend/cuda/absmax.cuh"
 #include "backend/cuda/chain.cuh"
 #include "backend/cuda/heads.cuh"
+#include "backend/cuda/x_bytes.cuh"
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 static_assert(NORM_ROW_BYTES_MAX == NORM_THREADS_MOST * 8 * 16, "norm_shape_of knows up to eight packs per thread");
 
+/* What becomes of y: numbers; and the largest of them; bytes for a product with codes. */
+enum norm_result { NUMBERS, NUMBERS_AND_MOST, BYTES };
+
+template <typename T> using native = std::conditional_t<std::is_same_v<T, bf16>, __nv_bfloat16, __half>;
+
 /* PACKS per thread; thread t holds packs t, t + blockDim, ... */
-template <typename T, bool VECTOR, int PACKS, bool CENTERED, bool AMAX>
+template <typename T, bool VECTOR, int PACKS, bool CENTERED, norm_result RESULT>
 static __global__ void __launch_bounds__(NORM_THREADS_MOST) norm_kernel(launch_norm_args n) {
     enum { N = pack<T>::N };
     __shared__ float sums[2][WARP];
@@ -100,14 +106,16 @@ static __global__ void __launch_bounds__(NORM_THREADS_MOST) norm_kernel(launch_n
             for (int e = 0; e < N; e++) y.v[e] = x[k].v[e] * rstd * (gamma.v[e] + n.offset);
         }
         uint4 rounded = pack_narrow<T>(y);
-        if (n.y) raw_store<VECTOR>((T *)n.y + start + i, rounded, n.C - i);
-        if (AMAX) most = absmax_pack<T>(most, rounded, n.C - i);
+        if constexpr (RESULT == BYTES) /* neighbouring lanes have neighbouring packs */
+            few_codes_shared::give_bytes_to_wgmma<native<T>>(n.format, n.bytes, row, i, n.C, rounded);
+        else if (n.y) raw_store<VECTOR>((T *)n.y + start + i, rounded, n.C - i);
+        if (RESULT == NUMBERS_AND_MOST) most = absmax_pack<T>(most, rounded, n.C - i);
     }
     if (threadIdx.x == 0) {
         if (CENTERED) n.mean[row] = mean;
         n.rstd[row * n.rstd_step] = rstd;
     }
-    if (AMAX) absmax_give(n.amax, most, mosts);
+    if (RESULT == NUMBERS_AND_MOST) absmax_give(n.amax, most, mosts);
 }
 
 template <typename F> static void by_row_packs(int per_thread, F run) {
@@ -117,21 +125,44 @@ template <typename F> static void by_row_packs(int per_thread, F run) {
     else run(std::integral_constant<int, 8>{});
 }
 
+static bool in_whole_packs(launch_type t, const launch_norm_args *a) {
+    const void *operands[] = {a->a, a->b, a->gamma, a->beta, a->s, a->y};
+    const int64_t in_pack = 16 / (int64_t)type_bytes(t);
+    bool whole = a->C % in_pack == 0 && a->stride % in_pack == 0;
+    for (const void *p : operands) whole = whole && aligned(p, 16);
+    return whole;
+}
+
+bool launch_norm_gives_bytes(launch_type t, const launch_norm_args *a) {
+    return t != LAUNCH_F32 && a->C % FEW_CODES_UNIT == 0 && a->n_rows <= FEW_ROWS_MOST && in_whole_packs(t, a);
+}
+
+/* A kernel for bytes is made of 16-bit numbers in whole packs alone. */
+template <typename T, bool VECTOR, typename F> static void by_result(const launch_norm_args *a, F run) {
+    if constexpr (VECTOR && sizeof(T) == 2) {
+        if (a->bytes) {
+            run(std::integral_constant<norm_result, BYTES>{});
+            return;
+        }
+    }
+    by_amax<T>(a->amax, [&](auto amax) {
+        run(std::integral_constant<norm_result, decltype(amax)::value ? NUMBERS_AND_MOST : NUMBERS>{});
+    });
+}
+
 void launch_norm(cudaStream_t s, launch_type t, const launch_norm_args *a) {
     absmax_clear(s, a->amax);
     by_type(t, [&](auto zero) {
         using T = decltype(zero);
-        const void *operands[] = {a->a, a->b, a->gamma, a->beta, a->s, a->y};
-        bool whole = a->C % pack<T>::N == 0 && a->stride % pack<T>::N == 0;
-        for (const void *p : operands) whole = whole && aligned(p, 16);
+        const bool whole = in_whole_packs(t, a);
         const norm_shape shape = norm_shape_of(divide_up(a->C, pack<T>::N));
         by_row_packs(shape.per_thread, [&](auto per_thread) {
             constexpr int PACKS = decltype(per_thread)::value;
             by_flag(whole, [&](auto vector) {
                 by_flag(a->mean != NULL, [&](auto centered) {
-                    by_amax<T>(a->amax, [&](auto amax) {
+                    by_result<T, decltype(vector)::value>(a, [&](auto result) {
                         launch_chained(norm_kernel<T, decltype(vector)::value, PACKS, decltype(centered)::value,
-                                                   decltype(amax)::value>,
+                                                   decltype(result)::value>,
                                        dim3((unsigned)a->n_rows), dim3((unsigned)shape.threads), 0, 1, s, *a);
                     });
                 });

@@ -1,0 +1,8 @@
+#pragma once
+/* norm.h - private to the CUDA backend: RMSNORM, LAYERNORM, ADD_RMSNORM and ADD_LAYERNORM as their kernel is told of them. */
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/launch_norm.h"
+
+/* Which output of a norm y is; -1: the op is no norm of rows. */
+int norm_y(op_kind kind);
+launch_norm_args norm_args_of(const kernel_call *k);
