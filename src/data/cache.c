@@ -230,8 +230,8 @@ status cache_load(cache_slot *c, const char *source, const file_stamp *stamp, in
 
 static status write_failed(cache_slot *c, const char *what) {
     c->failed = true;
-    return ERR(ERR_IO, "token cache: %s %s: %s", what, c->temporary.length ? c->temporary.text : c->path.text,
-               strerror(errno));
+    return ERR(ERR_IO, "data.cache: %s %s: %s; name another directory, or none", what,
+               c->temporary.length ? c->temporary.text : c->path.text, strerror(errno));
 }
 
 status cache_begin(cache_slot *c) {
@@ -248,7 +248,7 @@ status cache_begin(cache_slot *c) {
         error_record why;
         error_take(&why);
         c->failed = true;
-        return ERR(ERR_IO, "token cache: %s", why.message);
+        return ERR(ERR_IO, "data.cache: %s; name another directory, or none", why.message);
     }
     if (fchmod(c->fd, 0600) != 0) return write_failed(c, "chmod"); /* tokens are as private as their text */
     return cache_write(c, zeros, sizeof zeros);                    /* the header comes last */

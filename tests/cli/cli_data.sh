@@ -46,6 +46,8 @@ XDG_CACHE_HOME=$work/locked/file check 0 "kept in memory only" "86 records" -- \
     train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=fifth
 check 2 "data.cache locked/file/x" -- train "${tiny[@]}" --set data.source=qa.jsonl --set data.cache=locked/file/x \
     --set run.dir=never
+check 2 "data.cache: " "/proc/" "name another directory, or none" -- train "${tiny[@]}" --set data.source=qa.jsonl \
+    --set data.cache=/proc --set run.dir=never # there, and no file can be made in it
 check 0 "host" -- plan "${tiny[@]}" --set data.source=qa.jsonl
 
 # ---- rows too short for a good part of the records are said aloud, the odd one is not
