@@ -530,14 +530,30 @@ static status check_fresh(const char *run_dir) {
                run_dir, newest);
 }
 
-static status open_dir(checkpointer *c, const checkpoint_options *o) {
-    TRY(dir_make(c->dir));
-    const char *lock = arena_format(&c->memory, "%s/.lock", c->dir);
-    if ((c->lock_fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666)) < 0)
+static status take_lock(int *fd, const char *dir, arena *memory) {
+    *fd = -1;
+    TRY(dir_make(dir));
+    const char *lock = arena_format(memory, "%s/.lock", dir);
+    if ((*fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666)) < 0)
         return ERR(ERR_IO, "open %s: %s", lock, strerror(errno));
     /* File systems without locks return another error; there, the user must ensure one writer per directory. */
-    if (flock(c->lock_fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        return ERR(ERR_INPUT, "%s is in use by another running ralo; give this run its own directory", c->dir);
+    if (flock(*fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return OK;
+    close(*fd);
+    *fd = -1;
+    return ERR(ERR_INPUT, "%s is in use by another running ralo; give this run its own directory", dir);
+}
+
+status run_lock_take(int *fd, const char *run_dir) {
+    arena memory;
+    arena_init(&memory);
+    status rc = take_lock(fd, arena_format(&memory, "%s/checkpoints", run_dir), &memory);
+    arena_fini(&memory);
+    return rc;
+}
+
+static status open_dir(checkpointer *c, const checkpoint_options *o) {
+    if (o->locked) TRY(dir_make(c->dir));
+    else TRY(take_lock(&c->lock_fd, c->dir, &c->memory));
     TRY(clean_up(c->dir));
     return o->fresh ? check_fresh(o->run_dir) : OK;
 }

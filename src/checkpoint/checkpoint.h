@@ -74,6 +74,10 @@ typedef struct checkpoint_task {
     status (*load)(void *context, const json_t *state, const char *where);
 } checkpoint_task;
 
+/* One program at a time writes in a run directory. A caller that has files of its own there takes the lock before the first of them
+ * and keeps it to the end; of ranks, the first. *fd: to close, -1 after an error. ERR_INPUT: another program has it. */
+status run_lock_take(int *fd, const char *run_dir);
+
 typedef struct checkpointer checkpointer;
 typedef struct checkpoint_options {
     const char *run_dir;
@@ -86,6 +90,7 @@ typedef struct checkpoint_options {
     const tokenizer_files *tokenizer; /* goes into each; NULL: none. Borrowed */
     const checkpoint_task *task;      /* NULL: the default task. Copied; its context is borrowed */
     bool fresh;                       /* a new run: refused if run_dir holds a complete checkpoint by now */
+    bool locked;                      /* the caller holds the lock of run_dir (run_lock_take); false: taken at open */
 } checkpoint_options;
 /* open, save, wait and poll are collective with several ranks; close is not. */
 status checkpointer_open(checkpointer **out, const checkpoint_options *o, const checkpoint_tensor *tensors, size_t n);

@@ -1,5 +1,6 @@
 /* command_train.c - ralo train: plan, show, run, report. */
 #define _GNU_SOURCE 1 /* program_invocation_name */
+#include "checkpoint/checkpoint.h"
 #include "cli/cli.h"
 #include "cli/notes.h"
 #include "cli/ranks.h"
@@ -337,6 +338,7 @@ static status train(command_line *l, comm **mesh) {
     status rc;
     job j;
     char run_dir[4096], trace[4096];
+    int lock = -1;
     config_resolve_fine_tune(c, true);
     TRY(config_fit_data(c, false));
     if (ranks) TRY(agree_on_settings(ranks, c));
@@ -375,12 +377,19 @@ static status train(command_line *l, comm **mesh) {
     bool is_new = !ranks && (!*c->run.dir || access(run_dir, F_OK) != 0),
          began = false; /* with ranks, others may write to it */
     rc = job_use_dir(&j, run_dir);
+    /* Before the first file: a run that is going on there keeps its run.json, plan.json and samples of memory. */
+    if (rc == OK && (!ranks || comm_rank(ranks) == 0)) {
+        rc = run_lock_take(&lock, run_dir);
+        r->run_dir_is_locked = rc == OK;
+        if (rc == ERR_INPUT) is_new = false; /* made by the one that has it */
+    }
     if (ranks) ranks_use_dir(run_dir);
     if (rc == OK && (!ranks || comm_rank(ranks) == 0))
         notes_add_beginning(&j.plan.request.mesh, j.plan.request.choice.micro_batch, j.plan.request.choice.accumulation,
                             run_dir);
     if (rc == OK) rc = run(l, &j, run_dir, &began);
     if (is_new && !began) remove_unused(run_dir);
+    if (lock >= 0) close(lock);
 done:
     job_close(&j);
     return rc;

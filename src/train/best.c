@@ -92,6 +92,7 @@ status best_open(best *b, const train_request *r, const train_observer *observer
     own.run_dir = b->dir = arena_format(memory, "%s/best", o->run_dir);
     own.keep = 1;
     own.only_one = true;
+    own.locked = false; /* a directory with a lock of its own */
     own.background = false; /* rare, and no second copy of the state is planned */
     return checkpointer_open(&b->checkpoints, &own, tensors, n);
 }

@@ -242,7 +242,8 @@ static status open_checkpoints(trainer *t, const char *id) {
                             .background = r->plan.state_copies > 0,
                             .comm = r->comm,
                             .task = &task,
-                            .fresh = !r->resume};
+                            .fresh = !r->resume,
+                            .locked = r->run_dir_is_locked};
     if (r->run_dir) TRY(checkpointer_open(&t->checkpoints, &o, t->tensors, t->n_tensors));
     return best_open(&t->best, r, t->o, &o, t->tensors, t->n_tensors, &t->memory);
 }

@@ -268,6 +268,7 @@ struct train_request {
     train_options train;
     const task *task; /* as task_shape sets it; NULL: TASK_SFT */
     const char *run_dir;
+    bool run_dir_is_locked; /* by the caller, who writes there too (run_lock_take) */
     const char *program;   /* as the user called it, for commands in messages; NULL: ralo */
     const char *resume;    /* NULL | "auto" | a run or a checkpoint directory */
     const char *model_dir; /* Hugging Face directory the model was described by; NULL: a preset */

@@ -55,4 +55,21 @@ check 0 "trained on, between >>> and <<<" 'What is 1?>>>One \x1b[2J.' "warning: 
 check 0 "example   prompt of 6 tokens" -- train "${tiny[@]}" --set data.source=builtin:arithmetic --set train.task=rloo --set train.steps=1 \
     --set run.save_last=false --set track.monitor=false --set track.spikes=none --set run.dir=bare --show-example
 [ -e bare/run.json ] && [ -e bare/plan.json ] && [ ! -e bare/memory.json ] && [ ! -e bare/monitor ] || fail "track.monitor=false: $(ls bare)"
+
+# ---- a run that is given the directory of one that trains is refused, and leaves what that one has written there
+"$RALO" train "${tiny[@]}" --set data.source=builtin:arithmetic --set train.steps=1000000 --set run.dir=held >out 2>held.log &
+pid=$!
+await_step held.log "a run to be held"
+cp held/plan.json plan.before && cp held/config.yaml config.before && bytes=$(stat -c %s held/monitor/rank-00000.jsonl)
+for resume in none auto; do
+    check 2 "held/checkpoints is in use by another running ralo" "its own directory" -- train "${tiny[@]}" \
+        --set data.source=builtin:arithmetic --set train.steps=2 --set run.dir=held --set run.resume=$resume
+    cmp -s held/plan.json plan.before && cmp -s held/config.yaml config.before || fail "resume $resume: plan.json or config.yaml is of the run that was refused"
+    in_run held "r['state'] == 'running' and r['pid'] == $pid and r['error'] is None and r['steps'] == 1000000"
+    [ "$(stat -c %s held/monitor/rank-00000.jsonl)" -ge "$bytes" ] || fail "resume $resume: the samples of memory were cut"
+done
+kill -9 $pid
+wait $pid 2>>held.log
+run 0 runs held --json
+holds "r['runs'][0]['state'] == 'died' and r['runs'][0]['steps'] == 1000000"
 finish "run.json, plan.json, memory.json, events, epochs and examples are as promised"
