@@ -212,11 +212,11 @@ __attribute__((format(printf, 4, 5))) static void part_add(line_part *parts, int
     (*n)++;
 }
 
-/* The numbers that the task wants to be seen, as "acc 0.97". */
+/* The numbers that the task wants to be seen, as "acc 0.97". A mean over nothing is NaN and is left out. */
 static void metrics_shown(const train_metrics *m, char out[METRICS_SHOWN][64], int *n) {
     *n = 0;
     for (int i = 0; i < m->n && *n < METRICS_SHOWN; i++)
-        if (m->list[i].row->label)
+        if (m->list[i].row->label && !isnan(m->list[i].value))
             snprintf(out[(*n)++], sizeof out[0], "%s %.4g", m->list[i].row->label, m->list[i].value);
 }
 

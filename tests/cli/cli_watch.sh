@@ -43,6 +43,12 @@ for x in (a, b): # predictions and room differ from one moment of this machine t
 assert a == b, [k for k in b if a.get(k) != b[k]]
 PY
 
+# ---- what a task has no number for, such as the accuracy of single answers, is null in metrics.jsonl and not on the terminal
+for i in 1 2 3 4 5 6 7 8; do echo "{\"prompt\": \"Say $i. \", \"completion\": \"hi\", \"label\": true}"; done >single.jsonl
+check 0 "step 2/2" "eval at step 2" "!nan" -- train "${tiny[@]}" --set data.source=single.jsonl --set data.eval_fraction=0.25 \
+    --set train.task=preference --set preference.loss=kto --set train.steps=2 --set run.dir=single
+grep -q '"rewards/accuracies": null' single/metrics.jsonl || fail "metrics of single answers: $(tail -n 2 single/metrics.jsonl)"
+
 # ---- a loss that diverges, and epochs of ten steps
 for i in 1 2 3 4 5 6 7 8 9 10 11; do echo '{"question": "What is 1?", "answer": "One \u001b[2J."}'; done >qa.jsonl
 check 0 "trained on, between >>> and <<<" 'What is 1?>>>One \x1b[2J.' "warning: step 4" "the loss diverges" "a lower train.lr than 10" \
