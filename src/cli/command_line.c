@@ -3,6 +3,7 @@
  * CONFIG is read before any flag, wherever it is on the line: the command line overrides the file. A file of another
  * program is translated last and overrides neither.
  * Refused: flags of other commands (with the nearest flag), values out of range, too many or too few arguments. */
+#include "checkpoint/checkpoint.h"
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -222,6 +223,13 @@ static void add_path(command_line *l, const char *path) {
     l->paths.items[l->paths.n++] = path;
 }
 
+static bool has_checkpoint(const char *dir) {
+    char newest[4096];
+    if (checkpoint_find_newest_quietly(dir, newest, sizeof newest) == OK) return *newest != 0;
+    error_clear();
+    return false;
+}
+
 /* Users of programs that take a bare key=value are told how to write it here. */
 static status read_config(command_line *l, const char *path) {
     if (strchr(path, '=') && access(path, F_OK) != 0)
@@ -237,6 +245,12 @@ static status read_config(command_line *l, const char *path) {
         else if (access(arena_format(&l->memory, "%s/config.yaml", path), F_OK) ==
                  0) /* of a command that takes no run */
             how = arena_format(&l->memory, ", such as %s/config.yaml", path);
+        else if (has_checkpoint(path))
+            how = arena_format(
+                &l->memory, "; it is a run without its config.yaml: give its settings again, and --resume %s", path);
+        else if (access(arena_format(&l->memory, "%s/run.json", path), F_OK) == 0) /* killed while its model was read */
+            how = "; it is a run that ended before its first step and has no config.yaml: give the command that began "
+                  "it again";
         return ERR(ERR_INPUT, "%s: found the directory '%s', expected a file of settings%s", l->command->name, path,
                    how);
     }

@@ -131,6 +131,9 @@ check 2 "value.yaml:1: train.lr: found 'fast', expected a number" -- train value
 check 2 "found 'two-kinds.jsonl', expected a file of settings" "--data two-kinds.jsonl" -- train two-kinds.jsonl
 check 2 "found 'm.gguf', expected a file of settings" "--model DIR" -- train m.gguf
 check 2 "found the directory 'model', expected a file of settings" "model.path=model" -- train model
+cp -r run lost && rm lost/config.yaml && mkdir begun && cp run/run.json begun/
+check 2 "found the directory 'lost'" "a run without its config.yaml" "--resume lost" -- train lost
+check 2 "found the directory 'begun'" "ended before its first step" "the command that began it" -- train begun
 [ ! -e never ] || fail "a refused start left its directory: $(find never | head -5)"
 
 # ---- what is done, but not without a word
