@@ -85,10 +85,12 @@ static const char *marker_path(const pipeline *p, const char *stage) {
 
 /* The first line of `now` that is not in `then`. */
 static const char *first_change(const pipeline *p, const char *then, const char *now) {
+    const char *begin = now;
     while (*now && *now == *then) now++, then++;
     const char *line = now;
-    while (line > now - 200 && line[-1] != '\n') line--;
-    return arena_format(p->memory, "%.*s", (int)MIN(strcspn(line, "\n"), (size_t)200), line + strspn(line, " "));
+    while (line > begin && line[-1] != '\n') line--;
+    line += strspn(line, " ");
+    return arena_format(p->memory, "%.*s", (int)MIN(strcspn(line, "\n"), (size_t)200), line);
 }
 
 static status read_marker(const pipeline *p, const char *stage, const char *settings, json_t **result) {

@@ -54,6 +54,28 @@ const char *stage_model_dir(const stage_list *l, const char *name, arena *memory
     return arena_format(memory, "%s/%s-model", l->dir, name);
 }
 
+/* "{NAME}", with a dot and more or without: it stands for a stage, whose name may be mistyped. */
+static bool is_reference(const char *text) {
+    size_t n = strlen(text);
+    if (n < 3 || text[0] != '{' || text[n - 1] != '}') return false;
+    for (size_t i = 1; i < n - 1; i++)
+        if (!isalnum((unsigned char)text[i]) && !strchr("_-.", text[i])) return false;
+    return true;
+}
+
+/* Now, and not when the stages before it have run for hours. */
+static status unknown_stage(const stage_list *l, const yaml_node *n, const char *path) {
+    strbuf names;
+    strbuf_init(&names);
+    for (size_t i = 0; i < l->n; i++) strbuf_printf(&names, "%s%s", i ? ", " : "", l->names[i]);
+    status rc = ERR(ERR_INPUT,
+                    "%s:%d: %s: found %.100s, expected a stage of this file: %s, as {NAME}, its run directory, or "
+                    "{NAME.model}, its exported model",
+                    path, n->line, n->key ? n->key : "a list", n->text, names.text);
+    strbuf_fini(&names);
+    return rc;
+}
+
 /* "{NAME}" and "{NAME.model}" anywhere below n become directories. before: only the first so many stages are done by then. */
 static status fill_in(stage_list *l, yaml_node *n, size_t before, const char *path, arena *memory) {
     for (yaml_node *c = n->first_child; c; c = c->next) TRY(fill_in(l, c, before, path, memory));
@@ -69,7 +91,7 @@ static status fill_in(stage_list *l, yaml_node *n, size_t before, const char *pa
         n->text = (run ? stage_run_dir : stage_model_dir)(l, l->names[i], memory);
         return OK;
     }
-    return OK;
+    return is_reference(n->text) ? unknown_stage(l, n, path) : OK;
 }
 
 /* Settings of all stages stand beside `stages`, and are as early as the first. */

@@ -76,7 +76,7 @@ for name in baseline rho1; do
 done
 
 # Refused.
-check 2 "finished with other settings" "lr" -- pipeline short.yaml --set train.schedule_steps=12 --set train.lr=0.02
+check 2 "finished with other settings (now 'lr: 0.02')" -- pipeline short.yaml --set train.schedule_steps=12 --set train.lr=0.02
 check 2 "has stages (reference, policy)" "--stage" -- train short.yaml
 check 2 "no such stage" "reference, policy" -- plan short.yaml --stage critic
 check 2 "no stages" -- train "$project/configs/grammar.yaml" --stage policy
@@ -90,6 +90,9 @@ refused() { # TEXT FILE
 }
 refused "comes before" 'pipeline: {dir: x}\nstages:\n  a: {rho1: {reference: "{b.model}"}}\n  b: {}\n'
 refused "comes before" 'pipeline: {dir: x}\nmodel: {path: "{a}"}\nstages:\n  a: {}\n'
+refused "bad.yaml:4: reference: found {refrence.model}, expected a stage of this file: reference, policy" \
+    'pipeline: {dir: x}\nstages:\n  reference: {}\n  policy: {rho1: {reference: "{refrence.model}"}}\n'
+refused "found {reference.modell}" 'pipeline: {dir: x}\nstages:\n  reference: {}\n  policy: {rho1: {reference: "{reference.modell}"}}\n'
 refused "pipeline.dir" 'stages:\n  a: {}\n'
 refused "expected dir" 'pipeline: {folder: x}\nstages:\n  a: {}\n'
 refused "is no name" 'pipeline: {dir: x}\nstages:\n  "../a": {}\n'
