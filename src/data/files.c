@@ -258,14 +258,14 @@ static status check_sizes(const files_source *s, const data_options *o, size_t p
     if ((o->pack && text_only && n_tokens[0] < (uint64_t)o->seq_len) || train->n_rows == 0)
         return ERR(ERR_INPUT,
                    "%.500s: found %llu tokens for training (and %llu for evaluation), expected at least %lld, one row; "
-                   "give more text or a smaller seq_len",
+                   "give more text or a smaller data.seq_len",
                    name, (unsigned long long)n_tokens[0], (unsigned long long)n_tokens[1],
                    (long long)(o->pack ? o->seq_len : 2));
     if (o->eval_fraction > 0 && eval->n_rows == 0)
         return ERR(
             ERR_INPUT,
-            "%.500s: found %llu tokens for evaluation (eval_fraction %g of %llu), expected at least one row with "
-            "a trained token; give more text, a larger eval_fraction, or 0 for none",
+            "%.500s: found %llu tokens for evaluation (data.eval_fraction %g of %llu), expected at least one row with "
+            "a trained token; give more text, a larger data.eval_fraction, or 0 for none",
             name, (unsigned long long)n_tokens[1], o->eval_fraction, (unsigned long long)(n_tokens[0] + n_tokens[1]));
     return OK;
 }

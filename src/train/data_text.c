@@ -129,10 +129,17 @@ static void warn_of_short_rows(const data_report *r, data_kind kind, long long s
 static void warn_of_epochs(const train_request *r, double epochs) {
     enum { MANY = 10 };
     if (!r->pretrained || epochs <= MANY) return;
+    double three = 3 * (double)r->train.steps / epochs;
+    if (three < 0.5) {
+        log_warn("train.steps %lld are %.1f epochs of this data, and a pretrained model usually learns it by heart after a "
+                 "few: a single step is %.1f of them; give more data, or a smaller train.batch",
+                 (long long)r->train.steps, epochs, epochs / (double)r->train.steps);
+        return;
+    }
     log_warn(
         "train.steps %lld are %.1f epochs of this data; a pretrained model usually learns it by heart after a few: "
         "%lld steps are 3 epochs",
-        (long long)r->train.steps, epochs, (long long)fmax(1, round(3 * (double)r->train.steps / epochs)));
+        (long long)r->train.steps, epochs, (long long)fmax(1, round(three)));
 }
 
 /* Where no chat format marks the turns, nothing tells the model where a prompt ends. */

@@ -139,6 +139,11 @@ check 2 "found the directory 'begun'" "ended before its first step" "the command
 # ---- what is done, but not without a word
 check 0 "warning: train.lr is 10, far above what is usual (1e-5 to 1e-4 for a pretrained model)" "diverge" -- plan --model model --data text.txt --lr 10
 check 0 "!far above" -- plan --model model --data text.txt --lr 1e-4
+printf '{"prompt": "a b", "completion": "c"}\n' >single.jsonl
+check 0 "a single step is 8.0 of them" "a smaller train.batch" "!are 3 epochs" -- train --model model --data single.jsonl \
+    --set data.eval_fraction=0 --set train.batch=8 --set train.steps=2 --set run.threads=1 --out single
+check 2 "single.jsonl: found 0 tokens for evaluation (data.eval_fraction 0.05 of" "a larger data.eval_fraction" -- train --model model \
+    --data single.jsonl --out never
 check 0 "weights   random: a preset has the sizes of a model and no weights" -- train --preset test-llama --data text.txt --set data.seq_len=32 --set train.steps=1 --set run.threads=1 --out random
 
 finish "every wrong input is answered"
