@@ -1,23 +1,15 @@
 /* command_live.c - ralo live: the page of a run directory, until Ctrl-C. */
 #include "cli/cli.h"
 #include "live/live.h"
+#include "report/report.h"
 
 #include <signal.h>
-
-static bool is_run(const char *dir) {
-    static const char *const files[] = {"run.json", "config.yaml", "metrics.jsonl"};
-    for (size_t i = 0; i < ARRAY_LENGTH(files); i++)
-        if (dir_holds(dir, files[i])) return true;
-    return false;
-}
 
 status command_live(command_line *l) {
     const char *dir = l->arguments[0];
     live *page;
-    if (!is_run(dir))
-        return ERR(ERR_INPUT,
-                   "live: found no run in '%.300s', expected a directory with run.json, config.yaml or metrics.jsonl",
-                   dir);
+    if (!run_is_dir(dir))
+        return ERR(ERR_INPUT, "live: found no run in '%.300s', expected a directory with run.json or metrics.jsonl", dir);
     /* Before any thread is there, so that none of them takes the signal. */
     sigset_t stop;
     sigemptyset(&stop);

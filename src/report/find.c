@@ -29,7 +29,7 @@ static bool holds(const char *dir, const char *name, mode_t kind) {
     return lstat(path, &info) == 0 && (info.st_mode & S_IFMT) == kind;
 }
 
-static bool is_run(const char *dir) {
+bool run_is_dir(const char *dir) {
     return holds(dir, "metrics.jsonl", S_IFREG) || holds(dir, "run.json", S_IFREG) ||
            (holds(dir, "config.yaml", S_IFREG) && holds(dir, "checkpoints", S_IFDIR));
 }
@@ -62,7 +62,7 @@ static status add_below(run_paths *p, const char *dir, int depth, size_t *n_seen
     if (n) qsort(names, n, sizeof *names, compare_texts);
     if (holds(dir, "rloo.json", S_IFREG)) add_path(p, arena_format(&p->memory, "%s/rloo.json", dir), true);
     for (size_t i = 0; i < n; i++) {
-        if (is_run(names[i])) add_path(p, names[i], false);
+        if (run_is_dir(names[i])) add_path(p, names[i], false);
         else if (depth < DEEPEST && add_below(p, names[i], depth + 1, n_seen) != OK)
             error_clear(); /* not ours to read */
     }
@@ -84,7 +84,7 @@ status run_paths_add(run_paths *p, const char *path, bool none_is_fine) {
         add_path(p, path, true);
         return OK;
     }
-    if (is_run(path)) add_path(p, path, false);
+    if (run_is_dir(path)) add_path(p, path, false);
     else TRY(add_below(p, path, 1, &n_seen));
     if (p->n_runs + p->n_benches == before && !none_is_fine)
         return ERR(

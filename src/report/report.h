@@ -149,6 +149,8 @@ typedef struct run_paths {
     size_t n_runs, n_benches, runs_capacity, benches_capacity;
     arena memory;
 } run_paths;
+/* Does the directory have files as a run writes them? */
+bool run_is_dir(const char *dir);
 void run_paths_init(run_paths *p);
 void run_paths_fini(run_paths *p);
 /* Adds the run `path`, the runs below it, or the result of a bench. Finding none is an error, unless `none_is_fine`. */

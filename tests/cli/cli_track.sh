@@ -41,6 +41,8 @@ check 2 "found a database (sqlite)" -- train "${common[@]}" --set track.mlflow=s
 check 2 "a user name or password" -- train "${common[@]}" --set track.mlflow=http://me:very-secret@host --set run.dir=no
 ! grep -q very-secret err || fail "a refusal shows the password"
 check 2 "expected the directory of a run" -- track sync nowhere
+mkdir empty
+check 2 "found no run in 'empty'" "run.json" -- track sync empty
 check 2 "expected sync" -- track send mine
 [ ! -e no ] || fail "a refused run made its directory"
 finish "runs are tracked by MLflow, TensorBoard and trackio"
