@@ -46,6 +46,11 @@ static void write_scalars(const stepper *s, value_id to, int64_t step, int64_t m
     exec_write(s->exec, to, 0, &x, sizeof x);
 }
 
+/* NaN of x86 has a sign, which printf would show: -nan. */
+static double without_sign_of_nan(double number) { return isnan(number) ? NAN : number; }
+static double loss_of(const step_outcome *r) { return without_sign_of_nan(r->clip[CLIP_LOSS]); }
+static double norm_of(const step_outcome *r) { return without_sign_of_nan(r->clip[CLIP_NORM]); }
+
 /* ---- a step that is not finite --------------------------------------------------------------------------------- */
 
 /* Non-finite numbers spread to all ranks. The rank that saw one first reports where; the others wait at a barrier
@@ -60,7 +65,7 @@ static status let_first_rank_report(comm *ranks, uint64_t seen_ns) {
 static status explain_fault(const stepper *s, const step_outcome *step) {
     exec_fault f = {0};
     uint64_t seen_ns = UINT64_MAX;
-    double loss = step->clip[CLIP_LOSS], norm = step->clip[CLIP_NORM];
+    double loss = loss_of(step), norm = norm_of(step);
     /* Other ranks search as well and take part in every message: no rank stops at what it found. */
     for (int64_t micro = 0; micro < step->n_micros && (s->comm || !f.found); micro++) {
         exec_fault found;
@@ -83,7 +88,7 @@ static status explain_fault(const stepper *s, const step_outcome *step) {
     return ERR(ERR_RUN,
                "step %lld: loss %g, gradient norm %g is not finite. First seen in %s, tensor '%s' element %lld = %g "
                "(op %s). Lower train.lr, check the data, or set train.nonfinite=skip to skip such steps",
-               (long long)step->step, loss, norm, where, w->name, (long long)f.element, (double)f.number,
+               (long long)step->step, loss, norm, where, w->name, (long long)f.element, without_sign_of_nan(f.number),
                op_name(o->kind));
 }
 
@@ -201,7 +206,7 @@ status stepper_finish(stepper *s, const step_outcome *r, train_step_report *repo
     const train_options *o = s->options;
     bool fp16 = s->plan->request.choice.precision == PRECISION_FP16;
     train_state *state = s->state;
-    double loss = r->clip[CLIP_LOSS], norm = r->clip[CLIP_NORM], scale = state->scaler.scale;
+    double loss = loss_of(r), norm = norm_of(r), scale = state->scaler.scale;
     if (r->skipped && !fp16 && o->nonfinite == NONFINITE_STOP) return explain_fault(s, r);
     if (fp16) TRY(scaler_update(&state->scaler, o, r->skipped));
     if (r->skipped && fp16)
