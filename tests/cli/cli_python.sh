@@ -233,6 +233,39 @@ refused(ralo.Error, "closed", t.step)
 assert refused(ralo.Error, "", ralo.Settings, "/nowhere.yaml").status == 3
 PY
 
+# ---- arguments of another type, or beyond their field in C: an error that names them, never a crash or another number
+python "arguments" <<'PY'
+import ralo
+
+def refused(kind, texts, function, *arguments, **more):
+    try:
+        got = function(*arguments, **more)
+    except kind as error:
+        assert all(text in str(error) for text in texts), error
+    else:
+        raise AssertionError(f"{arguments} {more} was taken: {got}")
+
+for name in ("precision", "weights", "adapter"):
+    refused(TypeError, [name, "found 8", "expected a text"], ralo.Generator, "stopped", **{name: 8})
+refused(TypeError, ["found 3", "expected a text"], ralo.Generator, 3)
+refused(TypeError, ["found 3", "expected a text"], ralo.export, "stopped", 3)
+for name in ("cache_bytes", "device_memory"):
+    refused(ralo.InputError, [name, "found -1"], ralo.Generator, "stopped", **{name: -1})
+refused(ralo.InputError, ["threads", "found 4294967297"], ralo.Generator, "stopped", threads=2**32 + 1)
+with ralo.Generator("stopped") as g:
+    for name, number in (("seed", -1), ("seed", 2**64), ("max_new", 2**64 + 1), ("top_k", 2**64 + 1), ("n", 2**64 + 1)):
+        refused(ralo.InputError, [name, f"found {number}"], g.generate, "a", **{name: number})
+    refused(TypeError, ["found 3", "expected a text"], g.generate, "a", stop=[3])
+    for prompts in (3, None, b"abc", [3], ["a", None]):
+        refused(TypeError, ["prompt", "expected a text"], g.generate, prompts)
+    assert g.generate("a", max_new=1, seed=2**64 - 1, stop=("x",))[0]["tokens"]
+with ralo.Tokenizer("byte") as t:
+    refused(TypeError, ["found 3", "expected a text"], t.encode, 3)
+    assert t.encode(b"\xff") == [255] and t.encode(bytearray(b"a")) == [97]
+    refused(ralo.InputError, ["token 2 is 4294967361"], t.decode, [65, 2**32 + 65])
+    assert t.decode([65]) == "A"
+PY
+
 # ---- the cells of the guide, one after the other
 python3 - "$project/docs/guide/python.md" >cells.py <<'PY'
 import re, sys

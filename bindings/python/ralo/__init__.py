@@ -72,11 +72,34 @@ def _text(data):
     return data.decode("utf-8", "replace")
 
 
-def _bytes(text):
-    data = os.fsencode(text) if isinstance(text, os.PathLike) else text.encode("utf-8", "surrogateescape") if isinstance(text, str) else bytes(text)
+def _as_bytes(text, what):
+    """bytes(8) would be eight NULs, and ctypes takes 8 as an address: neither is a text."""
+    if isinstance(text, os.PathLike):
+        return os.fsencode(text)
+    if isinstance(text, str):
+        return text.encode("utf-8", "surrogateescape")
+    if not isinstance(text, (bytes, bytearray, memoryview)):
+        raise TypeError("ralo: {}found {!r}, expected a text".format(what + ": " if what else "", text))
+    return bytes(text)
+
+
+def _bytes(text, what=""):
+    data = _as_bytes(text, what)
     if b"\0" in data:
         raise ValueError("ralo: found a NUL byte in {!r}".format(text))
     return data
+
+
+def _fill(struct, given):
+    """Fields of a struct; None leaves one as it is. ctypes keeps the low bits of a number that is too large."""
+    for name, value in given.items():
+        if value is None:
+            continue
+        if dict(struct._fields_)[name] is ctypes.c_char_p:
+            value = _bytes(value, name)
+        setattr(struct, name, value)
+        if isinstance(value, int) and getattr(struct, name) != value:
+            raise InputError("ralo: {}: found {}, which its C type does not hold; expected a smaller number, 0 or more".format(name, value))
 
 
 # ---- callbacks --------------------------------------------------------------------------------------------------------------
@@ -289,10 +312,8 @@ def _sampling(max_new, temperature, top_k, top_p, min_p, repetition_penalty, see
     _lib.ralo_sampling_init(ctypes.byref(s))
     given = {"max_new": max_new, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
              "repetition_penalty": repetition_penalty, "seed": seed, "n_completions": n}
-    for name, value in given.items():
-        if value is not None:
-            setattr(s, name, value)
-    stops = [_bytes(text) for text in ([stop] if isinstance(stop, str) else stop or [])]
+    _fill(s, given)
+    stops = [_bytes(text, "stop") for text in ([stop] if isinstance(stop, str) else stop or [])]
     s.stops = (ctypes.c_char_p * len(stops))(*stops) if stops else None
     s.n_stops = len(stops)
     s.ignore_eos = bool(ignore_eos)
@@ -300,10 +321,12 @@ def _sampling(max_new, temperature, top_k, top_p, min_p, repetition_penalty, see
 
 
 def _is_conversation(prompt):
-    return not isinstance(prompt, str) and len(prompt) > 0 and all(isinstance(turn, dict) for turn in prompt)
+    return isinstance(prompt, (list, tuple)) and len(prompt) > 0 and all(isinstance(turn, dict) for turn in prompt)
 
 
 def _complete(function, handle, prompts, sampling, chat):
+    if isinstance(prompts, (bytes, bytearray, memoryview)) or not hasattr(prompts, "__iter__"):
+        raise TypeError("ralo: prompts: found {!r}, expected a text or a list of texts".format(prompts))
     prompts = [prompts] if isinstance(prompts, str) or _is_conversation(prompts) else list(prompts)
     if not chat and any(map(_is_conversation, prompts)):
         raise InputError("ralo: found a conversation as a prompt, expected a text; give chat=True")
@@ -311,7 +334,7 @@ def _complete(function, handle, prompts, sampling, chat):
     if chat:
         texts = [json.dumps({"messages": [{"role": "user", "content": p}] if isinstance(p, str) else list(p)}) for p in prompts]
         sampling.chat = 2  # RALO_CHAT_RECORD
-    texts = (ctypes.c_char_p * max(len(prompts), 1))(*[_bytes(text) for text in texts])
+    texts = (ctypes.c_char_p * max(len(prompts), 1))(*[_bytes(text, "prompt") for text in texts])
     out, n = ctypes.POINTER(_library.Completion)(), ctypes.c_size_t()
     _must(function(handle, texts, len(prompts), ctypes.byref(sampling), ctypes.byref(out), ctypes.byref(n)))
     try:
@@ -335,9 +358,7 @@ class Generator(_Handle):
         _lib.ralo_generator_options_init(ctypes.byref(o))
         given = {"precision": precision, "weights": weights, "max_sequences": max_sequences, "context": context, "cache_bytes": cache_bytes,
                  "device_memory": device_memory, "threads": threads, "adapter": adapter}
-        for name, value in given.items():
-            if value is not None:
-                setattr(o, name, _bytes(value) if isinstance(value, (str, os.PathLike)) else value)
+        _fill(o, given)
         self._hold(_lib.ralo_generator_open, _bytes(source), ctypes.byref(o))
 
     def generate(self, prompts, *, max_new=None, temperature=None, top_k=None, top_p=None, min_p=None, repetition_penalty=None, seed=None,
@@ -594,7 +615,7 @@ class Tokenizer(_Handle):
         return None if eos < 0 else eos
 
     def encode(self, text):
-        data = text.encode() if isinstance(text, str) else bytes(text)
+        data = text.encode() if isinstance(text, str) else _as_bytes(text, "")
         tokens, n = ctypes.POINTER(ctypes.c_int32)(), ctypes.c_size_t()
         _must(_lib.ralo_tokenizer_encode(self._open(), data, len(data), ctypes.byref(tokens), ctypes.byref(n)))
         try:
@@ -604,6 +625,9 @@ class Tokenizer(_Handle):
 
     def decode(self, tokens):
         tokens = list(tokens)
+        for i, token in enumerate(tokens):
+            if isinstance(token, int) and not -2**31 <= token < 2**31:
+                raise InputError("ralo: token {} is {}, expected an id of the vocabulary".format(i + 1, token))
         text, n = ctypes.c_void_p(), ctypes.c_size_t()
         ids = (ctypes.c_int32 * max(len(tokens), 1))(*tokens)
         _must(_lib.ralo_tokenizer_decode(self._open(), ids, len(tokens), ctypes.byref(text), ctypes.byref(n)))
