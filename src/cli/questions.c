@@ -195,9 +195,11 @@ status questions_read(questions *q, const char *path, const record_options *o, b
     const char *name = arena_string(&q->memory, path);
     if (data_is_records(path)) TRY(read_records(q, name, o, with_answers, limit));
     else TRY(read_lines(q, name));
+    if (q->n == before && !with_answers && q->skips.n == 0)
+        return ERR(ERR_INPUT, "%s: found no prompt, expected one per line", path);
     if (q->n == before)
-        return ERR(ERR_INPUT, "%s: found no question (%llu lines were skipped), expected one per line", path,
-                   (unsigned long long)q->skips.n);
+        return ERR(ERR_INPUT, "%s: found no %s (%llu lines were skipped), expected one per line", path,
+                   with_answers ? "question" : "prompt", (unsigned long long)q->skips.n);
     return OK;
 }
 
@@ -256,11 +258,13 @@ static status write_turns(writer *w, const question *q, chat_tokens *out) {
     if (out->n == 0)
         return ERR(ERR_INPUT, "%s:%llu: found an empty prompt, expected at least one token", r.path,
                    (unsigned long long)r.line);
-    if ((int64_t)out->n >= generator_context(w->g))
+    if ((int64_t)out->n >= generator_context(w->g)) {
+        char advice[CONTEXT_ADVICE];
         return ERR(ERR_INPUT,
-                   "%s:%llu: the prompt has %zu tokens, the context holds %lld with at least one new token; raise "
-                   "--context, or shorten it",
-                   r.path, (unsigned long long)r.line, out->n, (long long)generator_context(w->g));
+                   "%s:%llu: the prompt has %zu tokens, the context holds %lld with at least one new token; %s", r.path,
+                   (unsigned long long)r.line, out->n, (long long)generator_context(w->g),
+                   generator_context_advice(w->g, advice));
+    }
     return OK;
 }
 

@@ -282,6 +282,14 @@ void generator_close(generator *g) {
 const plan *generator_plan(const generator *g) { return g->plan; }
 int64_t generator_context(const generator *g) { return g->plan->request.generation.context; }
 
+const char *generator_context_advice(const generator *g, char advice[CONTEXT_ADVICE]) {
+    long long positions = g->plan->model.config.max_positions;
+    if (generator_context(g) < positions)
+        snprintf(advice, CONTEXT_ADVICE, "shorten it, or raise the context (--context) to at most %lld", positions);
+    else snprintf(advice, CONTEXT_ADVICE, "shorten it: the model has no more positions");
+    return advice;
+}
+
 status generator_encode(const generator *g, const char *text, size_t n_bytes, int32_t **tokens, size_t *n,
                         size_t *capacity) {
     utf8_scan scan = utf8_check(text, n_bytes);

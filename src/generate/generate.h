@@ -144,6 +144,10 @@ void generator_close(generator *g); /* of an attached one: what it was attached 
 uint64_t generation_host_bytes(const model_config *c, const generation_shape *g, int n_threads);
 const plan *generator_plan(const generator *g);
 int64_t generator_context(const generator *g);
+/* What to do about a prompt that the context does not hold, for a message: more context only where the model has the
+ * positions. */
+#define CONTEXT_ADVICE 128
+const char *generator_context_advice(const generator *g, char advice[CONTEXT_ADVICE]);
 /* Encodes a text as in training: with what its tokenizer.json puts around one; the byte tokenizer adds nothing. Text
  * that is not UTF-8 is refused, except with the byte tokenizer. Appends as tokenizer_encode does. */
 status generator_encode(const generator *g, const char *text, size_t n_bytes, int32_t **tokens, size_t *n,

@@ -89,11 +89,11 @@ static status check_prompts(const scheduler *s) {
         const prompt *p = &s->prompts[i];
         if (p->n_tokens == 0)
             return ERR(ERR_INPUT, "prompt %zu is empty, expected at least one token", prompt_name(s, i));
-        if ((int64_t)p->n_tokens >= context)
-            return ERR(ERR_INPUT,
-                       "prompt %zu has %zu tokens, the context holds %lld with at least one new token; shorten it or "
-                       "raise the context",
-                       prompt_name(s, i), p->n_tokens, (long long)context);
+        if ((int64_t)p->n_tokens >= context) {
+            char advice[CONTEXT_ADVICE];
+            return ERR(ERR_INPUT, "prompt %zu has %zu tokens, the context holds %lld with at least one new token; %s",
+                       prompt_name(s, i), p->n_tokens, (long long)context, generator_context_advice(s->g, advice));
+        }
         for (size_t k = 0; k < p->n_tokens; k++)
             if (p->tokens[k] < 0 || p->tokens[k] >= vocab)
                 return ERR(ERR_INPUT, "prompt %zu: token %zu is %d, expected 0 to %lld", prompt_name(s, i), k + 1,

@@ -45,6 +45,18 @@ a, b = (json.loads(open(f, 'rb').read().splitlines()[-1])['completions'] for f i
 assert a == b and len(a) == 3, (a, b)" || fail "the same seed gives other samples"
 run 0 generate --model run --prompt "12+34=" --max-new 5000 --ignore-eos # more than the context holds
 grep -q "warning: 1 of 1 completions stop at the context limit of [0-9]* tokens, before --max-new 5000" err || fail "generate: the context's end is not told"
+# A prompt that is too long: more context is advised only where the model has the positions.
+long=$(printf 'a%.0s' $(seq 5000))
+positions=$(python3 -c 'import json; print(json.load(open("model/config.json"))["max_position_embeddings"])')
+printf '{"prompt": "%s"}\n' "$long" >long-prompt.jsonl
+printf "%s\n" "$long" >long-prompt.txt
+refused "prompt 1 has 40 tokens, the context holds 16 with at least one new token; shorten it, or raise the context (--context) to at most $positions" \
+    generate --model run --context 16 --prompt "${long:0:40}"
+refused "tokens, the context holds $positions with at least one new token; shorten it: the model has no more positions" generate --model run --prompt-file long-prompt.txt
+refused "long-prompt.jsonl:1: the prompt has 5000 tokens, the context holds $positions with at least one new token; shorten it: the model has no more positions" \
+    generate --model run --prompt-file long-prompt.jsonl
+printf '\n' >blank.txt
+refused "blank.txt: found no prompt, expected one per line" generate --model run --prompt-file blank.txt
 run 0 generate --model run --prompt a --prompt b --max-new 3
 [ "$(grep -c '^--- prompt' out)" = 2 ] || fail "two prompts are not told apart: $(cat out)"
 
