@@ -210,6 +210,8 @@ run 0 generate --model talk --tokenizer tokenizer --prompt cat --chat template -
 [ "$(cat out)" = MEW ] || fail "--system with a template: $(cat out)"
 refused "rendered.jsonl:2: turn 1: found role tool" generate --model talk --tokenizer tokenizer --prompt-file rendered.jsonl --chat chatml
 refused "--chat-kwargs" generate --model talk --prompt dog --chat chatml --chat-kwargs '{"opening": "w"}'
+refused "--chat-kwargs: found text that is continued as it is, expected turns for a chat template; add --chat auto" \
+    generate --model talk --tokenizer tokenizer --prompt dog --chat-kwargs '{"opening": "w"}'
 rm tokenizer/chat_template.jinja
 
 # ---- a run remembers how it was trained, whatever its tokenizer says
