@@ -157,8 +157,9 @@ status model_config_to_meta(const model_config *c, json_t **out) {
                                                               : NULL;
     if (why)
         return ERR(ERR_INPUT,
-                   "--heads meta: %s cannot be written in Meta's layout: %s; use --heads all, which ralo reads back",
-                   c->name, why);
+                   "--heads meta: the model cannot be written in Meta's layout: %s; use --heads all, which ralo reads "
+                   "back",
+                   why);
     params p = {.dim = c->hidden, .multiple_of = 256};
     double multiplier = 0, usual = (double)(8 * c->hidden / 3);
     if (ffn_of(&p, 0) != (double)c->ffn) { /* rounded up from just below, or from anything below, to this width */

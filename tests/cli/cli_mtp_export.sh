@@ -105,7 +105,7 @@ run 0 export lora hf_merged --merge --heads all
 check 2 "holds 3 prediction heads" -- train "${common[@]}" --set model.path=all_test-llama --set model.mtp.heads=2 --set run.dir=never
 check 2 "PEFT knows those of the first head" -- export lora never --heads all
 check 2 "ordinary model" -- export plain_test-llama never --heads all
-check 2 "Meta's layout" "family is not llama" -- export run_test-gpt2 never --heads meta
+check 2 "--heads meta: the model cannot be written in Meta's layout: the family is not llama" -- export run_test-gpt2 never --heads meta
 mkdir pickle && echo '{"dim": 64, "n_layers": 4, "n_heads": 4, "vocab_size": 260, "n_future_tokens": 2}' >pickle/params.json
 : >pickle/consolidated.pth
 check 2 "is a pickle" "save_file" -- train "${common[@]}" --set model.path=pickle --set model.mtp.heads=2 --set run.dir=never
