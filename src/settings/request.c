@@ -245,6 +245,21 @@ static status value_head_from_config(const config *c, model_config *out) {
     return OK;
 }
 
+/* config.json of GPT-2 has neither head_dim nor kv heads. A model with others would train, and then neither its
+ * checkpoints nor its export could be read: the sizes of a preset that --set leaves alone are easily such. */
+static status check_gpt2_heads(const model_config *m) {
+    if (!model_family_traits(m->family)->gpt2_config) return OK;
+    long long heads = m->n_heads, kv = m->n_kv_heads, width = m->head_dim, hidden = m->hidden;
+    if (heads * width == hidden && kv == heads) return OK;
+    char advice[96] = "choose a model.heads that divides model.hidden";
+    if (hidden % heads == 0)
+        snprintf(advice, sizeof advice, "set model.head_dim=%lld, model.kv_heads=%lld", hidden / heads, heads);
+    return ERR(ERR_INPUT,
+               "model %s: found %lld heads of %lld, %lld of keys and values, and model.hidden %lld; GPT-2 has heads "
+               "that share the width equally, each with its own keys and values: %s",
+               m->name, heads, width, kv, hidden, advice);
+}
+
 status model_from_config(const config *c, model_config *out) {
     const char *name = config_preset(c);
     if (!name) {
@@ -273,6 +288,7 @@ status model_from_config(const config *c, model_config *out) {
         if (overrides[i].given) *overrides[i].field = overrides[i].given;
     if (c->model.tied >= 0) out->tied = c->model.tied;
     if (c->model.max_positions) out->max_positions = c->model.max_positions;
+    TRY(check_gpt2_heads(out));
     TRY(value_head_from_config(c, out));
     return heads_from_config(c, out);
 }

@@ -80,6 +80,12 @@ check 0 "64 = 64 x 1 x 1 rank" -- plan --deepspeed ds.json --set parallel.sequen
 check 2 train.warmup train.steps -- plan --set train.steps=10 --set train.warmup=20
 check 0 -- plan --set train.schedule_steps=10 # warmup that was not given is a tenth of that
 check 2 model.kv_heads model.heads -- plan --set model.heads=4 --set model.kv_heads=3
+# GPT-2's config.json has no head_dim and no kv_heads: with others a run could not be generated with, exported or loaded.
+check 2 "4 heads of 16" "model.hidden 32" "set model.head_dim=8" -- plan --preset test-gpt2 --set model.hidden=32
+check 2 "4 heads of 16" "2 of keys and values" "model.kv_heads=4" -- plan --preset test-gpt2 --set model.kv_heads=2
+check 2 "12 heads of 64" "model.hidden 100" "a model.heads that divides model.hidden" -- plan --preset gpt2 --set model.hidden=100
+check 2 "6 heads of 64" "12 of keys and values" "model.kv_heads=6" -- plan --preset gpt2 --set model.hidden=384 --set model.heads=6
+check 0 "Fits" -- plan --preset test-gpt2 --set model.hidden=32 --set model.head_dim=8
 check 2 "model.preset 'qwen3-0.6'" "did you mean 'qwen3-0.6b'" -- plan --preset qwen3-0.6
 check 2 "model.preset 'something-else' is not known; 'ralo help presets' lists them" "!did you mean" -- plan --preset something-else
 check 2 run.resume run.dir -- train --resume auto
