@@ -58,21 +58,14 @@ static status collect_prompts(const command_line *l, questions *q) {
 
 /* ---- output ------------------------------------------------------------------------------------------------------ */
 
-static void stream_text(void *context, size_t prompt, size_t index, const char *text, size_t n_bytes) {
-    console_write_text(text, n_bytes);
-}
-
-static void print_texts(const answer *all, size_t n_prompts, int64_t n_each) {
-    for (size_t i = 0; i < n_prompts * (size_t)n_each; i++) {
-        const answer *a = &all[i / (size_t)n_each];
-        const completion *c = &a->completions[i % (size_t)n_each];
-        printf("--- prompt %zu", i / (size_t)n_each + 1);
-        if (a->adapter) printf(", adapter %s", a->adapter);
-        if (n_each > 1) printf(", completion %zu", i % (size_t)n_each + 1);
-        printf(" (%s after %zu tokens)\n", stop_reason_name(c->stop), c->n_tokens);
-        console_write_text(c->text, c->text_bytes);
-        putchar('\n');
-    }
+static void print_answer(const ended_answer *a) {
+    printf("--- prompt %zu", a->prompt + 1);
+    if (a->adapter) printf(", adapter %s", a->adapter);
+    if (a->n_each > 1) printf(", completion %lld", (long long)a->index + 1);
+    printf(" (%s after %zu tokens)\n", stop_reason_name(a->completion->stop), a->completion->n_tokens);
+    console_write_text(a->completion->text, a->completion->text_bytes);
+    putchar('\n');
+    fflush(stdout);
 }
 
 static json_t *ids_json(const int32_t *ids, size_t n) {
@@ -167,13 +160,14 @@ static void print_summary(const generator *g, const groups *of, size_t n_prompts
 
 /* ---- run --------------------------------------------------------------------------------------------------------- */
 
-static void print_answers(const generator *g, const groups *of, const command_line *l) {
+/* What was not told while it was made. */
+static void print_rest(const generator *g, const groups *of, const command_line *l) {
     size_t n;
     int64_t n_each = l->sampling.n_completions;
     answer *all = groups_answers(of, n_each, &n);
     if (l->json) print_json(g, of, all, n, n_each);
-    else if (!of->streams) print_texts(all, n, n_each);
-    else if (all->completions->text_bytes == 0 || all->completions->text[all->completions->text_bytes - 1] != '\n')
+    else if (of->streams &&
+             (all->completions->text_bytes == 0 || all->completions->text[all->completions->text_bytes - 1] != '\n'))
         putchar('\n');
     fflush(stdout);
     print_summary(g, of, n);
@@ -188,8 +182,8 @@ static status generate(command_line *l, const questions *q) {
     if (!l->generation.max_sequences) l->generation.max_sequences = (int64_t)MIN(n, (size_t)32);
     TRY(groups_make(&of, q, l));
     TRY_GOTO(rc, generator_open(&g, &l->generation), done);
-    TRY_GOTO(rc, groups_run(&of, g, l, &(generation_observer){.on_text = stream_text}), done);
-    print_answers(g, &of, l);
+    TRY_GOTO(rc, groups_run(&of, g, l, l->json ? NULL : &(groups_observer){console_write_text, print_answer}), done);
+    print_rest(g, &of, l);
 done:
     groups_fini(&of);
     generator_close(g);

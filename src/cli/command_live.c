@@ -9,7 +9,8 @@ status command_live(command_line *l) {
     const char *dir = l->arguments[0];
     live *page;
     if (!run_is_dir(dir))
-        return ERR(ERR_INPUT, "live: found no run in '%.300s', expected a directory with run.json or metrics.jsonl", dir);
+        return ERR(ERR_INPUT, "live: found no run in '%.300s', expected a directory with run.json or metrics.jsonl",
+                   dir);
     /* Before any thread is there, so that none of them takes the signal. */
     sigset_t stop;
     sigemptyset(&stop);

@@ -18,6 +18,7 @@ status command_track(command_line *l) {
         return ERR(ERR_INPUT, "track sync: %s: %s; expected the directory of a run", run, strerror(errno));
     if (!S_ISDIR(info.st_mode)) return ERR(ERR_INPUT, "track sync: %s is a file, expected the directory of a run", run);
     if (!run_is_dir(run))
-        return ERR(ERR_INPUT, "track sync: found no run in '%.300s', expected a directory with run.json or metrics.jsonl", run);
+        return ERR(ERR_INPUT,
+                   "track sync: found no run in '%.300s', expected a directory with run.json or metrics.jsonl", run);
     return track_send(run, say);
 }

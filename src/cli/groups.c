@@ -2,7 +2,7 @@
  *
  * A generator has one adapter in use at a time, so prompts are grouped and each adapter is read once. A prompt is encoded when its adapter
  * is in use: with that one's tokenizer and chat format. It keeps its number in the whole list, by which tokens are sampled, so an answer
- * does not depend on what other adapters answer. */
+ * does not depend on what other adapters answer. Answers are told by that number: one whose turn has not come waits. */
 #include "cli/groups.h"
 
 #include <stdlib.h>
@@ -75,7 +75,10 @@ static status find_group(const groups *a, const question *q, const char *otherwi
 
 status groups_make(groups *out, const questions *q, const command_line *l) {
     size_t n = l->generation.n_adapters;
-    *out = (groups){.n = n ? n + 1 : 1, .n_skipped = q->skips.n, .chat = CHAT_AUTO};
+    answer_order order = {.n_numbers = q->n, .n_each = (size_t)l->sampling.n_completions};
+    order.waiting = mem_alloc(order.n_numbers * order.n_each * sizeof *order.waiting);
+    order.left_out = mem_alloc(order.n_numbers * sizeof *order.left_out);
+    *out = (groups){.n = n ? n + 1 : 1, .order = order, .n_skipped = q->skips.n, .chat = CHAT_AUTO};
     out->items = mem_alloc(out->n * sizeof *out->items);
     for (size_t i = 0; n && i <= n; i++) out->items[i].adapter = i < n ? l->generation.adapters[i].name : ADAPTER_BASE;
     status rc = OK;
@@ -96,7 +99,60 @@ void groups_fini(groups *a) {
         free(g->q.items);
     }
     free(a->items);
+    free(a->order.waiting);
+    free(a->order.left_out);
     *a = (groups){0};
+}
+
+/* ---- answers that have ended ------------------------------------------------------------------------------------- */
+
+/* One adapter's run, as its generator tells of it. */
+typedef struct group_run {
+    groups *all;
+    const group *group;
+    const groups_observer *observer;
+} group_run;
+
+static void tell_in_order(answer_order *o, const groups_observer *observer) {
+    for (; o->next < o->n_numbers * o->n_each; o->next++) {
+        const size_t number = o->next / o->n_each;
+        ended_answer *a = &o->waiting[o->next];
+        if (o->left_out[number]) {
+            o->n_left_out += o->next % o->n_each == 0;
+            continue;
+        }
+        if (!a->completion) return;
+        a->prompt = number - o->n_left_out;
+        observer->on_answer(a);
+    }
+}
+
+static void answer_ended(void *context, size_t prompt, size_t index, const completion *c) {
+    const group_run *r = context;
+    answer_order *o = &r->all->order;
+    o->waiting[r->group->q.items[prompt].number * o->n_each + index] = (ended_answer){
+        .index = (int64_t)index, .n_each = (int64_t)o->n_each, .adapter = r->group->adapter, .completion = c};
+    tell_in_order(o, r->observer);
+}
+
+static void text_grew(void *context, size_t prompt, size_t index, const char *text, size_t n_bytes) {
+    ((const group_run *)context)->observer->on_text(text, n_bytes);
+}
+
+/* Until a group is encoded, nobody knows which of its prompts will be answered. */
+static status encode_group(groups *a, group *x, const generator *g, command_line *l) {
+    const size_t n = x->q.n;
+    size_t *numbers = mem_alloc(n * sizeof *numbers);
+    for (size_t i = 0; i < n; i++) numbers[i] = x->q.items[i].number;
+    status rc = questions_encode(&x->q, g, l, &x->asked);
+    for (size_t i = 0, kept = 0; i < n; i++) {
+        const bool is_kept = kept < x->q.n && x->q.items[kept].number == numbers[i];
+        kept += is_kept;
+        a->order.left_out[numbers[i]] = !is_kept;
+    }
+    free(numbers);
+    a->n_skipped += x->q.skips.n;
+    return rc;
 }
 
 /* ---- answers ----------------------------------------------------------------------------------------------------- */
@@ -115,15 +171,13 @@ static bool is_only(const groups *a, const group *x) {
     return n == x->q.n;
 }
 
-static status run_group(groups *a, group *x, generator *g, command_line *l, const generation_observer *observer) {
+static status run_group(groups *a, group *x, generator *g, command_line *l, const groups_observer *observer) {
     generation_report report;
     sampling_options s;
     size_t *numbers = NULL;
     if (x->adapter) TRY(generator_use(g, x->adapter));
     l->sampling.ends = NULL, l->sampling.n_ends = 0;
-    status rc = questions_encode(&x->q, g, l, &x->asked);
-    a->n_skipped += x->q.skips.n;
-    TRY(rc);
+    TRY(encode_group(a, x, g, l));
     if (a->chat == CHAT_AUTO) a->chat = x->asked.chat;
     s = l->sampling;
     if (x->adapter) {
@@ -131,8 +185,11 @@ static status run_group(groups *a, group *x, generator *g, command_line *l, cons
         for (size_t i = 0; i < x->q.n; i++) numbers[i] = x->q.items[i].number;
     }
     x->n_completions = x->q.n * (size_t)s.n_completions;
-    a->streams = !l->json && x->n_completions == 1 && is_only(a, x);
-    rc = generator_run(g, x->asked.prompts, x->q.n, &s, a->streams ? observer : NULL, &x->completions, &report);
+    a->streams = observer && x->n_completions == 1 && is_only(a, x);
+    group_run run = {a, x, observer};
+    const generation_observer told = {
+        .context = &run, .on_text = a->streams ? text_grew : NULL, .on_completion = a->streams ? NULL : answer_ended};
+    status rc = generator_run(g, x->asked.prompts, x->q.n, &s, observer ? &told : NULL, &x->completions, &report);
     free(numbers);
     TRY(rc);
     add_report(&a->report, &report);
@@ -140,7 +197,7 @@ static status run_group(groups *a, group *x, generator *g, command_line *l, cons
     return OK;
 }
 
-status groups_run(groups *a, generator *g, command_line *l, const generation_observer *observer) {
+status groups_run(groups *a, generator *g, command_line *l, const groups_observer *observer) {
     for (size_t i = 0; i < a->n; i++)
         if (a->items[i].q.n > 0) TRY(run_group(a, &a->items[i], g, l, observer));
     return OK;

@@ -316,8 +316,9 @@ static status open_chat(writer *w, const questions *q, const command_line *l, as
         w->plain_as_turns = l->chat >= 0 && out->chat != CHAT_NONE;
     }
     if (l->chat_kwargs && any_plain && !w->plain_as_turns)
-        return ERR(ERR_INPUT, "--chat-kwargs: found text that is continued as it is, expected turns for a chat template; "
-                              "add --chat auto, or leave it out");
+        return ERR(ERR_INPUT,
+                   "--chat-kwargs: found text that is continued as it is, expected turns for a chat template; "
+                   "add --chat auto, or leave it out");
     if (any_plain && l->chat < 0 && !l->system) hint_chat(w->g);
     if (!l->system) return OK;
     if (out->chat == CHAT_AUTO || out->chat == CHAT_NONE || (any_plain && !w->plain_as_turns))

@@ -131,9 +131,10 @@ static void warn_of_epochs(const train_request *r, double epochs) {
     if (!r->pretrained || epochs <= MANY) return;
     double three = 3 * (double)r->train.steps / epochs;
     if (three < 0.5) {
-        log_warn("train.steps %lld are %.1f epochs of this data, and a pretrained model usually learns it by heart after a "
-                 "few: a single step is %.1f of them; give more data, or a smaller train.batch",
-                 (long long)r->train.steps, epochs, epochs / (double)r->train.steps);
+        log_warn(
+            "train.steps %lld are %.1f epochs of this data, and a pretrained model usually learns it by heart after a "
+            "few: a single step is %.1f of them; give more data, or a smaller train.batch",
+            (long long)r->train.steps, epochs, epochs / (double)r->train.steps);
         return;
     }
     log_warn(

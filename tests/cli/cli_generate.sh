@@ -60,6 +60,32 @@ refused "blank.txt: found no prompt, expected one per line" generate --model run
 run 0 generate --model run --prompt a --prompt b --max-new 3
 [ "$(grep -c '^--- prompt' out)" = 2 ] || fail "two prompts are not told apart: $(cat out)"
 
+# An answer is printed once all before it are, also where later ones end first, and a stopped program has printed those that had ended.
+for i in 1 2 3 4 5 6 7 8 9; do echo "{\"prompt\": \"$i+\"}"; done >nine.jsonl
+echo '{"messages": [{"role": "user", "content": "no template"}]}' | cat - nine.jsonl >ten.jsonl
+sampled=(--prompt-file ten.jsonl --on-error skip -n 2 --temperature 1.5 --seed 3 --max-new 9 --batch 4)
+run 0 generate --model run "${sampled[@]}" --json
+cp out as.json
+run 0 generate --model run "${sampled[@]}"
+python3 -c '
+import json
+all = json.loads(open("as.json", "rb").read().splitlines()[-1])["completions"]
+assert len(all) == 18 and len({len(c["tokens"]) for c in all}) > 1
+text = b"".join(b"--- prompt %d, completion %d (%s after %d tokens)\n%s\n" % (i // 2 + 1, i % 2 + 1, c["stop"].encode(), len(c["tokens"]),
+                bytes(t for t in c["tokens"] if t < 256)) for i, c in enumerate(all))
+assert open("out", "rb").read() == text, (open("out", "rb").read(), text)' || fail "texts are not the completions of --json in their order"
+seq 100000 >numbers.txt
+"$RALO" generate --model run --prompt-file numbers.txt --max-new 4 --batch 1 >early 2>early.log &
+pid=$!
+for _ in $(seq 600); do
+    ! grep -q '^--- prompt 3 ' early || break
+    sleep 0.1
+done
+kill -TERM $pid && wait $pid 2>>early.log # a shell's background job ignores SIGINT
+pid=
+grep -q '^--- prompt 3 ' early || fail "nothing is printed before all prompts are done"
+! grep -q '^--- prompt 100000 ' early || fail "the last prompt came too early to prove anything"
+
 # ---- a plan, and what does not fit
 run 0 generate --model run --plan --batch 64 --json
 holds 'r["strategy"]["sequences"] == 64 and r["memory"]["by_role"]["cache"] > 0'

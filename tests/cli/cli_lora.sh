@@ -91,6 +91,10 @@ for c in json.loads(open('out').read().splitlines()[-1])['completions']: print(c
 }
 answers several --adapter first=run --adapter second=other-peft --use second
 holds '[c["adapter"] for c in r["completions"]] == ["first", "second", "second", "base", "first"]'
+check 0 "adapter   second: 2 prompts" -- generate --model "$base" --tokenizer byte --prompt-file asks.jsonl --max-new 6 --device cpu \
+    --adapter first=run --adapter second=other-peft --use second
+[ "$(sed -n 's/^--- prompt \([0-9]*, adapter [a-z]*\) .*/\1/p' out | paste -sd ';')" = "1, adapter first;2, adapter second;3, adapter second;4, adapter base;5, adapter first" ] ||
+    fail "answers of several adapters are not in the order of the prompts: $(cat out)"
 answers first --adapter run
 answers second --adapter other-peft
 answers base
