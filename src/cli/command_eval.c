@@ -144,7 +144,9 @@ typedef struct question_eval {
     int64_t samples;
     uint64_t done, right;
     progress progress;
-    FILE *kept; /* --samples-out; NULL: none */
+    FILE *kept;     /* --samples-out; NULL: none */
+    int kept_errno; /* the first write that failed; 0: none did */
+    uint64_t n_kept;
     /* Of the generator, which is closed before the loss is measured: only one model is in memory at a time. */
     generation_report report;
     size_t n_cut;
@@ -154,7 +156,7 @@ typedef struct question_eval {
 } question_eval;
 
 /* One line for --samples-out. */
-static void keep_completion(const question_eval *e, size_t prompt, size_t index, const completion *c, const span *got,
+static void keep_completion(question_eval *e, size_t prompt, size_t index, const completion *c, const span *got,
                             bool right) {
     const question *q = &e->q->items[prompt];
     span asked = question_text(q);
@@ -164,8 +166,11 @@ static void keep_completion(const question_eval *e, size_t prompt, size_t index,
                              "expected", json_text(q->expected.text, q->expected.length), "answer",
                              got ? json_text(got->text, got->length) : json_null(), "right", right, "stop",
                              stop_reason_name(c->stop));
-    json_dumpf(line, e->kept, JSON_COMPACT | JSON_PRESERVE_ORDER);
-    fputc('\n', e->kept);
+    /* Whole lines, whatever becomes of the program; none after one that could not be written. */
+    if (json_dumpf(line, e->kept, JSON_COMPACT | JSON_PRESERVE_ORDER) != 0 || fputc('\n', e->kept) == EOF ||
+        fflush(e->kept) != 0)
+        e->kept_errno = errno;
+    else e->n_kept++;
     json_decref(line);
 }
 
@@ -176,7 +181,7 @@ static void on_completion(void *context, size_t prompt, size_t index, const comp
     uint64_t all = e->q->n * (uint64_t)e->samples;
     bool found = answer_find(e->rule, c->text, c->text_bytes, &got);
     bool right = found && answer_equal(got, e->q->items[prompt].expected);
-    if (e->kept) keep_completion(e, prompt, index, c, found ? &got : NULL, right);
+    if (e->kept && !e->kept_errno) keep_completion(e, prompt, index, c, found ? &got : NULL, right);
     e->n_right[prompt] += right;
     e->right += right;
     e->done++;
@@ -297,10 +302,11 @@ static status open_kept(const char *path, FILE **out) {
     return ERR(ERR_IO, "--samples-out: open %s: %s", path, strerror(errno));
 }
 
-static status close_kept(const char *path, FILE *f) {
-    bool failed = ferror(f) != 0;
-    if (fclose(f) == 0 && !failed) return OK;
-    return ERR(ERR_IO, "--samples-out: write %s: %s", path, strerror(errno));
+static status close_kept(const char *path, const question_eval *e) {
+    if (fclose(e->kept) == 0 && !e->kept_errno) return OK;
+    return ERR(ERR_RUN, "--samples-out: write %s: %s; %llu of %llu completions are in it", path,
+               strerror(e->kept_errno ? e->kept_errno : errno), (unsigned long long)e->n_kept,
+               (unsigned long long)e->done);
 }
 
 static status eval_questions(command_line *l) {
@@ -320,7 +326,7 @@ static status eval_questions(command_line *l) {
     TRY_GOTO(rc, measure_answers(l, &e), done);
     print_questions(l, &e);
 done:
-    if (e.kept && rc == OK) rc = close_kept(l->samples_out, e.kept);
+    if (e.kept && rc == OK) rc = close_kept(l->samples_out, &e);
     else if (e.kept) fclose(e.kept);
     json_decref(e.memory);
     asked_fini(&e.asked);

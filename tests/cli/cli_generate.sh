@@ -121,6 +121,12 @@ printf '{"question": "3+4=", "answer": "3 and 4 is 7\\n#### 7"}\n{"prompt": "1+1
 run 0 eval --model run --data marked.jsonl --max-new 4 --json --samples-out marked-answers.jsonl
 holds 'r["compared"] == "marked"'
 [ "$(grep -o '"expected":"[^"]*"' marked-answers.jsonl | sort | tr '\n' ' ')" = '"expected":"2" "expected":"7" ' ] || fail "marks: $(cat marked-answers.jsonl)"
+# A file that cannot take them all costs neither the result nor the completions that it has.
+for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo "{\"question\": \"$i+1=\", \"answer\": \"$((i + 1))\"}"; done >twelve.jsonl
+(ulimit -f 1 && "$RALO" eval --model run --data twelve.jsonl --max-new 2 --samples-out cut.jsonl 2>&1; echo "exit code $?") | cat >out
+kept=$(sed -n 's/^error: --samples-out: write cut.jsonl: File too large; \([0-9]*\) of 12 completions are in it$/\1/p' out)
+[ -n "$kept" ] && [ "$kept" -gt 1 ] && [ "$kept" = "$(grep -c '^{.*}$' cut.jsonl)" ] && grep -q '^right ' out && grep -q 'exit code 1$' out ||
+    fail "--samples-out beyond the size limit: $(cat out), $(wc -l <cut.jsonl) lines"
 check 0 "of the marked answers (####" -- eval --model run --data marked.jsonl --max-new 4
 cat marked.jsonl q.jsonl >some-marked.jsonl
 check 0 "of the whole answers; --answer-regex compares a part" -- eval --model run --data some-marked.jsonl --max-new 4
