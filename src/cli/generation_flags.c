@@ -11,6 +11,14 @@ static void warn_of_greedy(const command_line *l) {
             log_warn("--%s has no effect: without --temperature decoding is greedy", flags[i]);
 }
 
+static void warn_of_gpu_flags(const command_line *l) {
+    static const char *const flags[] = {"gpu", "tf32"};
+    for (size_t i = 0; i < ARRAY_LENGTH(flags); i++)
+        if (backend_kind(l->generation.backend) == DEVICE_CPU && command_line_given(l, flags[i]))
+            log_warn("--%s has no effect: %s", flags[i],
+                     l->device == DEVICE_CPU ? "--device is cpu" : "no GPU was found, the CPU is used");
+}
+
 /* Drafts are verified by what the model would choose itself, so its choice must be the largest logit. */
 static status check_speculative(const command_line *l) {
     bool on = l->generation.speculative;
@@ -54,5 +62,7 @@ status generation_from_flags(command_line *l) {
     l->sampling.stops = l->stops.items;
     l->sampling.n_stops = l->stops.n;
     l->generation.gpu = (gpu_options){.index = l->gpu, .tf32 = l->tf32};
-    return backend_choose(l->device, l->gpu, &l->generation.backend);
+    TRY(backend_choose(l->device, l->gpu, &l->generation.backend));
+    warn_of_gpu_flags(l);
+    return OK;
 }

@@ -274,7 +274,9 @@ refused "long.jsonl:1: the prompt has" eval --model talk --data long.jsonl --con
 run 0 eval --model talk --data long.jsonl --context 64 --on-error skip --max-new 8 --json
 holds 'r["problems"] == 6 and r["skipped"] == 1 and r["exact_match"] == 1'
 
-# ---- what narrows a draw that is not made is named
+# ---- what has no effect is named: a narrower draw where nothing is drawn, a GPU's flags without one
+check 0 "--gpu has no effect: --device is cpu" "--tf32 has no effect: --device is cpu" -- generate --model run --prompt x --max-new 2 --device cpu --gpu 3 --tf32
+RALO_CUDA_PLUGIN=none check 0 "--gpu has no effect: no GPU was found" "!--tf32" -- eval --model run --data text.txt --gpu 0
 run 0 generate --model run --prompt x --max-new 2 --top-p 0.5
 grep -q "warning: --top-p has no effect: without --temperature" err || fail "greedy --top-p: $(cat err)"
 run 0 generate --model run --prompt x --max-new 2 --top-p 0.5 --temperature 1
