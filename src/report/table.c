@@ -142,10 +142,11 @@ json_t *run_json(const run *r) {
     return j;
 }
 
+/* 15 digits: a time in seconds has ten before its point, and any number with that many reads back as it was. */
 static void csv_cell(const json_t *v, FILE *out) {
     const char *text = json_string_value(v);
     char *number =
-        text || json_is_null(v) || json_is_array(v) ? NULL : json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
+        text || json_is_null(v) || json_is_array(v) ? NULL : json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
     if (number) fputs(number, out);
     if (text && strpbrk(text, ",\"\n\r")) {
         fputc('"', out);

@@ -275,6 +275,8 @@ cp -r runs/plain keep && mv keep runs/zz
 check 0 "run " "state" "finished" "failed" "died" "400/500" "note: " "!$(printf '\033')" -- runs
 [ "$("$RALO" runs --csv | python3 -c 'import csv, sys; rows = list(csv.DictReader(sys.stdin)); print(len(rows), rows[0]["state"] != "")')" = "5 True" ] ||
     fail "runs --csv"
+"$RALO" runs --csv >list.csv
+run 0 runs --json && holds "all(abs(float(c[k]) - j[k]) < 1e-4 for c, j in zip(__import__('csv').DictReader(open('list.csv')), r['runs']) for k in ('started', 'ended', 'changed') if j[k])"
 run 0 runs --json && holds "len(r['runs']) == 5 and {x['state'] for x in r['runs']} == {'finished', 'failed', 'died', 'unfinished'}"
 check 0 "memory.recompute" "norms" "none" "at step 100" "train/loss" -- runs --compare gone runs/plain
 run 0 runs --compare gone plain --json && holds "r['settings']['memory.recompute'] == ['norms', 'none'] and r['step'] == 100"
