@@ -188,6 +188,18 @@ threading.Thread(target=interrupt, daemon=True).start()
 r = ralo.train(train__steps=1000000, out="interrupted", on_step=lambda m: trains.set(), **tiny)
 assert r["stopped"] == "interrupt" and 0 < r["steps"] < 1000000, r["steps"]
 assert os.path.exists("interrupted/checkpoints/step-%08d/checkpoint.json" % r["steps"])
+steps = [m["step"] for m in r["metrics"]]
+assert steps == list(range(1, r["steps"] + 1)), (r["steps"], steps[-3:])  # the step in which it came has numbers too
+
+# Ctrl-C while the step runs, for certain
+step = ralo._lib.ralo_trainer_step
+def interrupted_step(*arguments):
+    signal.raise_signal(signal.SIGINT)
+    return step(*arguments)
+ralo._lib.ralo_trainer_step = interrupted_step
+r = ralo.train(train__steps=9, **tiny)
+ralo._lib.ralo_trainer_step = step
+assert r["stopped"] == "interrupt" and r["steps"] == 1 and [m["step"] for m in r["metrics"]] == [1], r
 
 opens = ralo._lib.ralo_trainer_open
 def interrupted(handle, settings):
@@ -256,9 +268,13 @@ with ralo.Generator("stopped") as g:
     for name, number in (("seed", -1), ("seed", 2**64), ("max_new", 2**64 + 1), ("top_k", 2**64 + 1), ("n", 2**64 + 1)):
         refused(ralo.InputError, [name, f"found {number}"], g.generate, "a", **{name: number})
     refused(TypeError, ["found 3", "expected a text"], g.generate, "a", stop=[3])
-    for prompts in (3, None, b"abc", [3], ["a", None]):
+    turn = {"role": "user", "content": "a"}
+    for prompts in (3, None, b"abc", [3], ["a", None], turn):
         refused(TypeError, ["prompt", "expected a text"], g.generate, prompts)
+    refused(TypeError, ["found {'role': 'user'", "[{...}]"], g.generate, turn, chat=True)  # its keys are no prompts
     assert g.generate("a", max_new=1, seed=2**64 - 1, stop=("x",))[0]["tokens"]
+with ralo.Settings(data=b"a.txt") as s:
+    assert s.get("data.source") == "a.txt"  # not "b'a.txt'"
 with ralo.Tokenizer("byte") as t:
     refused(TypeError, ["found 3", "expected a text"], t.encode, 3)
     assert t.encode(b"\xff") == [255] and t.encode(bytearray(b"a")) == [97]

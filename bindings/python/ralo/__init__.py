@@ -207,7 +207,9 @@ def _value(x):
         return "true" if x else "false"
     if isinstance(x, (list, tuple)):
         return "[" + ", ".join(_value(y) for y in x) + "]"
-    return os.fspath(x) if isinstance(x, os.PathLike) else str(x)
+    if isinstance(x, (os.PathLike, bytes, bytearray)):
+        return os.fsdecode(bytes(x) if isinstance(x, bytearray) else x)
+    return str(x)
 
 
 class Settings(_Handle):
@@ -325,6 +327,8 @@ def _is_conversation(prompt):
 
 
 def _complete(function, handle, prompts, sampling, chat):
+    if isinstance(prompts, dict):  # iterating it would take its keys for prompts
+        raise TypeError("ralo: prompts: found {!r}, expected a text or a list of texts; a conversation is a list of turns, [{{...}}]".format(prompts))
     if isinstance(prompts, (bytes, bytearray, memoryview)) or not hasattr(prompts, "__iter__"):
         raise TypeError("ralo: prompts: found {!r}, expected a text or a list of texts".format(prompts))
     prompts = [prompts] if isinstance(prompts, str) or _is_conversation(prompts) else list(prompts)
@@ -538,6 +542,14 @@ def _loop(t, result, on_step, on_eval):
         result["stopped"] = "patience"
 
 
+def _keep_last(t, result):
+    """Ctrl-C in a step or an evaluation comes when it is done: its numbers are those of the run, but nobody was given them."""
+    numbers = t._metrics
+    kind = result["metrics" if "train/learning_rate" in numbers else "evaluations"]
+    if numbers and not any(known is numbers for known in kind[-1:]):
+        kind.append(numbers)
+
+
 def _finish(t, settings, result, on_eval):
     """The last checkpoint is written also after a stop; a run that was told to stop is not whole, so it is not exported."""
     is_whole = result["stopped"] in (None, "patience")
@@ -581,6 +593,7 @@ def train(config=None, *, on_step=None, on_eval=None, on_sample=None, on_log=Non
             result["stopped"] = "callback"
         except KeyboardInterrupt:
             result["stopped"] = "interrupt"
+            _keep_last(t, result)
         _finish(t, s, result, on_eval)
     return result
 
