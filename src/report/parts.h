@@ -5,7 +5,9 @@
 /* Remembers why something was not read, and clears the error. */
 void run_note(run *r, const char *what);
 const char *run_file(run *r, const char *name); /* its path */
-bool run_has_file(run *r, const char *name);    /* a regular file, through no link */
+bool run_has_file(run *r, const char *name); /* a regular file, through no link; what else has that name gets a note */
+/* An object of at most max_bytes, which the caller gives to json_decref; NULL where there is none: with a note where there is a file. */
+json_t *run_read_object(run *r, const char *name, size_t max_bytes);
 
 void run_read_info(run *r);     /* run.json (run_state.c): after settings, metrics and monitor */
 void run_read_settings(run *r); /* config.yaml */

@@ -34,7 +34,28 @@ const char *run_file(run *r, const char *name) { return arena_format(&r->memory,
 
 bool run_has_file(run *r, const char *name) {
     struct stat info;
-    return lstat(run_file(r, name), &info) == 0 && S_ISREG(info.st_mode);
+    if (lstat(run_file(r, name), &info) != 0) return false;
+    if (S_ISREG(info.st_mode)) return true;
+    error_clear();
+    run_note(r, arena_format(&r->memory, "%s: found %s, expected a regular file", run_file(r, name),
+                             S_ISDIR(info.st_mode)   ? "a directory"
+                             : S_ISLNK(info.st_mode) ? "a link, which is not followed"
+                                                     : "a device, a pipe or a socket"));
+    return false;
+}
+
+json_t *run_read_object(run *r, const char *name, size_t max_bytes) {
+    json_t *root = NULL;
+    if (!run_has_file(r, name)) return NULL;
+    if (json_read_file(run_file(r, name), max_bytes, &root) != OK) {
+        run_note(r, "");
+    } else if (!json_is_object(root)) {
+        error_clear();
+        run_note(r, arena_format(&r->memory, "%s: found a JSON array, expected an object", run_file(r, name)));
+        json_decref(root);
+        root = NULL;
+    }
+    return root;
 }
 
 /* ---- settings --------------------------------------------------------------------------------------------------------- */
@@ -82,7 +103,12 @@ void run_read_settings(run *r) {
         run_note(r, "");
         return;
     }
-    if (root->kind == YAML_MAP) flatten(r, &capacity, root, "");
+    if (root->kind == YAML_MAP) {
+        flatten(r, &capacity, root, "");
+    } else {
+        error_clear();
+        run_note(r, arena_format(&r->memory, "%s: found no keys, expected settings", run_file(r, "config.yaml")));
+    }
 }
 
 const char *run_setting_find(const run *r, const char *key) {

@@ -95,17 +95,10 @@ static void read_tiers(run *r, const json_t *root) {
 }
 
 void run_read_memory(run *r) {
-    json_t *memory = NULL;
-    if (run_has_file(r, "memory.json") && json_read_file(run_file(r, "memory.json"), MEMORY_BYTES, &memory) != OK)
-        run_note(r, "");
-    if (json_is_object(memory)) read_tiers(r, memory);
+    json_t *memory = run_read_object(r, "memory.json", MEMORY_BYTES);
+    if (memory) read_tiers(r, memory);
     json_decref(memory);
-    if (run_has_file(r, "plan.json") && json_read_file(run_file(r, "plan.json"), MEMORY_BYTES, &r->plan) != OK)
-        run_note(r, "");
-    if (!json_is_object(r->plan)) {
-        json_decref(r->plan);
-        r->plan = NULL;
-    }
+    r->plan = run_read_object(r, "plan.json", MEMORY_BYTES);
 }
 
 const run_tier *run_tier_find(const run *r, const char *name) {

@@ -136,14 +136,12 @@ static void fill_gaps(run *r) {
 
 void run_read_info(run *r) {
     static const char *const traces_of_life[] = {"metrics.jsonl", "run.json", "config.yaml", "."};
-    json_t *info = NULL;
     struct stat st;
     for (size_t i = 0; i < ARRAY_LENGTH(traces_of_life) && isnan(r->changed); i++)
         if (stat(run_file(r, traces_of_life[i]), &st) == 0) r->changed = (double)st.st_mtime;
-    if (run_has_file(r, "run.json") && json_read_file(run_file(r, "run.json"), INFO_BYTES, &info) != OK)
-        run_note(r, "");
-    if (json_is_object(info)) take_info(r, info);
+    json_t *info = run_read_object(r, "run.json", INFO_BYTES);
+    if (info) take_info(r, info);
     fill_gaps(r);
-    if (!json_is_object(info)) r->state = r->steps > 0 && r->step >= r->steps ? RUN_FINISHED : RUN_UNFINISHED;
+    if (!info) r->state = r->steps > 0 && r->step >= r->steps ? RUN_FINISHED : RUN_UNFINISHED;
     json_decref(info);
 }

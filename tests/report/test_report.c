@@ -338,6 +338,27 @@ static void tiers_are_read_or_named(void **state) {
     run_close(&r);
 }
 
+/* What cannot be read is named, also where it is JSON of another kind or no file at all. */
+static void files_of_another_kind_are_named(void **state) {
+    static const char *const files[] = {"run.json", "memory.json", "plan.json", "config.yaml"};
+    run r;
+    char path[300];
+    make_dirs("kind");
+    write_text(path_of("kind/metrics.jsonl"), "{\"step\": 1, \"train/loss\": 2}\n");
+    for (size_t i = 0; i < ARRAY_LENGTH(files); i++) {
+        snprintf(path, sizeof path, "%s/%s", path_of("kind"), files[i]);
+        write_text(path, "[1]\n");
+    }
+    make_dirs("kind/samples.jsonl");
+    must(run_open(&r, path_of("kind"), RUN_ALL));
+    assert_int_equal(r.n_notes, 5);
+    for (size_t i = 0; i < r.n_notes; i++) {
+        assert_non_null(strstr(r.notes[i], "found "));
+        assert_non_null(strstr(r.notes[i], ", expected "));
+    }
+    run_close(&r);
+}
+
 /* ---- several runs --------------------------------------------------------------------------------------------------------- */
 
 static void directories_stand_for_their_runs(void **state) {
@@ -454,6 +475,7 @@ int main(void) {
         cmocka_unit_test(a_run_whose_process_is_gone_has_died),
         cmocka_unit_test(an_old_run_says_by_its_files_how_far_it_came),
         cmocka_unit_test(tiers_are_read_or_named),
+        cmocka_unit_test(files_of_another_kind_are_named),
         cmocka_unit_test(directories_stand_for_their_runs),
         cmocka_unit_test(only_settings_that_differ_do),
         cmocka_unit_test(a_plot_shows_the_extremes),
