@@ -149,6 +149,19 @@ if command -v ldd >/dev/null && [ -z "$sanitize" ]; then
     ! ldd finetune-static | grep -q libralo || fail "finetune-static uses a shared libralo"
 fi
 
+# ---- the guide's line for a PREFIX of one's own is enough to build and to start
+mkdir home && ln -s "$work/shared" home/.local
+line=$(grep '^    export .*PKG_CONFIG_PATH=' "$RALO_SOURCE/docs/guide/scripting.md") || fail "the guide does not say how a program finds libralo"
+(
+    libraries=${LD_LIBRARY_PATH#"$work/shared/lib"}
+    unset PKG_CONFIG_PATH LD_LIBRARY_PATH
+    export HOME=$work/home
+    eval "$line"
+    export PKG_CONFIG_PATH=$PKG_CONFIG_PATH$others LD_LIBRARY_PATH=$LD_LIBRARY_PATH$libraries
+    # shellcheck disable=SC2046,SC2086
+    $CC $sanitize "$RALO_SOURCE/examples/generate.c" -o guided $(pkg-config --cflags --libs ralo) && ./guided 2>&1 | grep -q '^usage: generate'
+) || fail "the guide's line is not enough: $line"
+
 # ---- finetune: a preset on a built-in source; the loss falls, and shared, static and `ralo train` end alike
 settings=(data.seq_len=48 train.micro_batch=4 train.steps=30 train.warmup=3 train.lr=0.01 train.eval_rows=8
     train.problems=0 run.threads=2)
