@@ -5,6 +5,11 @@
 #include "cli/output.h"
 #include "measure/measure.h"
 
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 static const dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
 
 static status print_rates(const backend *b, const backend_options *o, json_t *rates, FILE *out) {
@@ -54,6 +59,24 @@ static void print_part(void *context, const char *part) {
     *started = true;
 }
 
+/* Measuring takes half a minute: a file that cannot be made there is told before. file_replace writes beside it. */
+static status can_write(const char *path, bool is_named) {
+    struct stat info;
+    char dir[4096];
+    snprintf(dir, sizeof dir, "%s", path);
+    char *slash = strrchr(dir, '/');
+    if (!slash) snprintf(dir, sizeof dir, ".");
+    else slash[slash == dir] = 0;
+    if (!is_named)
+        TRY(dir_make(dir)); /* our own cache directory; the directory of a file that the user named must exist */
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+        return ERR(ERR_INPUT, "devices --measure: '%s' is a directory, expected the name of a file", path);
+    if (access(dir, W_OK | X_OK) != 0)
+        return ERR(ERR_IO, "devices --measure: cannot create %s: %s; name a file in a directory that can be written",
+                   path, strerror(errno));
+    return OK;
+}
+
 static status measure(const command_line *l, const backend *b, const backend_options *with) {
     hardware h, known;
     sys_cores before, after;
@@ -73,9 +96,15 @@ static status measure(const command_line *l, const backend *b, const backend_opt
                          .on_part = print_part,
                          .context = &started};
     if (l->host_only) {
+        if (access(path, F_OK) != 0)
+            return ERR(ERR_INPUT,
+                       "devices --measure --host-only: %s: %s; it needs the rest of a measurement: run it once "
+                       "without --host-only",
+                       path, strerror(errno));
         TRY(hardware_read_file(&known, path));
         o.known = &known;
     }
+    TRY(can_write(path, l->measure_path != NULL));
     sys_cores_get(&before);
     status rc = measure_machine(b, &o, &h);
     sys_cores_get(&after);
@@ -86,12 +115,6 @@ static status measure(const command_line *l, const backend *b, const backend_opt
     sys_contention taken = sys_contention_between(&before, &after);
     if (*sys_contention_text(contention, &taken))
         fprintf(stderr, "warning: %s during the measurement; measure again when they are idle\n", contention);
-    if (!l->measure_path) { /* our own cache directory; the directory of a file that the user named must exist */
-        char *slash = strrchr(path, '/');
-        *slash = 0;
-        TRY(dir_make(path));
-        *slash = '/';
-    }
     TRY(hardware_write_file(&h, path));
     fprintf(stderr, "written   %s%s\n", path, l->measure_path ? "" : "; plan and train use it from now on");
     return OK;
@@ -144,6 +167,8 @@ status command_devices(command_line *l) {
     if (l->hardware) return show(l);
     if (l->host_only && !command_line_given(l, "measure"))
         return ERR(ERR_INPUT, "devices: --host-only needs --measure; give both");
+    if (l->disk_path && !command_line_given(l, "measure"))
+        return ERR(ERR_INPUT, "devices: --path needs --measure, which measures the disk of DIR; give both");
     sys_info_get(&m);
     int gpu = MAX(c->run.gpu, 0);
     TRY(backend_choose(c->run.device, gpu, &b));

@@ -29,7 +29,11 @@ check 2 "takes no value" -- plan "${tiny[@]}" --program=yes
 check 2 no-such-dir --path -- devices --measure here.yaml --path no-such-dir
 [ ! -e here.yaml ] || fail "a refused measurement left a file"
 check 2 --host-only --measure -- devices --host-only
-check 2 here.yaml -- devices --measure here.yaml --host-only --set run.device=cpu
+check 2 "here.yaml" "No such file" "without --host-only" -- devices --measure here.yaml --host-only --set run.device=cpu
+check 2 --path "needs --measure" -- devices --path .
+# What cannot be written is refused before half a minute of measuring.
+check 2 "no-such-dir/here.yaml" "No such file" "!measuring" -- devices --measure no-such-dir/here.yaml
+check 2 "'$work' is a directory" "!measuring" -- devices --measure "$work"
 
 # The estimate, then a description of another machine: its memory is the limit.
 "$RALO" plan "${tiny[@]}" --json >out 2>err || fail "plan: $(tail -n 1 err)"
