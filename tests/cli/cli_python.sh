@@ -245,6 +245,48 @@ refused(ralo.Error, "closed", t.step)
 assert refused(ralo.Error, "", ralo.Settings, "/nowhere.yaml").status == 3
 PY
 
+# ---- one handle, several threads: they take turns; a callback of a call may not use its trainer, which would be freed below it
+python "threads" <<'PY'
+import threading, ralo
+tiny = dict(preset="test-llama", data="builtin:grammar", data__seq_len=24, train__micro_batch=2, train__warmup=0, train__eval_rows=0, train__problems=0,
+            run__threads=2)
+def together(work):
+    out, threads = [], []
+    for i in range(4):
+        def one():
+            try:
+                for k in range(5):
+                    out.append(work())
+            except BaseException as error:
+                out.append(error)
+        threads.append(threading.Thread(target=one))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return out
+
+with ralo.Generator("stopped", threads=2) as g:
+    want = g.generate(["a", "b"], max_new=8)
+    assert together(lambda: g.generate(["a", "b"], max_new=8)) == [want] * 20
+alone = ralo.train(train__steps=20, **tiny)
+with ralo.Trainer(train__steps=20, **tiny) as t:
+    steps = together(t.step)
+    assert sorted(m["step"] for m in steps) == list(range(1, 21)), steps
+    assert t.param_hash == alone["param_hash"]
+
+for name in ("step", "save", "close"):
+    t = ralo.Trainer(train__steps=4, train__sample_every=1, train__sample_tokens=2, on_sample=lambda s: getattr(t, name)(), **tiny)
+    t.step()
+    try:
+        t.sample()
+    except ralo.Error as error:
+        assert "callback" in str(error), error
+    else:
+        raise AssertionError(f"{name} in a callback was taken")
+    t.close()
+PY
+
 # ---- arguments of another type, or beyond their field in C: an error that names them, never a crash or another number
 python "arguments" <<'PY'
 import ralo

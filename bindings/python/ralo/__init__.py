@@ -10,6 +10,7 @@ as keywords: train__steps=100 is train.steps, and model, data, lr, epochs, lora,
 wins; None leaves a setting as it is. The module needs libralo.so, Python 3.9 and nothing else.
 """
 
+import contextlib
 import ctypes
 import json
 import math
@@ -169,9 +170,12 @@ class _Handle:
     """What the library opened, and `_end` closes: by close(), at the end of a `with`, or with the object."""
 
     _handle = None
+    _lock = None  # of _hold
+    _in_call = False
 
     def _hold(self, function, *arguments):
         """Opens with a function of the library. Ctrl-C while it runs closes what it opened."""
+        self._lock = threading.RLock()
         self._handle = ctypes.c_void_p()
         try:
             _must(function(ctypes.byref(self._handle), *arguments))
@@ -184,10 +188,30 @@ class _Handle:
             raise Error("ralo: this {} is closed".format(type(self).__name__))
         return self._handle
 
+    def _refuse_callback(self):
+        if self._in_call:
+            raise Error("ralo: this {} is in a call, and a callback of that call may not use it; use it after the call".format(type(self).__name__))
+
+    @contextlib.contextmanager
+    def _call_alone(self):
+        """The handle for one call. A handle is one thread's at a time, and Python's threads run while C does: the others wait."""
+        with self._lock:
+            self._refuse_callback()
+            self._in_call = True
+            try:
+                yield self._open()
+            finally:
+                self._in_call = False
+
     def close(self):
-        handle, self._handle = self._handle, None
-        if handle:
-            type(self)._end(handle)
+        if not self._handle:
+            self._handle = None
+            return
+        with self._lock:
+            self._refuse_callback()
+            handle, self._handle = self._handle, None
+            if handle:
+                type(self)._end(handle)
 
     def __enter__(self):
         return self
@@ -370,7 +394,8 @@ class Generator(_Handle):
         """A list of dicts (prompt, text, tokens, log_probability, stop), n of each prompt together. Greedy and 128 tokens unless said.
         chat=True: a prompt is a turn of the user, or a conversation, [{"role": ..., "content": ...}, ...], in the chat format of the training."""
         how = _sampling(max_new, temperature, top_k, top_p, min_p, repetition_penalty, seed, n, stop, ignore_eos)
-        return _complete(_lib.ralo_generator_generate, self._open(), prompts, how, chat)
+        with self._call_alone() as handle:
+            return _complete(_lib.ralo_generator_generate, handle, prompts, how, chat)
 
     def plan(self):
         return _plan_dict(_lib.ralo_generator_plan(self._open()))
@@ -436,10 +461,13 @@ class Trainer(_Handle):
             raise
 
     def _call(self, function, *arguments):
-        with _Deferred(), self._log:
-            status = function(self._open(), *arguments)
-        _must(status)
-        self._raised.check()
+        """Returns the numbers that the metrics callback got last."""
+        with self._call_alone() as handle:
+            with _Deferred(), self._log:
+                status = function(handle, *arguments)
+            _must(status)
+            self._raised.check()
+            return self._metrics
 
     @property
     def steps_left(self):
@@ -480,18 +508,16 @@ class Trainer(_Handle):
 
     def step(self):
         """One optimizer step; its numbers."""
-        self._call(_lib.ralo_trainer_step, None)
-        return self._metrics
+        return self._call(_lib.ralo_trainer_step, None)
 
     def evaluate(self):
         """Held-out rows and problems; None where nothing is held out."""
         try:
-            self._call(_lib.ralo_trainer_evaluate, ctypes.byref(_library.Evaluation()))
+            return self._call(_lib.ralo_trainer_evaluate, ctypes.byref(_library.Evaluation()))
         except InputError as error:
             if "nothing is held out" in str(error):
                 return None
             raise
-        return self._metrics
 
     def sample(self):
         """Completions of train.samples prompts with the parameters as they are; needs train.sample_every."""
@@ -503,7 +529,8 @@ class Trainer(_Handle):
                  n=None, stop=None, ignore_eos=False, chat=False):
         """As Generator.generate, with the parameters as they are; needs train.sample_every."""
         how = _sampling(max_new, temperature, top_k, top_p, min_p, repetition_penalty, seed, n, stop, ignore_eos)
-        return _complete(_lib.ralo_trainer_generate, self._open(), prompts, how, chat)
+        with self._call_alone() as handle:
+            return _complete(_lib.ralo_trainer_generate, handle, prompts, how, chat)
 
     def save(self):
         """A checkpoint in run.dir; returns when it is whole on disk."""
