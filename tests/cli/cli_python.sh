@@ -178,6 +178,15 @@ whole = ralo.train(train__steps=9, **tiny)
 assert r["steps"] == 9 and len(r["metrics"]) == 6 and r["param_hash"] == whole["param_hash"]
 assert [m["train/loss"] for m in r["metrics"]] == [m["train/loss"] for m in whole["metrics"][3:]]
 
+# a run that was done before is as `ralo train RUN` finds it: nothing is trained, saved or exported again
+r = ralo.train(train__steps=2, out="done", run__export="done-model", **tiny)
+before = os.stat("done/checkpoints/step-00000002/checkpoint.json")
+lines = []
+again = ralo.train(train__steps=2, out="done", run__export="done-model", run__resume="auto", on_log=lambda level, line: lines.append((level, line)), **tiny)
+assert again["steps"] == 2 and again["metrics"] == [] and again["param_hash"] == r["param_hash"] and again["export"] == "done-model", again
+assert os.stat("done/checkpoints/step-00000002/checkpoint.json").st_mtime_ns == before.st_mtime_ns
+assert any(level == "warning" and "not exported again" in line for level, line in lines), lines
+
 main = threading.main_thread().ident
 trains = threading.Event()
 def interrupt():

@@ -577,14 +577,15 @@ def _keep_last(t, result):
         kind.append(numbers)
 
 
-def _finish(t, settings, result, on_eval):
-    """The last checkpoint is written also after a stop; a run that was told to stop is not whole, so it is not exported."""
+def _finish(t, settings, result, on_eval, on_log, start):
+    """The last checkpoint is written also after a stop; a run that was told to stop is not whole, so it is not exported. start: the step
+    that was resumed, of which there is a checkpoint."""
     is_whole = result["stopped"] in (None, "patience")
     if result["run"] and settings.get("train.task") == "rloo":
         while t.steps_left > 0 and t.steps_made % settings.whole("rl.updates"):  # no checkpoint between two updates of a rollout
             result["metrics"].append(t.step())
-    result["steps"] = t.steps_made
-    if result["run"] and t.saved_step != t.steps_made and (settings.get("run.save_last") == "true" or not is_whole):
+    result["steps"] = t.steps_made or start
+    if result["run"] and result["steps"] not in (t.saved_step, start or None) and (settings.get("run.save_last") == "true" or not is_whole):
         t.save()
     if is_whole:
         last = t.evaluate() if result["stopped"] is None else None  # patience ends with an evaluation
@@ -592,9 +593,14 @@ def _finish(t, settings, result, on_eval):
             result["evaluations"].append(last)
             if on_eval:
                 on_eval(last)
-        if settings.get("run.export") != "none":
-            t.export(settings.get("run.export"))
-            result["export"] = settings.get("run.export")
+        export = settings.get("run.export")
+        if export != "none":
+            if start and not t.steps_made and os.path.exists(export):  # as `ralo train`
+                if on_log:
+                    on_log("warning", "run.export: {} is there, and the run was done before; it is not exported again".format(export))
+            else:
+                t.export(export)
+            result["export"] = export
     result["param_hash"] = t.param_hash
 
 
@@ -614,6 +620,7 @@ def train(config=None, *, on_step=None, on_eval=None, on_sample=None, on_log=Non
     with Trainer(s, on_log=on_log, on_sample=on_sample) as t:
         result["data"] = t.data
         result["plan"] = t.plan()
+        start = result["plan"]["run"]["steps"] - t.steps_left
         try:
             _loop(t, result, on_step, on_eval)
         except _Stop:
@@ -621,7 +628,7 @@ def train(config=None, *, on_step=None, on_eval=None, on_sample=None, on_log=Non
         except KeyboardInterrupt:
             result["stopped"] = "interrupt"
             _keep_last(t, result)
-        _finish(t, s, result, on_eval)
+        _finish(t, s, result, on_eval, on_log, start)
     return result
 
 
