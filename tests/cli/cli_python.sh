@@ -49,6 +49,9 @@ PY
     echo 'const char *ralo_version(void) { return "1.0.0"; }' | "${CC:-cc}" -shared -fPIC -x c - -o other.so
     RALO_LIBRARY=$work/other.so python3 -c 'import ralo' 2>err && fail "a library of another version was taken"
     grep -q 'ImportError: ralo: .*other.so is version 1.0.0, this module needs 0.1.0' err || fail "other version: $(tail -n 1 err)"
+    echo 'int nothing;' | "${CC:-cc}" -shared -fPIC -x c - -o foreign.so
+    RALO_LIBRARY=$work/foreign.so python3 -c 'import ralo' 2>err && fail "a library of something else was taken"
+    grep -q 'ImportError: ralo: .*foreign.so has no ralo_version: it is not libralo' err || fail "foreign: $(tail -n 1 err)"
     echo 'const char *ralo_version(void) { return "0.1.0"; }' | "${CC:-cc}" -shared -fPIC -x c - -o old.so
     RALO_LIBRARY=$work/old.so python3 -c 'import ralo' 2>err && fail "a library without functions was taken"
     grep -q 'ImportError: ralo: .*old.so has no ralo_.*older than this module' err || fail "old: $(tail -n 1 err)"
@@ -324,6 +327,9 @@ with ralo.Generator("stopped") as g:
         refused(TypeError, ["prompt", "expected a text"], g.generate, prompts)
     refused(TypeError, ["found {'role': 'user'", "[{...}]"], g.generate, turn, chat=True)  # its keys are no prompts
     assert g.generate("a", max_new=1, seed=2**64 - 1, stop=("x",))[0]["tokens"]
+for settings in (dict(lora=True), dict(config={"lora": True}), dict(config=ralo.Settings(), lora=True)):
+    assert ralo.plan(preset="test-llama", **settings)["strategy"] == ralo.plan(preset="test-llama", lora=16)["strategy"]
+assert ralo.plan(ralo.Settings(preset="test-llama"), lora=False)["trained_parameters"] == ralo.plan(preset="test-llama")["parameters"]
 with ralo.Settings(data=b"a.txt") as s:
     assert s.get("data.source") == "a.txt"  # not "b'a.txt'"
 with ralo.Tokenizer("byte") as t:

@@ -247,11 +247,17 @@ class Settings(_Handle):
             self._add(config, "")
         elif config is not None:
             self.load(config)
+        self.add(settings)
+
+    def add(self, settings):
+        """Keywords, over what was set before."""
         for key, value in settings.items():
-            key = SHORT.get(key, key.replace("__", "."))
-            if key == "model.lora.rank" and isinstance(value, bool):
-                value = 16 if value else None  # as --lora
-            self.set(key, value)
+            self._set_short(SHORT.get(key, key.replace("__", ".")), value)
+
+    def _set_short(self, key, value):
+        if key == "model.lora.rank" and isinstance(value, bool):
+            value = 16 if value else None  # as --lora
+        self.set(key, value)
 
     def _add(self, config, before):
         for key, value in config.items():
@@ -260,7 +266,7 @@ class Settings(_Handle):
             elif isinstance(value, dict):
                 self.set(before + key, json.dumps(value))
             else:
-                self.set(before + SHORT.get(key, key) if not before else before + key, value)
+                self._set_short(before + SHORT.get(key, key) if not before else before + key, value)
 
     @staticmethod
     def _is_setting(key):
@@ -299,8 +305,7 @@ class Settings(_Handle):
 
 def _settings(config, settings):
     if isinstance(config, Settings):
-        for key, value in settings.items():
-            config.set(SHORT.get(key, key.replace("__", ".")), value)
+        config.add(settings)
         return config
     return Settings(config, **settings)
 

@@ -172,6 +172,8 @@ def load():
 
 
 def declare(library, place):
+    if not hasattr(library, "ralo_version"):
+        raise ImportError("ralo: {} has no ralo_version: it is not libralo; {}".format(place, WHAT_TO_DO))
     library.ralo_version.restype = c_char_p
     version = library.ralo_version().decode()
     numbers = tuple(int(n) for n in version.split("."))
