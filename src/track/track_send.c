@@ -42,10 +42,15 @@ static bool is_same_server(const char *mine, const char *of_run) {
 }
 
 /* The server that the run was sent to: as the environment names it, with a login; else as the run does, without one. */
-static status use_mlflow(const json_t *state, track_sinks *asked) {
+static status use_mlflow(const char *run_dir, const json_t *state, track_sinks *asked) {
     const char *of_run = json_string_value(json_object_get(state, "uri")), *mine = getenv("MLFLOW_TRACKING_URI");
     if (!mine || !*mine) mine = getenv("MLFLOW_URI");
-    if (!of_run) return ERR(ERR_INPUT, "mlflow.json does not say which server the run was sent to");
+    if (!of_run)
+        return ERR(ERR_INPUT,
+                   "%.300s/track/mlflow.json does not say which server the run was sent to; make it "
+                   "{\"uri\": \"http://HOST:PORT\", \"experiment\": \"NAME\", \"name\": \"NAME\"}, "
+                   "or remove mlflow.pending beside it",
+                   run_dir);
     bool same = mine && *mine && is_same_server(mine, of_run);
     if (!same && (has_login() || str_starts_with(of_run, "file:")))
         return ERR(ERR_INPUT, "the run was sent to %.200s; set MLFLOW_TRACKING_URI to it, if that is right", of_run);
@@ -57,7 +62,7 @@ static status use_mlflow(const json_t *state, track_sinks *asked) {
 
 static status use_state(sending *s, const json_t *state) {
     track_sinks asked = {.to = s->row->name};
-    if (strcmp(s->row->name, "mlflow") == 0) TRY(use_mlflow(state, &asked));
+    if (strcmp(s->row->name, "mlflow") == 0) TRY(use_mlflow(s->run_dir, state, &asked));
     if (strcmp(s->row->name, "trackio") == 0) {
         asked.trackio = json_string_value(json_object_get(state, "project"));
         asked.name = json_string_value(json_object_get(state, "run"));

@@ -44,5 +44,9 @@ check 2 "expected the directory of a run" -- track sync nowhere
 mkdir empty
 check 2 "found no run in 'empty'" "run.json" -- track sync empty
 check 2 "expected sync" -- track send mine
+# a run that does not say where it was sent: what to write, and where
+cp -r mine lost && echo '{' >lost/track/mlflow.json && echo '{"step": 1}' >lost/track/mlflow.pending
+check 2 "lost/track/mlflow.json" '{"uri": "http://HOST:PORT"' "mlflow.pending" -- track sync lost
+[ -s lost/track/mlflow.pending ] || fail "what was not sent is gone"
 [ ! -e no ] || fail "a refused run made its directory"
 finish "runs are tracked by MLflow, TensorBoard and trackio"
