@@ -595,6 +595,7 @@ def _finish(t, settings, result, on_eval, on_log, start):
     if is_whole:
         last = t.evaluate() if result["stopped"] is None else None  # patience ends with an evaluation
         if last is not None:
+            result["steps"] = last["step"]
             result["evaluations"].append(last)
             if on_eval:
                 on_eval(last)
