@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -33,6 +34,8 @@ static void begin_run(board *b, const char *run_dir, const char *name) {
     const char *last = whole ? strrchr(whole, '/') : NULL;
     snprintf(b->name, sizeof b->name, "%s", name ? name : last && last[1] ? last + 1 : run_dir);
     free(whole);
+    b->path = mem_alloc(strlen(run_dir) + 1);
+    memcpy(b->path, run_dir, strlen(run_dir) + 1);
     b->run = (board_file){.name = "run.json"};
     b->plan = (board_file){.name = "plan.json"};
     b->memory = (board_file){.name = "memory.json"};
@@ -67,6 +70,8 @@ static void forget_metrics(board *b) {
 static void forget_run(board *b) {
     close(b->dir);
     b->dir = -1;
+    free(b->path);
+    b->path = NULL;
     forget_metrics(b);
     ranks_fini(b);
     json_decref(b->samples);
@@ -81,16 +86,38 @@ static void forget_run(board *b) {
     b->ranks_ns = 0;
 }
 
-status board_follow(board *b, const char *run_dir, const char *name) {
-    int dir;
-    TRY(open_dir(run_dir, &dir));
-    pthread_mutex_lock(&b->lock);
+static void change_run(board *b, int dir, const char *run_dir, const char *name) {
     forget_run(b);
     b->dir = dir;
     begin_run(b, run_dir, name);
     stream_put(&b->stream, "reload", "{}");
+}
+
+status board_follow(board *b, const char *run_dir, const char *name) {
+    int dir;
+    TRY(open_dir(run_dir, &dir));
+    pthread_mutex_lock(&b->lock);
+    change_run(b, dir, run_dir, name);
     pthread_mutex_unlock(&b->lock);
     return OK;
+}
+
+/* A run that is removed and started anew in a directory of the same name is another run. While nothing has the name, the last
+ * numbers stay. */
+static void follow_path(board *b) {
+    struct stat now, mine;
+    int dir;
+    if (stat(b->path, &now) != 0 || fstat(b->dir, &mine) != 0) return;
+    if (now.st_dev == mine.st_dev && now.st_ino == mine.st_ino) return;
+    if (open_dir(b->path, &dir) != OK) {
+        error_clear();
+        return;
+    }
+    char *path = b->path, name[sizeof b->name];
+    b->path = NULL; /* kept over forget_run */
+    memcpy(name, b->name, sizeof name);
+    change_run(b, dir, path, name);
+    free(path);
 }
 
 void board_close(board *b) {
@@ -338,6 +365,7 @@ bool board_poll(board *b) {
     uint64_t now = clock_ns();
     pthread_mutex_lock(&b->lock);
     uint64_t before = b->stream.next;
+    follow_path(b);
     poll_files(b);
     bool more = poll_metrics(b);
     poll_samples(b);

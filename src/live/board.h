@@ -51,6 +51,7 @@ typedef struct board {
     pthread_mutex_t lock;
     stream stream;
     int dir;
+    char *path;     /* of it: another directory may get that name */
     char name[256]; /* of the run */
     char *buffer;   /* of tail_read */
 

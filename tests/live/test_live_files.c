@@ -263,6 +263,34 @@ static void another_run_is_followed(void **state) {
 }
 
 /* A table has an end, whatever a file invents. */
+/* The directory is removed and made anew while the page is open: what is shown is the run that has its name now. */
+static void a_directory_made_anew_is_followed(void **state) {
+    board b;
+    client *c;
+    char out[512] = "", dir[600], moved[600];
+    snprintf(dir, sizeof dir, "%s", path_of("again"));
+    snprintf(moved, sizeof moved, "%s", path_of("before"));
+    assert_int_equal(mkdir(dir, 0777), 0);
+    write_text(path_of("again/metrics.jsonl"), "{\"step\": 9, \"train/loss\": 3.5, \"old\": 1}\n");
+    assert_int_equal(board_open(&b, dir, "mine", no_wake, NULL), OK);
+    poll_all(&b);
+    c = stream_join(&b.stream, "page", stream_last(&b.stream));
+    assert_true(stream_take(&b.stream, c, out, sizeof out) > 0);
+    assert_int_equal(rename(dir, moved), 0);
+    poll_all(&b); /* nothing has that name: the last numbers stay */
+    assert_true(last_y(&b, "train/loss") == 3.5);
+    assert_int_equal(mkdir(dir, 0777), 0);
+    write_text(path_of("again/metrics.jsonl"), "{\"step\": 1, \"train/loss\": 7}\n");
+    poll_all(&b);
+    ssize_t n = stream_take(&b.stream, c, out, sizeof out - 1);
+    out[MAX(n, 0)] = 0;
+    assert_non_null(strstr(out, "event: reload"));
+    assert_true(last_y(&b, "train/loss") == 7 && isnan(last_y(&b, "old")) && b.step == 1);
+    assert_string_equal(b.name, "mine");
+    stream_leave(&b.stream, c);
+    board_close(&b);
+}
+
 static void tables_are_bounded(void **state) {
     board b;
     strbuf text;
@@ -420,6 +448,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_tail_passes_over_lines_that_are_too_long, test_dir_open, test_dir_close),
         cmocka_unit_test_setup_teardown(metrics_follow_the_file, test_dir_open, test_dir_close),
         cmocka_unit_test_setup_teardown(another_run_is_followed, test_dir_open, test_dir_close),
+        cmocka_unit_test_setup_teardown(a_directory_made_anew_is_followed, test_dir_open, test_dir_close),
         cmocka_unit_test_setup_teardown(tables_are_bounded, test_dir_open, test_dir_close),
         cmocka_unit_test_setup_teardown(a_run_whose_process_is_gone_has_died, test_dir_open, test_dir_close),
         cmocka_unit_test_setup_teardown(progress_and_the_time_left, test_dir_open, test_dir_close),
