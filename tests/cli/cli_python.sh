@@ -332,6 +332,10 @@ for settings in (dict(lora=True), dict(config={"lora": True}), dict(config=ralo.
 assert ralo.plan(ralo.Settings(preset="test-llama"), lora=False)["trained_parameters"] == ralo.plan(preset="test-llama")["parameters"]
 with ralo.Settings(data=b"a.txt") as s:
     assert s.get("data.source") == "a.txt"  # not "b'a.txt'"
+import copy, pickle
+for handle in (ralo.Settings(), ralo.Tokenizer("byte")):
+    for way in (copy.copy, copy.deepcopy, pickle.dumps):  # two objects would free one handle
+        refused(TypeError, [type(handle).__name__, "cannot be copied"], way, handle)
 with ralo.Tokenizer("byte") as t:
     refused(TypeError, ["found 3", "expected a text"], t.encode, 3)
     assert t.encode(b"\xff") == [255] and t.encode(bytearray(b"a")) == [97]

@@ -219,6 +219,9 @@ class _Handle:
     def __exit__(self, *_):
         self.close()
 
+    def __reduce_ex__(self, protocol):
+        raise TypeError("ralo: a {} cannot be copied or sent to another process; open one there".format(type(self).__name__))
+
     def __del__(self):
         self.close()
 
