@@ -182,12 +182,22 @@ static status need_one_rank(const config *c) {
                mesh_size(&m, AXIS_SEQUENCE), mesh_world(&m));
 }
 
+/* What the environment asks for (MLFLOW_TRACKING_URI) is for ralo train, and no request of this caller. */
+static void warn_of_sinks(const config *c) {
+    bool asked = (*c->track.to && strcmp(c->track.to, "none") != 0) || *c->track.mlflow || *c->track.tensorboard ||
+                 *c->track.trackio;
+    if (asked)
+        log_warn("track.* has no effect: a trainer of the library sends nothing, its caller gets the numbers; "
+                 "ralo train sends them");
+}
+
 static status open_job(ralo_trainer *t, const ralo_settings *s) {
     t->observer = (train_observer){
         .context = t, .on_message = on_message, .on_sample = on_sample, .on_completion = on_completion};
     TRY(api_config(&t->config, s));
     config *c = &t->config;
     TRY(need_one_rank(c));
+    warn_of_sinks(c);
     config_resolve_fine_tune(c, true);
     TRY(config_fit_data(c, false));
     TRY(job_init(&t->job, c, NULL));

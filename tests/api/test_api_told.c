@@ -8,7 +8,7 @@
 /* ---- what a trainer tells ----------------------------------------------------------------------------------------- */
 
 typedef struct told {
-    int n_calls, n_samples, n_lines, n_diverged, n_long;
+    int n_calls, n_samples, n_lines, n_diverged, n_long, n_sinks;
     double step, loss, val_loss;
     bool is_sample_right;
 } told;
@@ -37,6 +37,7 @@ static void on_log(void *context, ralo_log_level level, const char *line) {
     x->n_diverged += level == RALO_LOG_WARNING && strncmp(line, "step ", 5) == 0 &&
                      strstr(line, "the loss diverges: ") && strstr(line, "a lower train.lr");
     x->n_long += level == RALO_LOG_WARNING && strstr(line, "are longer than a row of 16 tokens");
+    x->n_sinks += level == RALO_LOG_WARNING && strstr(line, "track.* has no effect");
 }
 
 static void metrics_and_samples_are_told(void **state) {
@@ -125,10 +126,10 @@ static void the_data_and_its_warnings_are_told(void **state) {
     told x = {0};
     ralo_data d;
     ralo_trainer *t;
-    ralo_settings *s = settings_of(PAIRS(TINY, "train.lr", "10", "train.clip", "none", "train.schedule", "constant",
-                                         "train.steps", "60", "train.micro_batch", "1", "data.source", path,
-                                         "data.cache", "none", "data.seq_len", "16", "data.eval_fraction", "0",
-                                         "train.problems", "0", "train.eval_rows", "0", "data.allow_cut", "true"));
+    ralo_settings *s = settings_of(PAIRS(
+        TINY, "train.lr", "10", "train.clip", "none", "train.schedule", "constant", "train.steps", "60",
+        "train.micro_batch", "1", "data.source", path, "data.cache", "none", "data.seq_len", "16", "data.eval_fraction",
+        "0", "train.problems", "0", "train.eval_rows", "0", "data.allow_cut", "true", "track.to", "tensorboard"));
     ralo_set_log(on_log, &x);
     must(ralo_trainer_open(&t, s));
     must(ralo_trainer_data(t, &d));
@@ -138,7 +139,7 @@ static void the_data_and_its_warnings_are_told(void **state) {
     assert_non_null(strstr(ralo_trainer_data_text(t), "20 records to train"));
     assert_non_null(strstr(ralo_trainer_data_text(t), "median 6"));
     assert_non_null(strstr(ralo_plan_json(ralo_trainer_plan(t)), "\"per_epoch\": 20, \"unit\": \"records\""));
-    assert_true(x.n_lines == 1 && x.n_long == 1 && x.n_diverged == 0);
+    assert_true(x.n_lines == 1 && x.n_long == 1 && x.n_diverged == 0 && x.n_sinks == 1);
     run_to_end(t, NULL);
     assert_int_equal(x.n_diverged, 1);
     ralo_trainer_close(t);
