@@ -241,6 +241,14 @@ def broken(_):
 refused(KeyError, "mine", ralo.train, on_step=broken, train__steps=2, **tiny)
 refused(KeyError, "mine", ralo.train, on_log=lambda level, line: broken(line), train__steps=2, **tiny)
 refused(KeyError, "mine", ralo.train, on_sample=broken, train__sample_every=1, train__sample_tokens=2, train__steps=2, **tiny)
+# an export that cannot be made is refused before the first step, as by ralo train: after the last one the numbers would be lost too
+os.makedirs("taken/inner")
+open("taken.gguf", "w").close()
+for export, text in (("taken", "it holds files already (inner)"), ("taken.gguf", "the file exists"), ("new.gguf", "needs a checkpoint: set run.dir"),
+                     ("taken.gguf/model", "cannot create")):
+    begun = []
+    refused(ralo.Error, text, ralo.train, train__steps=2, run__export=export, on_step=begun.append, **tiny)
+    assert begun == [], export
 refused(ValueError, "did you mean 'train.steps'", ralo.plan, train__stepz=3)
 refused(ralo.InputError, "did you mean 'gpt2'", ralo.plan, preset="gpt-2")
 refused(MemoryError, "Fits with: ", ralo.train, memory__device="1500K", memory__strategy="manual", train__steps=1, **tiny)

@@ -577,6 +577,22 @@ def _loop(t, result, on_step, on_eval):
         result["stopped"] = "patience"
 
 
+def _check_export(path, has_run):
+    """Before the first step, as `ralo train`: after the last one the caller would lose the numbers as well."""
+    if path.endswith(".gguf") and os.path.exists(path):
+        raise InputError("run.export: {}: the file exists; remove it, or choose another name".format(path))
+    if path.endswith(".gguf") and not has_run:
+        raise InputError("run.export: a GGUF file needs a checkpoint: set run.dir")
+    there = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    if there:
+        raise InputError("run.export: {}: it holds files already ({}), expected a new or an empty directory".format(path, there[0]))
+    above = os.path.dirname(os.path.abspath(path))
+    while not os.path.exists(above) and above != os.path.dirname(above):
+        above = os.path.dirname(above)
+    if not os.path.isdir(above) or not os.access(above, os.W_OK | os.X_OK):
+        raise Error("run.export: cannot create {}: {} is no directory that can be written".format(path, above))
+
+
 def _keep_last(t, result):
     """Ctrl-C in a step or an evaluation comes when it is done: its numbers are those of the run, but nobody was given them."""
     numbers = t._metrics
@@ -630,6 +646,8 @@ def train(config=None, *, on_step=None, on_eval=None, on_sample=None, on_log=Non
         result["data"] = t.data
         result["plan"] = t.plan()
         start = result["plan"]["run"]["steps"] - t.steps_left
+        if s.get("run.export") != "none" and t.steps_left > 0:
+            _check_export(s.get("run.export"), result["run"])
         try:
             _loop(t, result, on_step, on_eval)
         except _Stop:
