@@ -125,8 +125,9 @@ typedef struct ralo_trainer ralo_trainer;
  *
  * Where run.dir is given, it is made, gets config.yaml, and takes the checkpoints of ralo_trainer_save; run.resume goes on
  * from one. Where it is not (auto), nothing is written. The caller is the loop: train.steps is where the learning rate
- * schedule ends, ralo_trainer_due says when train.eval_every and its like ask for something, and train.log_every and run.export,
- * which speak about the loop of `ralo train`, have no meaning here. A trainer is one rank: parallel.* that asks for more is RALO_ERROR_INPUT.
+ * schedule ends, ralo_trainer_due says when train.eval_every and its like ask for something, and train.log_every, which speaks about
+ * the loop of `ralo train`, has no meaning here. run.export is checked as there, so that nobody learns after hours that it cannot be
+ * written; ralo_trainer_export makes it. A trainer is one rank: parallel.* that asks for more is RALO_ERROR_INPUT.
  * With model.lora.rank (or model.adapter, which trains an adapter further) adapters are trained over a frozen model; train.task
  * takes every task.
  * RALO_ERROR_FIT when the plan does not fit memory.device. */

@@ -191,6 +191,13 @@ static void warn_of_sinks(const config *c) {
                  "ralo train sends them");
 }
 
+/* `ralo train` always has a run directory. */
+static status need_run_for_gguf(const config *c) {
+    if (!export_is_gguf_name(c->run.export_dir) || *c->run.dir) return OK;
+    return ERR(ERR_INPUT, "run.export: found %s and no run.dir, but a GGUF file is made from a checkpoint; set run.dir",
+               c->run.export_dir);
+}
+
 static status open_job(ralo_trainer *t, const ralo_settings *s) {
     t->observer = (train_observer){
         .context = t, .on_message = on_message, .on_sample = on_sample, .on_completion = on_completion};
@@ -204,10 +211,11 @@ static status open_job(ralo_trainer *t, const ralo_settings *s) {
     train_request *r = &t->job.request;
     TRY(never_overlap(&r->plan));
     r->plan.state_copies = 0; /* the caller waits for a save: nothing is staged for background writing */
-    r->export_dir = NULL;
     r->version = RALO_VERSION;
     TRY(job_open(&t->job));
+    TRY(need_run_for_gguf(c));
     TRY(job_check(&t->job));
+    r->export_dir = NULL; /* checked, before hours of training; the caller makes it */
     if (*c->run.dir) TRY(job_use_dir(&t->job, c->run.dir));
     say_data(t);
     TRY(trainer_open(&t->trainer, r, &t->job.plan, t->job.data, &t->observer));

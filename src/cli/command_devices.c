@@ -59,8 +59,8 @@ static void print_part(void *context, const char *part) {
     *started = true;
 }
 
-/* Measuring takes half a minute: a file that cannot be made there is told before. file_replace writes beside it. */
-static status can_write(const char *path, bool is_named) {
+/* Measuring takes half a minute: a file that cannot be written is refused before. file_replace writes beside it. */
+static status check_target(const char *path, bool is_named) {
     struct stat info;
     char dir[4096];
     snprintf(dir, sizeof dir, "%s", path);
@@ -104,7 +104,7 @@ static status measure(const command_line *l, const backend *b, const backend_opt
         TRY(hardware_read_file(&known, path));
         o.known = &known;
     }
-    TRY(can_write(path, l->measure_path != NULL));
+    TRY(check_target(path, l->measure_path != NULL));
     sys_cores_get(&before);
     status rc = measure_machine(b, &o, &h);
     sys_cores_get(&after);

@@ -34,8 +34,7 @@ static void begin_run(board *b, const char *run_dir, const char *name) {
     const char *last = whole ? strrchr(whole, '/') : NULL;
     snprintf(b->name, sizeof b->name, "%s", name ? name : last && last[1] ? last + 1 : run_dir);
     free(whole);
-    b->path = mem_alloc(strlen(run_dir) + 1);
-    memcpy(b->path, run_dir, strlen(run_dir) + 1);
+    b->path = mem_string(run_dir);
     b->run = (board_file){.name = "run.json"};
     b->plan = (board_file){.name = "plan.json"};
     b->memory = (board_file){.name = "memory.json"};

@@ -74,8 +74,7 @@ static value_id add_like(program *p, const value *x, const char *suffix, dtype t
 
 /* The output that holds the amax of output `of`, in ops that have one; -1 in others. */
 static int amax_output(op_kind k, int of) {
-    SAME_PLACE(ADD_RMSNORM_Y, ADD_LAYERNORM_Y);
-    int first = k == OP_ADD_RMSNORM || k == OP_ADD_LAYERNORM ? ADD_RMSNORM_Y : 0, last = op_output_count(k) - 1;
+    int first = MAX(op_norm_output(k), 0), last = op_output_count(k) - 1;
     return of == first && strcmp(op_output_name(k, last), "amax") == 0 ? last : -1;
 }
 

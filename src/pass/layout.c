@@ -73,16 +73,13 @@ void layout_lifetimes(const program *p, lifetime *out) {
 /* A GPU computes SWIGLU of a decode step in the kernel of the product in front of it, where it has one for so few rows, and rounds x of
  * LINEAR_CODES in the kernel of the norm in front of it (backend/cuda/joined.c): y is then written while x is still read, and the scratch
  * in which LINEAR_CODES has the rounded x while the norm still reads and the gate already writes. */
-static bool is_norm(op_kind k) {
-    return k == OP_RMSNORM || k == OP_LAYERNORM || k == OP_ADD_RMSNORM || k == OP_ADD_LAYERNORM;
-}
 static void extend_joined(const program *p, const pass_options *options, lifetime *life) {
     for (size_t i = 1; options->target->discrete && i + 1 < p->n_ops; i++) {
         const op *o = &p->ops[i];
         SAME_PLACE(LINEAR_X, LINEAR_CODES_X);
         bool gated = p->ops[i + 1].kind == OP_SWIGLU, codes = o->kind == OP_LINEAR_CODES && o->work;
         if (o->section != SECTION_DECODE || (o->kind != OP_LINEAR && o->kind != OP_LINEAR_CODES)) continue;
-        if (codes && is_norm(p->ops[i - 1].kind)) life[o->work].first = MIN(life[o->work].first, i - 1);
+        if (codes && op_norm_output(p->ops[i - 1].kind) >= 0) life[o->work].first = MIN(life[o->work].first, i - 1);
         if (!gated) continue;
         lifetime *x = &life[program_root(p, o->in[LINEAR_X], NULL)];
         x->last = MAX(x->last, i + 1);

@@ -105,6 +105,15 @@ int op_lanes_input(op_kind k) {
     default: return -1;
     }
 }
+int op_norm_output(op_kind k) {
+    switch (k) {
+    case OP_RMSNORM: return RMSNORM_Y;
+    case OP_LAYERNORM: return LAYERNORM_Y;
+    case OP_ADD_RMSNORM: return ADD_RMSNORM_Y;
+    case OP_ADD_LAYERNORM: return ADD_LAYERNORM_Y;
+    default: return -1;
+    }
+}
 bool op_in_place(op_kind k, int out, int in) { return in_place[k][out][in]; }
 bool op_is_comm(op_kind k) { return rows[k].comm; }
 SAME_PLACE(MESSAGE_SENT, ALL_GATHER_X);

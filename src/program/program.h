@@ -321,6 +321,7 @@ const char *op_summary(op_kind k);
 int op_input_count(op_kind k);
 int op_lanes_input(op_kind k); /* the weight that may be in the order of lanes; -1: none */
 int op_output_count(op_kind k);
+int op_norm_output(op_kind k); /* y of a norm of rows, with a sum in front or without; -1: the op is none */
 const char *op_input_name(op_kind k, int i);
 const char *op_output_name(op_kind k, int i);
 bool op_input_optional(op_kind k, int i);

@@ -244,10 +244,11 @@ refused(KeyError, "mine", ralo.train, on_sample=broken, train__sample_every=1, t
 # an export that cannot be made is refused before the first step, as by ralo train: after the last one the numbers would be lost too
 os.makedirs("taken/inner")
 open("taken.gguf", "w").close()
-for export, text in (("taken", "it holds files already (inner)"), ("taken.gguf", "the file exists"), ("new.gguf", "needs a checkpoint: set run.dir"),
-                     ("taken.gguf/model", "cannot create")):
+for export, text in (("taken", "taken holds files already (inner)"), ("taken.gguf", "taken.gguf: the file exists"), ("new.gguf", "set run.dir"),
+                     ("taken.gguf/model", "taken.gguf"), ("model.safetensors", "expected a directory")):
     begun = []
-    refused(ralo.Error, text, ralo.train, train__steps=2, run__export=export, on_step=begun.append, **tiny)
+    where = {} if export == "new.gguf" else {"out": "not-begun"}
+    refused(ralo.Error, text, ralo.train, train__steps=2, run__export=export, on_step=begun.append, **where, **tiny)
     assert begun == [], export
 refused(ValueError, "did you mean 'train.steps'", ralo.plan, train__stepz=3)
 refused(ralo.InputError, "did you mean 'gpt2'", ralo.plan, preset="gpt-2")

@@ -262,7 +262,6 @@ static void another_run_is_followed(void **state) {
     board_close(&b);
 }
 
-/* A table has an end, whatever a file invents. */
 /* The directory is removed and made anew while the page is open: what is shown is the run that has its name now. */
 static void a_directory_made_anew_is_followed(void **state) {
     board b;
@@ -291,6 +290,7 @@ static void a_directory_made_anew_is_followed(void **state) {
     board_close(&b);
 }
 
+/* A table has an end, whatever a file invents. */
 static void tables_are_bounded(void **state) {
     board b;
     strbuf text;

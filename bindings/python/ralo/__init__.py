@@ -250,10 +250,9 @@ class Settings(_Handle):
             self._add(config, "")
         elif config is not None:
             self.load(config)
-        self.add(settings)
+        self._set_keywords(settings)
 
-    def add(self, settings):
-        """Keywords, over what was set before."""
+    def _set_keywords(self, settings):
         for key, value in settings.items():
             self._set_short(SHORT.get(key, key.replace("__", ".")), value)
 
@@ -308,7 +307,7 @@ class Settings(_Handle):
 
 def _settings(config, settings):
     if isinstance(config, Settings):
-        config.add(settings)
+        config._set_keywords(settings)
         return config
     return Settings(config, **settings)
 
@@ -577,22 +576,6 @@ def _loop(t, result, on_step, on_eval):
         result["stopped"] = "patience"
 
 
-def _check_export(path, has_run):
-    """Before the first step, as `ralo train`: after the last one the caller would lose the numbers as well."""
-    if path.endswith(".gguf") and os.path.exists(path):
-        raise InputError("run.export: {}: the file exists; remove it, or choose another name".format(path))
-    if path.endswith(".gguf") and not has_run:
-        raise InputError("run.export: a GGUF file needs a checkpoint: set run.dir")
-    there = sorted(os.listdir(path)) if os.path.isdir(path) else []
-    if there:
-        raise InputError("run.export: {}: it holds files already ({}), expected a new or an empty directory".format(path, there[0]))
-    above = os.path.dirname(os.path.abspath(path))
-    while not os.path.exists(above) and above != os.path.dirname(above):
-        above = os.path.dirname(above)
-    if not os.path.isdir(above) or not os.access(above, os.W_OK | os.X_OK):
-        raise Error("run.export: cannot create {}: {} is no directory that can be written".format(path, above))
-
-
 def _keep_last(t, result):
     """Ctrl-C in a step or an evaluation comes when it is done: its numbers are those of the run, but nobody was given them."""
     numbers = t._metrics
@@ -601,7 +584,7 @@ def _keep_last(t, result):
         kind.append(numbers)
 
 
-def _finish(t, settings, result, on_eval, on_log, start):
+def _finish(t, settings, result, on_eval, start):
     """The last checkpoint is written also after a stop; a run that was told to stop is not whole, so it is not exported. start: the step
     that was resumed, of which there is a checkpoint."""
     is_whole = result["stopped"] in (None, "patience")
@@ -620,10 +603,7 @@ def _finish(t, settings, result, on_eval, on_log, start):
                 on_eval(last)
         export = settings.get("run.export")
         if export != "none":
-            if start and not t.steps_made and os.path.exists(export):  # as `ralo train`
-                if on_log:
-                    on_log("warning", "run.export: {} is there, and the run was done before; it is not exported again".format(export))
-            else:
+            if t.steps_made or not start or not os.path.exists(export):  # else the run was done before, as a warning has said
                 t.export(export)
             result["export"] = export
     result["param_hash"] = t.param_hash
@@ -646,8 +626,6 @@ def train(config=None, *, on_step=None, on_eval=None, on_sample=None, on_log=Non
         result["data"] = t.data
         result["plan"] = t.plan()
         start = result["plan"]["run"]["steps"] - t.steps_left
-        if s.get("run.export") != "none" and t.steps_left > 0:
-            _check_export(s.get("run.export"), result["run"])
         try:
             _loop(t, result, on_step, on_eval)
         except _Stop:
@@ -655,7 +633,7 @@ def train(config=None, *, on_step=None, on_eval=None, on_sample=None, on_log=Non
         except KeyboardInterrupt:
             result["stopped"] = "interrupt"
             _keep_last(t, result)
-        _finish(t, s, result, on_eval, on_log, start)
+        _finish(t, s, result, on_eval, start)
     return result
 
 

@@ -148,7 +148,7 @@ static size_t take_codes(const kernel_call *k, size_t n, few_codes_product *out)
 static bool norm_may_write_scratch(const kernel_call *k) {
     const kernel_call *product = &k[1];
     const value *work = &k->program->values[product->op->work];
-    const int y = norm_y(k->op->kind);
+    const int y = op_norm_output(k->op->kind);
     for (int i = 0; i < op_input_count(k->op->kind); i++)
         if (values_overlap(product->work, work, k->in[i], call_in(k, i))) return false;
     for (int i = 0; i < op_output_count(k->op->kind); i++)
@@ -159,8 +159,8 @@ static bool norm_may_write_scratch(const kernel_call *k) {
 /* The norm in front of a product with codes gives bytes. */
 static bool launch_norm_of_bytes(backend_context *c, const kernel_call *k, const few_codes_product *q) {
     launch_norm_args a = norm_args_of(k);
-    const launch_type t = launch_type_of(call_out(k, norm_y(k->op->kind))->type);
-    if (k[1].op->in[LINEAR_CODES_X] != k->op->out[norm_y(k->op->kind)] || !codes_take_bytes(c) || a.amax ||
+    const launch_type t = launch_type_of(call_out(k, op_norm_output(k->op->kind))->type);
+    if (k[1].op->in[LINEAR_CODES_X] != k->op->out[op_norm_output(k->op->kind)] || !codes_take_bytes(c) || a.amax ||
         !launch_norm_gives_bytes(t, &a) || !norm_may_write_scratch(k))
         return false;
     a.y = NULL, a.bytes = q->work, a.format = q->format;
@@ -170,7 +170,8 @@ static bool launch_norm_of_bytes(backend_context *c, const kernel_call *k, const
 
 static size_t try_codes(backend_context *c, const kernel_call *k, size_t n) {
     few_codes_product q;
-    const size_t n_norms = n > 1 && norm_y(k->op->kind) >= 0, n_product = take_codes(k + n_norms, n - n_norms, &q);
+    const size_t n_norms = n > 1 && op_norm_output(k->op->kind) >= 0,
+                 n_product = take_codes(k + n_norms, n - n_norms, &q);
     if (n_norms + n_product < 2) return 0;
     if (n_norms) {
         if (!n_product || !launch_norm_of_bytes(c, k, &q)) return 0;

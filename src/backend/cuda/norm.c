@@ -45,16 +45,6 @@ static launch_norm_args args_alone(const kernel_call *k) {
     }
 }
 
-int norm_y(op_kind kind) {
-    switch (kind) {
-    case OP_RMSNORM: return RMSNORM_Y;
-    case OP_LAYERNORM: return LAYERNORM_Y;
-    case OP_ADD_RMSNORM: return ADD_RMSNORM_Y;
-    case OP_ADD_LAYERNORM: return ADD_LAYERNORM_Y;
-    default: return -1;
-    }
-}
-
 SAME_PLACE(RMSNORM_GAMMA, LAYERNORM_GAMMA);
 SAME_PLACE(ADD_RMSNORM_GAMMA, ADD_LAYERNORM_GAMMA);
 
@@ -67,7 +57,7 @@ launch_norm_args norm_args_of(const kernel_call *k) {
     a.rows = k->rows;
     a.eps = k->op->attr.eps;
     a.offset = k->op->attr.gain_offset;
-    ASSERT(gamma->type == x->type && call_out(k, norm_y(k->op->kind))->type == x->type);
+    ASSERT(gamma->type == x->type && call_out(k, op_norm_output(k->op->kind))->type == x->type);
     ASSERT((size_t)a.C * dtype_bytes(x->type) <= NORM_ROW_BYTES_MAX);
     return a;
 }

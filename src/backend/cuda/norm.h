@@ -3,6 +3,4 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/launch_norm.h"
 
-/* Which output of a norm y is; -1: the op is no norm of rows. */
-int norm_y(op_kind kind);
 launch_norm_args norm_args_of(const kernel_call *k);
