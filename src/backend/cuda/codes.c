@@ -59,7 +59,7 @@ static const char *row_at(const void *rows, int64_t row, int64_t length, launch_
     return (const char *)rows + row * length * (t == LAUNCH_F32 ? 4 : 2);
 }
 
-/* By the kernel of capability 9.0, if that may be. */
+/* The kernel of capability 9.0, where this build and this GPU have it, takes bytes. */
 #ifdef HAVE_SM90A
 bool codes_take_bytes(const backend_context *c) { return gemm_has_own(c); }
 
