@@ -8,7 +8,8 @@
  * --restarts starts them again after a death (restarts.c).
  *
  * If mpirun is killed, its ranks become children of the supervisor, which reports it and waits for them: the ranks see
- * it too, but their output went through mpirun.
+ * it too, but their output went through mpirun. If mpirun outlives all its ranks, it is killed here: Open MPI 4.1's waits
+ * for ever on a lock that it holds itself when a rank died while it connected.
  *
  * A rank prints the cause of its end once: its own error or another rank's, perhaps on the thread that watches the
  * others while this one computes. If stderr may be lost, the cause also goes to errors.txt of the run directory. */
@@ -38,9 +39,8 @@ bool ranks_wanted(const command_line *l) {
 static volatile sig_atomic_t mpirun_pid, n_interrupts, n_asked;
 static char mpirun_children[64]; /* /proc/PID/task/PID/children of mpirun */
 
-/* Sends SIGUSR1 to every rank of this node, which are mpirun's children. Runs in a signal handler: open, read, close and kill
- * only. */
-static void ask_ranks_to_stop(void) {
+/* Calls what with every rank of this node, which are mpirun's children. Runs in a signal handler: open, read and close only. */
+static void for_each_rank(void (*what)(pid_t rank, void *context), void *context) {
     char text[4096];
     int fd = open(mpirun_children, O_RDONLY | O_CLOEXEC);
     pid_t pid = 0;
@@ -51,10 +51,15 @@ static void ask_ranks_to_stop(void) {
                 pid = pid * 10 + (text[i] - '0');
                 continue;
             }
-            if (pid > 1) kill(pid, SIGUSR1);
+            if (pid > 1) what(pid, context);
             pid = 0;
         }
     close(fd);
+}
+
+static void ask_rank_to_stop(pid_t rank, void *context) {
+    (void)context;
+    kill(rank, SIGUSR1);
 }
 
 /* Repeated every second until mpirun ends: it forwards nothing before its ranks have started, and does not say so. Some versions
@@ -64,7 +69,7 @@ static void ask_for_stop(int number) {
     enum { PATIENCE = 2 };
     (void)number;
     if (mpirun_pid > 0) kill((pid_t)mpirun_pid, SIGUSR1);
-    if (mpirun_pid > 0 && n_asked++ >= PATIENCE) ask_ranks_to_stop();
+    if (mpirun_pid > 0 && n_asked++ >= PATIENCE) for_each_rank(ask_rank_to_stop, NULL);
     alarm(1);
 }
 void ranks_announce_stop(void) {
@@ -120,7 +125,8 @@ static status status_of_exit(int state) {
     }
 }
 
-_Noreturn static void become_mpirun(const char **argv, pid_t parent) {
+_Noreturn static void become_mpirun(const char **argv, pid_t parent, const sigset_t *signals) {
+    sigprocmask(SIG_SETMASK, signals, NULL);
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM); /* ranks never outlive the process that started them */
     if (getppid() != parent) _exit(1);
@@ -155,15 +161,48 @@ static void say_launcher_died(pid_t pid, int number) {
             (int)pid, number, strsignal(number));
 }
 
-static void wait_for_mpirun(pid_t child, ranks_end *out) {
+static void look_if_alive(pid_t rank, void *alive) {
+    char path[64], state = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)rank);
+    FILE *f = fopen(path, "r");
+    if (f && fscanf(f, "%*d (%*[^)]) %c", &state) == 1 && state != 'Z' && state != 'X') *(bool *)alive = true;
+    if (f) fclose(f);
+}
+
+/* Waits for mpirun's end and returns its state. *hung: all its ranks had ended, and it had to be killed. SIGCHLD is blocked. */
+static int wait_or_kill(pid_t child, bool *hung) {
+    enum { END_S = 10, LOOK_MS = 200 };
+    bool started = false;
+    uint64_t alive_ns = clock_ns(); /* when a rank was last seen alive */
     int state = 0;
-    while (waitpid(child, &state, 0) < 0)
-        if (errno != EINTR) break;
+    sigset_t ended;
+    sigemptyset(&ended);
+    sigaddset(&ended, SIGCHLD);
+    for (pid_t pid; (pid = waitpid(child, &state, WNOHANG)) == 0 || (pid < 0 && errno == EINTR);) {
+        bool alive = false;
+        for_each_rank(look_if_alive, &alive);
+        started |= alive;
+        if (alive) alive_ns = clock_ns();
+        if (started && clock_ns() - alive_ns > (uint64_t)END_S * 1000000000 && !*hung)
+            *hung = kill(child, SIGKILL) == 0;
+        sigtimedwait(&ended, NULL, &(struct timespec){.tv_nsec = LOOK_MS * 1000000L});
+    }
+    return state;
+}
+
+static void wait_for_mpirun(pid_t child, ranks_end *out) {
+    *out = (ranks_end){0};
+    int state = wait_or_kill(child, &out->launcher_hung);
     alarm(0);
     mpirun_pid = 0; /* the pid may be reused from here on */
     error_clear();  /* the ranks have reported the error */
-    out->launcher_died = WIFSIGNALED(state) && WTERMSIG(state) != SIGUSR1;
+    out->launcher_died = !out->launcher_hung && WIFSIGNALED(state) && WTERMSIG(state) != SIGUSR1;
     if (out->launcher_died) say_launcher_died(child, WTERMSIG(state));
+    if (out->launcher_hung)
+        fprintf(stderr,
+                "error: mpirun (pid %d) did not end after its ranks and was killed; why they ended is in their messages "
+                "above\n",
+                (int)child);
     wait_for_orphaned_ranks();
     out->signal = WIFEXITED(state) && WEXITSTATUS(state) > 128 ? WEXITSTATUS(state) - 128 : 0;
     out->code = status_of_exit(state);
@@ -200,10 +239,15 @@ status ranks_start(int n_ranks, int n_arguments, char *const *arguments, ranks_e
     struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART}, again = a;
     again.sa_handler = ask_for_stop;
     sigaction(SIGALRM, &again, NULL);
+    signal(SIGCHLD, SIG_DFL); /* a parent may have ignored it for us, and then no exit code could be read */
     ranks_catch_stop(&a);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
+    sigset_t ended, before;
+    sigemptyset(&ended);
+    sigaddset(&ended, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &ended, &before); /* kept for the wait, however early mpirun ends */
     pid_t self = getpid(), child = fork();
-    if (child == 0) become_mpirun(argv, self);
+    if (child == 0) become_mpirun(argv, self, &before);
     free(argv);
     if (child < 0) return ERR(ERR_IO, "start mpirun: %s", strerror(errno));
     snprintf(mpirun_children, sizeof mpirun_children, "/proc/%d/task/%d/children", (int)child, (int)child);

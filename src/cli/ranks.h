@@ -13,6 +13,7 @@ typedef struct ranks_end {
     status code;
     int signal;         /* that ended a rank, as far as mpirun tells; 0: none */
     bool launcher_died; /* mpirun was killed */
+    bool launcher_hung; /* it outlived its ranks, and nothing is known of their ends but what they noted */
 } ranks_end;
 status ranks_start(int n_ranks, int n_arguments, char *const *arguments, ranks_end *out);
 bool ranks_were_interrupted(void); /* Ctrl-C, SIGTERM or a closed terminal asked for a stop */

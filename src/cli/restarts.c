@@ -141,6 +141,7 @@ static bool is_death(const supervisor *s, const ranks_end *end) {
     if (end->launcher_died) return true;
     if (s->notes.ended) return s->notes.lost;
     /* No rank was left to say anything. */
+    if (end->launcher_hung) return true;
     return end->signal && end->signal != SIGTERM && end->signal != SIGINT && end->signal != SIGHUP;
 }
 

@@ -72,6 +72,23 @@ kills 2
 ends 1
 grep -q '^error: .* died .*after 1 of 1 restarts; ralo train last goes on from step [0-9]*$' log || fail "no restart is left: $(tail -n 3 log)"
 
+# A death while the ranks join can leave mpirun waiting for ever (Open MPI 4.1): one whose ranks have all ended is ended too. This one
+# hangs the first time and is the real one from then on.
+mkdir bin
+cat >bin/mpirun <<SH
+#!/bin/bash
+[ ! -e $work/hung ] || exec $(command -v mpirun) "\$@"
+touch $work/hung
+sleep 1 & exec sleep 1000
+SH
+chmod +x bin/mpirun
+PATH=$work/bin:$PATH timeout 100 "$RALO" train "${shared[@]}" --ranks 2 --restarts 1 --set run.dir=hangs --set train.steps=80 \
+    --set train.accumulation=3 --json >hangs.json 2>log || fail "an mpirun that hangs: $(tail -n 3 log)"
+grep -q '^error: mpirun (pid [0-9]*) did not end after its ranks and was killed' log || fail "an mpirun that hangs: $(head -n 3 log)"
+grep -q '^restart 1 of 1: a rank of 2 died or does not respond; it has saved nothing yet: the run starts from the beginning; with 2 ranks as before$' log ||
+    fail "an mpirun that hangs: $(grep ^restart log || tail -n 3 log)"
+[ "$(hash_of hangs.json)" = "$(hash_of whole.json)" ] || fail "an mpirun that hangs: other parameters"
+
 # Not restarted: an error that comes again, and ranks of another launcher. (Ctrl-C: cli_ranks_kill.)
 check 3 '!restart 1' -- train "${settings[@]}" --ranks 2 --restarts 5 --set run.dir=small --set memory.device=100K
 check 2 'error: train: --restarts: found no --ranks, expected --ranks N with at least 2 ranks' -- train --restarts 2
