@@ -253,7 +253,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_what_is_printed_is_taken_or_saved, test_dir_open, test_dir_close),
         cmocka_unit_test_setup_teardown(test_dir_make_makes_parents, test_dir_open, test_dir_close),
         cmocka_unit_test_setup_teardown(test_dir_remove_all_does_not_follow_links, test_dir_open, test_dir_close),
-        cmocka_unit_test(test_the_room_of_a_place_that_is_not_there_yet),
+        cmocka_unit_test_setup_teardown(test_the_room_of_a_place_that_is_not_there_yet, test_dir_open, test_dir_close),
         cmocka_unit_test(test_writers_of_one_file_beside_each_other),
         cmocka_unit_test_setup_teardown(test_makers_of_directories_beside_each_other, test_dir_open, test_dir_close),
     };
