@@ -125,8 +125,16 @@ static status status_of_exit(int state) {
     }
 }
 
-_Noreturn static void become_mpirun(const char **argv, pid_t parent, const sigset_t *signals) {
-    sigprocmask(SIG_SETMASK, signals, NULL);
+static sigset_t set_of_sigchld(void) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    return set;
+}
+
+_Noreturn static void become_mpirun(const char **argv, pid_t parent) {
+    sigset_t ended = set_of_sigchld();
+    sigprocmask(SIG_UNBLOCK, &ended, NULL);
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM); /* ranks never outlive the process that started them */
     if (getppid() != parent) _exit(1);
@@ -175,9 +183,7 @@ static int wait_or_kill(pid_t child, bool *hung) {
     bool started = false;
     uint64_t alive_ns = clock_ns(); /* when a rank was last seen alive */
     int state = 0;
-    sigset_t ended;
-    sigemptyset(&ended);
-    sigaddset(&ended, SIGCHLD);
+    sigset_t ended = set_of_sigchld();
     for (pid_t pid; (pid = waitpid(child, &state, WNOHANG)) == 0 || (pid < 0 && errno == EINTR);) {
         bool alive = false;
         for_each_rank(look_if_alive, &alive);
@@ -199,9 +205,7 @@ static void wait_for_mpirun(pid_t child, ranks_end *out) {
     out->launcher_died = !out->launcher_hung && WIFSIGNALED(state) && WTERMSIG(state) != SIGUSR1;
     if (out->launcher_died) say_launcher_died(child, WTERMSIG(state));
     if (out->launcher_hung)
-        fprintf(stderr,
-                "error: mpirun (pid %d) did not end after its ranks and was killed; why they ended is in their messages "
-                "above\n",
+        fprintf(stderr, "error: mpirun (pid %d) did not end after its ranks and was killed; see their messages above\n",
                 (int)child);
     wait_for_orphaned_ranks();
     out->signal = WIFEXITED(state) && WEXITSTATUS(state) > 128 ? WEXITSTATUS(state) - 128 : 0;
@@ -242,12 +246,10 @@ status ranks_start(int n_ranks, int n_arguments, char *const *arguments, ranks_e
     signal(SIGCHLD, SIG_DFL); /* a parent may have ignored it for us, and then no exit code could be read */
     ranks_catch_stop(&a);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    sigset_t ended, before;
-    sigemptyset(&ended);
-    sigaddset(&ended, SIGCHLD);
-    sigprocmask(SIG_BLOCK, &ended, &before); /* kept for the wait, however early mpirun ends */
+    sigset_t ended = set_of_sigchld();
+    sigprocmask(SIG_BLOCK, &ended, NULL); /* kept for the wait, however early mpirun ends */
     pid_t self = getpid(), child = fork();
-    if (child == 0) become_mpirun(argv, self, &before);
+    if (child == 0) become_mpirun(argv, self);
     free(argv);
     if (child < 0) return ERR(ERR_IO, "start mpirun: %s", strerror(errno));
     snprintf(mpirun_children, sizeof mpirun_children, "/proc/%d/task/%d/children", (int)child, (int)child);
