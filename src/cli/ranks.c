@@ -8,8 +8,8 @@
  * --restarts starts them again after a death (restarts.c).
  *
  * If mpirun is killed, its ranks become children of the supervisor, which reports it and waits for them: the ranks see
- * it too, but their output went through mpirun. If mpirun outlives all its ranks, it is killed here: Open MPI 4.1's waits
- * for ever on a lock that it holds itself when a rank died while it connected.
+ * it too, but their output went through mpirun. If mpirun outlives all its ranks and waits for a lock, it is killed here:
+ * Open MPI 4.1's waits for ever for one that it holds itself when a rank died while it connected.
  *
  * A rank prints the cause of its end once: its own error or another rank's, perhaps on the thread that watches the
  * others while this one computes. If stderr may be lost, the cause also goes to errors.txt of the run directory. */
@@ -25,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -177,20 +178,31 @@ static void look_if_alive(pid_t rank, void *alive) {
     if (f) fclose(f);
 }
 
-/* Waits for mpirun's end and returns its state. *hung: all its ranks had ended, and it had to be killed. SIGCHLD is blocked. */
+/* Of its main thread. A launcher without ranks that waits for anything else, such as a terminal that takes no output, may go on. */
+static bool waits_for_lock(pid_t process) {
+    char path[64];
+    long number = -1;
+    snprintf(path, sizeof path, "/proc/%d/syscall", (int)process);
+    FILE *f = fopen(path, "r");
+    bool found = f && fscanf(f, "%ld", &number) == 1 && number == SYS_futex;
+    if (f) fclose(f);
+    return found;
+}
+
+/* Waits for mpirun's end and returns its state. *hung: all its ranks had ended, it waited for a lock, and had to be killed. SIGCHLD is
+ * blocked. */
 static int wait_or_kill(pid_t child, bool *hung) {
     enum { END_S = 10, LOOK_MS = 200 };
     bool started = false;
-    uint64_t alive_ns = clock_ns(); /* when a rank was last seen alive */
+    uint64_t busy_ns = clock_ns(); /* when a rank was last seen alive, or mpirun without a lock to wait for */
     int state = 0;
     sigset_t ended = set_of_sigchld();
     for (pid_t pid; (pid = waitpid(child, &state, WNOHANG)) == 0 || (pid < 0 && errno == EINTR);) {
         bool alive = false;
         for_each_rank(look_if_alive, &alive);
         started |= alive;
-        if (alive) alive_ns = clock_ns();
-        if (started && clock_ns() - alive_ns > (uint64_t)END_S * 1000000000 && !*hung)
-            *hung = kill(child, SIGKILL) == 0;
+        if (alive || !waits_for_lock(child)) busy_ns = clock_ns();
+        if (started && clock_ns() - busy_ns > (uint64_t)END_S * 1000000000 && !*hung) *hung = kill(child, SIGKILL) == 0;
         sigtimedwait(&ended, NULL, &(struct timespec){.tv_nsec = LOOK_MS * 1000000L});
     }
     return state;

@@ -79,7 +79,9 @@ cat >bin/mpirun <<SH
 #!/bin/bash
 [ ! -e $work/hung ] || exec $(command -v mpirun) "\$@"
 touch $work/hung
-sleep 1 & exec sleep 1000
+exec python3 -c 'import subprocess, threading
+rank, lock = subprocess.Popen(["sleep", "1"]), threading.Lock()
+lock.acquire(), lock.acquire()'
 SH
 chmod +x bin/mpirun
 PATH=$work/bin:$PATH timeout 100 "$RALO" train "${shared[@]}" --ranks 2 --restarts 1 --set run.dir=hangs --set train.steps=80 \
@@ -88,6 +90,22 @@ grep -q '^error: mpirun (pid [0-9]*) did not end after its ranks and was killed'
 grep -q '^restart 1 of 1: a rank of 2 died or does not respond; it has saved nothing yet: the run starts from the beginning; with 2 ranks as before$' log ||
     fail "an mpirun that hangs: $(grep ^restart log || tail -n 3 log)"
 [ "$(hash_of hangs.json)" = "$(hash_of whole.json)" ] || fail "an mpirun that hangs: other parameters"
+
+# One that waits for its reader is no death: here nobody reads for 13 s after the ranks have ended.
+cat >held.py <<'PY'
+import fcntl, os, subprocess, sys, time
+read, write = os.pipe()
+fcntl.fcntl(write, 1031, 4096)  # F_SETPIPE_SZ
+run = subprocess.Popen(sys.argv[2:], stderr=write, stdout=subprocess.DEVNULL)
+os.close(write)
+while '"state": "finished"' not in (open(sys.argv[1]).read() if os.path.exists(sys.argv[1]) else ""): time.sleep(0.05)
+time.sleep(13)
+with os.fdopen(read) as text: sys.stderr.write(text.read())
+sys.exit(run.wait())
+PY
+timeout 100 python3 held.py held/run.json "$RALO" train "${shared[@]}" --ranks 2 --restarts 1 --set run.dir=held --set train.steps=80 \
+    --set train.accumulation=3 2>log || fail "an mpirun that waits for its reader: exit code $?: $(tail -n 3 log)"
+! grep -q '^restart\|did not end' log && grep -q '^saved ' log || fail "an mpirun that waits for its reader: $(tail -n 3 log)"
 
 # Not restarted: an error that comes again, and ranks of another launcher. (Ctrl-C: cli_ranks_kill.)
 check 3 '!restart 1' -- train "${settings[@]}" --ranks 2 --restarts 5 --set run.dir=small --set memory.device=100K
