@@ -258,7 +258,8 @@ static status open_tracking(const command_line *l, const job *j, listener *to) {
     track_options o = {.run_dir = to->run_dir,
                        .samples = r->train.sample_every > 0,
                        .completions = p->request.policy.on && r->train.rl.log_prompts > 0,
-                       .out = l->quiet ? NULL : stderr,
+                       .out = stderr,
+                       .warnings_only = l->quiet,
                        .peak_flops = peak,
                        .memory_planned = p->planned[TIER_DEVICE],
                        .log_every = r->train.log_every,
@@ -369,9 +370,9 @@ static status train(command_line *l, comm **mesh) {
     if (ranks) TRY_GOTO(rc, agree_on_program(ranks, &j.plan), done);
     if (shows) {
         train_data_print(j.data, r, &j.plan, stderr);
-        train_data_warn(j.data, r, &j.plan);
         say_weights(c, r);
     }
+    if (!ranks || comm_rank(ranks) == 0) train_data_warn(j.data, r, &j.plan);
     if (l->show_example && shows) TRY_GOTO(rc, record_text_print_first(j.data, r), done);
     TRY_GOTO(rc, agree_on_dir(ranks, c, r, run_dir, sizeof run_dir), done);
     bool is_new = !ranks && (!*c->run.dir || access(run_dir, F_OK) != 0),
@@ -383,6 +384,7 @@ static status train(command_line *l, comm **mesh) {
         r->run_dir_is_locked = rc == OK;
         if (rc == ERR_INPUT) is_new = false; /* made by the one that has it */
     }
+    if (rc == OK && ranks) rc = comm_barrier(ranks); /* until the first one has it; where it is refused, none goes on */
     if (ranks) ranks_use_dir(run_dir);
     if (rc == OK && (!ranks || comm_rank(ranks) == 0))
         notes_add_beginning(&j.plan.request.mesh, j.plan.request.choice.micro_batch, j.plan.request.choice.accumulation,

@@ -340,6 +340,7 @@ static void text_add_step(track *t, const record *r) {
 
 /* A message above the progress line, which is redrawn below it. */
 static void text_add_line(track *t, const char *text) {
+    if (t->out_fd < 0 || (t->options.warnings_only && !str_starts_with(text, "warning: "))) return;
     size_t length = strlen(text);
     while (length > 0 && text[length - 1] == '\n') length--;
     bool shown = t->bar_shown;
@@ -468,7 +469,7 @@ static void files_flush(track *t) {
     jsonl *files[] = {&t->metrics, &t->samples, &t->completions, &t->events};
     char text[512];
     for (size_t i = 0; i < ARRAY_LENGTH(files); i++)
-        if (!jsonl_flush(files[i], text, sizeof text) && t->out_fd >= 0) text_add_line(t, text);
+        if (!jsonl_flush(files[i], text, sizeof text)) text_add_line(t, text);
     sinks_put(t->sinks, t->sink_lines.text, t->sink_lines.length);
     t->sink_lines.length = 0;
 }
@@ -479,7 +480,7 @@ static void sample_write(track *t, sample_record *s) {
         jsonl_cut_from(file, s->step, false);
         strbuf_add_bytes(&file->lines, s->lines.text, s->lines.length);
     }
-    if (t->out_fd >= 0 && s->shown) text_add_line(t, s->shown);
+    if (s->shown) text_add_line(t, s->shown);
     strbuf_fini(&s->lines);
     free(s->shown);
 }
@@ -490,13 +491,17 @@ static void sample_write(track *t, sample_record *s) {
 static void events_open(track *t) {
     if (!t->options.run_dir || t->events_failed || jsonl_is_open(&t->events)) return;
     t->events_failed = jsonl_open(&t->events, t->options.run_dir) != OK;
-    if (t->events_failed && t->out_fd >= 0) text_add_line(t, error_message());
+    if (t->events_failed) {
+        char text[1024];
+        snprintf(text, sizeof text, "warning: %s", error_message());
+        text_add_line(t, text);
+    }
     error_clear();
 }
 
 static void event_add(track *t, const loss_event *e) {
     events_open(t);
-    if (t->out_fd >= 0) text_add_line(t, e->message);
+    text_add_line(t, e->message);
     if (!jsonl_is_open(&t->events)) return;
     jsonl_cut_from(&t->events, e->step, false);
     struct timespec now;
@@ -513,7 +518,7 @@ static void event_add(track *t, const loss_event *e) {
 static void losses_watch(track *t, const train_step_report *r) {
     loss_event e;
     char text[160];
-    if (epoch_watch_step(&t->epochs, r, text, sizeof text) && t->out_fd >= 0) text_add_line(t, text);
+    if (epoch_watch_step(&t->epochs, r, text, sizeof text)) text_add_line(t, text);
     if (jsonl_is_open(&t->events)) jsonl_cut_from(&t->events, r->step, false);
     if (loss_watch_step(&t->watch, r, &e)) event_add(t, &e);
 }
@@ -521,7 +526,7 @@ static void losses_watch(track *t, const train_step_report *r) {
 /* ---- the writer ------------------------------------------------------------------------------------------------ */
 
 static void record_write(track *t, record *r) {
-    bool file = jsonl_is_open(&t->metrics), out = t->out_fd >= 0;
+    bool file = jsonl_is_open(&t->metrics), out = t->out_fd >= 0 && !t->options.warnings_only;
     if (t->sinks) sinks_add(t, r);
     switch (r->kind) {
     case RECORD_STEP:
@@ -539,7 +544,7 @@ static void record_write(track *t, record *r) {
         break;
     case RECORD_SAMPLE: sample_write(t, &r->sample); break;
     case RECORD_MESSAGE:
-        if (out) text_add_line(t, r->message);
+        text_add_line(t, r->message);
         free(r->message);
         break;
     }

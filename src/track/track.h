@@ -30,6 +30,7 @@ typedef struct track_options {
     bool samples;            /* ... and samples.jsonl: samples will be reported */
     bool completions;        /* ... and completions.jsonl: so will completions that are trained on */
     FILE *out;               /* progress line, written past stdio to its descriptor; NULL = silent */
+    bool warnings_only;      /* no progress line, and of messages only those that begin with "warning: " */
     double peak_flops;       /* of this machine, measured; 0 = do not print a share */
     uint64_t memory_planned; /* device bytes */
     int64_t log_every;

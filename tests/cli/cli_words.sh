@@ -52,6 +52,8 @@ check 2 "precision: found 'bfloat17', expected one of: fp32, bf16" -- plan --set
 check 0 "tokens, bf16" -- plan "${tiny[@]}" --set precision=bfloat16
 check 0 "tokens, fp16" -- plan "${tiny[@]}" --set precision=torch.float16
 check 0 "tokens, fp32" -- plan "${tiny[@]}" --set precision=float32
+check 2 'rl.reward_clip: found [1, 0], expected the smallest reward and then a larger one' -- plan "${tiny[@]}" \
+    --set train.task=rloo --set 'rl.reward_clip=[1, 0]'
 
 # ---- flags that are understood
 printf 'train: {lr: 0.25}\n' >mine.yaml
@@ -60,6 +62,8 @@ check 0 "rank 4" -- train "${tiny[@]}" --lora 4 --lr 1e-3 --dry-run --out never
 [ ! -e never ] || fail "--dry-run made the run directory"
 check 0 -- train "${tiny[@]}" --data builtin:grammar --lr 1e-3 --lora=8 --out run --quiet
 [ ! -s err ] && [ ! -s out ] || fail "--quiet printed: $(head -n 2 err out)"
+check 0 'warning: step ' 'the loss diverges' '!%  step' -- train "${tiny[@]}" --set train.steps=120 --set train.lr=10 --set train.clip=0 \
+    --set train.warmup=0 --set run.dir=diverges --quiet
 [ -s run/metrics.jsonl ] && grep -q 'lr: 0.001' run/config.yaml && grep -q 'rank: 8' run/config.yaml || fail "--quiet --lr --lora --out: the run has other settings"
 check 2 "--max-new-tokens: found '0'" -- generate --model run --prompt x --max-new-tokens 0
 check 2 "--top-p: found '2'" -- generate --model run --prompt x --top_p 2 # as Python spells it

@@ -48,6 +48,16 @@ check 2 'expected' -- train --ranks 2 "${small[@]}" --set train.lr=fast
 # A warning about a setting comes once, not from every process.
 run 0 train --ranks 2 "${small[@]}" --set run.dir=once --set memory.strategy=manual --set memory.bucket=1M --set run.tf32=true
 [ "$(grep -c 'memory.bucket has no effect' err) $(grep -c 'run.tf32 has no effect' err)" = "1 1" ] || fail "warned: $(grep warning err)"
+# A second run in the directory of one that goes on is refused before any of its ranks writes there.
+"$RALO" train --ranks 2 "${small[@]}" --set train.steps=1000000 --set run.dir=mine >lone 2>log &
+pid=$!
+await_step log "ranks"
+head -n 1 mine/monitor/rank-00001.jsonl >before
+for _ in 1 2 3; do check 2 'is in use by another running ralo' -- train --ranks 2 "${small[@]}" --set run.dir=mine; done
+head -n 1 mine/monitor/rank-00001.jsonl | cmp -s - before || fail "a refused run emptied a file of rank 1"
+kill -TERM $pid
+wait $pid
+pid=
 check 2 'ranks do not make a mesh' -- train --ranks 2 "${small[@]}" --set run.dir=b --set parallel.data=3
 under_mpirun 2 "$RALO" train --ranks 3 "${small[@]}" --set run.dir=c && fail "--ranks 3 under mpirun -n 2"
 grep -q -e '--ranks: found 3, expected 2' log || fail "--ranks 3 under mpirun -n 2: $(cat log)"
