@@ -397,6 +397,11 @@ status config_check(const config *c) {
         return ERR(ERR_INPUT,
                    "train.schedule is wsd and train.schedule_style is deepspeed, which has no such schedule; "
                    "use constant, linear or cosine");
+    if (t->rl.clip_low >= t->rl.clip_high)
+        return ERR(ERR_INPUT,
+                   "rl.reward_clip: found [%g, %g], expected the smallest reward and then a larger one, such as "
+                   "[-10, 10]",
+                   t->rl.clip_low, t->rl.clip_high);
     if (t->warmup_min_lr > t->lr)
         return ERR(ERR_INPUT, "train.warmup_min_lr is %g, above train.lr (%g); lower it", t->warmup_min_lr, t->lr);
     if (c->choice.precision == PRECISION_FP16 && t->loss_scale == 0 &&

@@ -122,15 +122,22 @@ static size_t count_flat(const rollout *r, const double *x) {
     return n_flat;
 }
 
-bool rollout_is_flat(const rollout *r, bool *has_rewards) {
-    size_t n = (size_t)r->n_ranks * r->n;
+rollout_signal rollout_find_signal(const rollout *r) {
+    size_t n = (size_t)r->n_ranks * r->n, compared = r->loss->advantage == ADVANTAGE_RETURN ? n : r->k;
+    bool masks = rollout_masks_cut(r);
+    rollout_signal signal = SIGNAL_NO_REWARD;
     double *x = mem_alloc(n * sizeof *x);
     column(r, offsetof(rollout_numbers, reward), x);
-    bool flat = r->loss->advantage == ADVANTAGE_RETURN ? advantage_is_flat(x, n) : count_flat(r, x) == n / r->k;
-    *has_rewards = false;
-    for (size_t i = 0; i < n; i++) *has_rewards |= !isnan(x[i]);
+    for (size_t at = 0; at < n && signal != SIGNAL_SOME; at += compared) {
+        bool flat = advantage_is_flat(x + at, compared);
+        for (size_t i = at; i < at + compared && signal != SIGNAL_SOME; i++) {
+            if (isnan(x[i])) continue;
+            if (!flat) signal = masks && r->all[i].is_cut > 0 ? SIGNAL_MASKED : SIGNAL_SOME;
+            else if (signal == SIGNAL_NO_REWARD) signal = SIGNAL_FLAT;
+        }
+    }
     free(x);
-    return flat;
+    return signal;
 }
 
 static void report_rewards(const rollout *r, double *x, train_metrics *m) {

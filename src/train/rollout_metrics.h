@@ -18,9 +18,10 @@ enum {
 extern const task_metric rollout_metric_table[ROLLOUT_METRICS];
 rollout_checks rollout_check(const rollout *r); /* after rollout_keep of all micro-batches */
 status rollout_checks_join(rollout_checks *c, comm *ranks);
-/* Does no completion of any rank have a reward other than those that it is compared with: of its prompt, or of the whole step? has_rewards: of
- * any completion. */
-bool rollout_is_flat(const rollout *r, bool *has_rewards);
+/* What the rewards of a rollout, of all ranks, say: nothing where no completion has one, where each has that of all it is compared with (of
+ * its prompt, or of the whole step), or where those that have another reached their limit and are not trained on. */
+typedef enum rollout_signal { SIGNAL_SOME, SIGNAL_NO_REWARD, SIGNAL_FLAT, SIGNAL_MASKED } rollout_signal;
+rollout_signal rollout_find_signal(const rollout *r);
 /* sums: of POLICY, over all ranks. checks: NULL where this is no first update. */
 void rollout_report(const rollout *r, const double *sums, const rollout_checks *checks, train_step_report *report);
 /* Of held-out prompts: totals (n_prompts, k), tokens of all completions. */

@@ -21,7 +21,7 @@ typedef struct rloo {
     int64_t update;    /* of this rollout, from 0 */
     int64_t micro;     /* next one of the step */
     uint64_t reference_hash;
-    bool said_flat;
+    bool said[SIGNAL_MASKED + 1];
 } rloo;
 
 static const rl_options *options_of(const rloo *t) { return &t->host.request->train.rl; }
@@ -92,7 +92,8 @@ static status rloo_shape(train_request *r) {
     TRY(check_shape(r));
     double beta = rollout_beta(o);
     p->policy = policy_of(o, p->seq_len);
-    p->reference = beta == 0 ? REFERENCE_NONE : p->lora.rank ? REFERENCE_BASE : REFERENCE_COPY;
+    bool base_is_beginning = p->lora.rank && !p->lora.pissa; /* PiSSA takes the principal part out of it */
+    p->reference = beta == 0 ? REFERENCE_NONE : base_is_beginning ? REFERENCE_BASE : REFERENCE_COPY;
     p->with_eval = r->train.eval_rows > 0 || (l->kl_in_reward && beta > 0);
     p->choice.overlap_update = OVERLAP_FALSE;
     p->open.sequence = p->left_open.sequence = false; /* a rank generates with whole layers */
@@ -209,22 +210,25 @@ static void show_completions(const rloo *t, int64_t step) {
     }
 }
 
-/* Once: a hard task may begin so, and frac_reward_zero_std has the share of every step. */
-static void warn_if_flat(rloo *t, int64_t step) {
-    bool has_rewards;
-    if (t->said_flat || !rollout_is_flat(&t->rollout, &has_rewards)) return;
-    if (!has_rewards) {
-        train_say(t->host.observer,
-                  "step %lld: no completion has a reward, so the step teaches nothing: see completions.jsonl",
-                  (long long)step);
-        return;
-    }
-    t->said_flat = true;
-    train_say(
-        t->host.observer,
-        "step %lld: all completions of each prompt have the same reward, so the step teaches nothing. The task may be "
-        "too hard or too easy for the model, or the reward finds no answer: see completions.jsonl",
-        (long long)step);
+/* Equal and masked rewards are said once each: a hard task may begin so, and frac_reward_zero_std and clipped_ratio have the share of every
+ * step. */
+static void warn_if_nothing_is_taught(rloo *t, int64_t step) {
+    rollout_signal signal = rollout_find_signal(&t->rollout);
+    if (signal == SIGNAL_SOME || t->said[signal]) return;
+    t->said[signal] = signal != SIGNAL_NO_REWARD;
+    const char *taught =
+                   t->rollout.beta > 0 ? "teaches nothing but to stay near the reference (rl.beta)" : "teaches nothing",
+               *see = options_of(t)->log_prompts > 0 ? "see completions.jsonl" : "rl.log_prompts=1 would show some";
+    const char *why = "all completions of each prompt have the same reward";
+    if (signal == SIGNAL_NO_REWARD) why = "no completion has a reward";
+    if (signal == SIGNAL_MASKED)
+        why = "all completions that have another reward than the rest reached rl.max_completion and are not trained on "
+              "(rl.mask_truncated)";
+    const char *then = "";
+    if (signal == SIGNAL_FLAT)
+        then = " The task may be too hard or too easy for the model, or the reward finds no answer.";
+    if (signal == SIGNAL_MASKED) then = " Raise rl.max_completion.";
+    train_say(t->host.observer, "step %lld: %s, so the step %s.%s (%s)", (long long)step, why, taught, then, see);
 }
 
 static status rloo_before(void *self, int64_t step) {
@@ -235,7 +239,7 @@ static status rloo_before(void *self, int64_t step) {
     TRY(rollout_pack(&t->rollout));
     TRY(rollout_compare(&t->rollout));
     TRY(rollout_weigh(&t->rollout));
-    warn_if_flat(t, step);
+    warn_if_nothing_is_taught(t, step);
     show_completions(t, step);
     return OK;
 }

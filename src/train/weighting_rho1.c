@@ -22,13 +22,17 @@ static status choose_on_disk(train_request *r, const char *dir) {
 static status choose_reference(train_request *r) {
     const char *asked = r->train.rho1_reference;
     bool lora = r->plan.lora.rank > 0, is_auto = !asked || !*asked;
-    if (is_auto ? lora : strcmp(asked, "base") == 0) r->plan.reference = REFERENCE_BASE;
+    if (is_auto ? lora && !r->plan.lora.pissa : strcmp(asked, "base") == 0) r->plan.reference = REFERENCE_BASE;
     else r->plan.reference = REFERENCE_COPY;
     if (r->plan.reference == REFERENCE_BASE && !lora)
         return ERR(
             ERR_INPUT,
             "rho1.reference: found base, which needs model.lora.rank: without adapters the model has no frozen base; "
             "set copy, or the directory of a model");
+    if (r->plan.reference == REFERENCE_BASE && r->plan.lora.pissa)
+        return ERR(ERR_INPUT,
+                   "rho1.reference: found base with model.lora.init pissa, whose base is not the model that the run "
+                   "begins with; set copy, auto, or the directory of a model");
     bool is_dir = !is_auto && strcmp(asked, "base") != 0 && strcmp(asked, "copy") != 0;
     r->reference_dir = is_dir ? asked : NULL;
     return r->train.rho1_reference_on == REFERENCE_ON_DISK ? choose_on_disk(r, r->reference_dir) : OK;

@@ -142,6 +142,59 @@ static void steps_that_teach_nothing_are_named(void **state) {
     }
 }
 
+static void keep_what_is_said(void *context, const char *text) {
+    if (strstr(text, "teaches nothing")) snprintf(context, 512, "%s", text);
+}
+
+/* The reason, what a reference still does, and where to look. */
+static void why_a_step_teaches_nothing_is_said(void **state) {
+    static const struct {
+        const char *settings[5], *words;
+    } cases[] = {
+        {{"rl.beta=0", "reward.pattern=|"}, "same reward|teaches nothing. The task|see completions.jsonl"},
+        {{"rl.beta=0.1", "reward.pattern=|"}, "same reward|nothing but to stay near the reference (rl.beta)"},
+        {{"rl.beta=0", "rl.max_completion=1", "rl.mask_truncated=true"}, "rl.mask_truncated|Raise rl.max_completion"},
+        {{"rl.beta=0", "reward.pattern=|", "rl.log_prompts=0"}, "same reward|rl.log_prompts=1 would show some"},
+    };
+    for (size_t i = 0; i < ARRAY_LENGTH(cases); i++) {
+        arena memory;
+        train_result r;
+        char said[512] = "", words[256];
+        train_observer o = {.context = said, .on_message = keep_what_is_said};
+        arena_init(&memory);
+        training t = rl_training(&memory, "rloo", cases[i].settings);
+        t.observer = &o, t.steps = 2;
+        must(training_run(&t, &r));
+        snprintf(words, sizeof words, "%s", cases[i].words);
+        for (char *save, *w = strtok_r(words, "|", &save); w; w = strtok_r(NULL, "|", &save))
+            if (!strstr(said, w)) fail_msg("'%s' is not in: %s", w, said);
+        arena_fini(&memory);
+    }
+}
+
+static void watch_kl(void *context, const train_step_report *r) {
+    if (r->step == 1) *(double *)context = metric(&r->metrics, "kl");
+}
+
+/* The base of PiSSA is without what its adapters begin with, so it is not where the run began. */
+static void the_reference_of_pissa_is_where_the_run_began(void **state) {
+    static const char *const inits[] = {"default", "pissa"};
+    for (size_t i = 0; i < ARRAY_LENGTH(inits); i++) {
+        arena memory;
+        train_result r;
+        double kl = NAN;
+        train_observer o = {.context = &kl, .on_step = watch_kl};
+        arena_init(&memory);
+        training t = rl_training(
+            &memory, "rloo",
+            SETTINGS("rl.beta=0.1", "model.lora.rank=4", arena_format(&memory, "model.lora.init=%s", inits[i])));
+        t.observer = &o, t.steps = 1;
+        must(training_run(&t, &r));
+        if (!(fabs(kl) < 1e-5)) fail_msg("%s: the KL before the first update is %g", inits[i], kl);
+        arena_fini(&memory);
+    }
+}
+
 /* ---- the same bits --------------------------------------------------------------------------------------------- */
 
 /* One way to learn, as settings. */
@@ -529,15 +582,15 @@ static void what_cannot_be_is_refused_by_name(void **state) {
     must_refuse(training_run(&t, &r), WORDS("rloo with 4 prompts x 4", "grpo with 4 prompts x 4"));
     static const struct {
         const char *setting, *words;
-    } changes[] = {{"rl.normalize_advantages=true", ", normalized advantages"},
-                   {"rl.reward_clip=[0, 1]", ", rewards clipped to 0 and 1"},
-                   {"rl.mask_truncated=true", ", truncated completions masked"},
-                   {"rl.importance=2", ", importance at most 2"},
-                   {"rl.dynamic_sampling=3", ", dynamic sampling of 3"}};
+    } changes[] = {{"rl.normalize_advantages=true", "'normalized advantages, rewards regex'"},
+                   {"rl.reward_clip=[0, 1]", "'rewards clipped to 0 and 1, rewards regex'"},
+                   {"rl.mask_truncated=true", "'truncated completions masked, rewards regex'"},
+                   {"rl.importance=2", "'importance at most 2, rewards regex'"},
+                   {"rl.dynamic_sampling=3", "'dynamic sampling of 3, rewards regex'"}};
     for (size_t i = 0; i < ARRAY_LENGTH(changes); i++) {
         t = rl_training(&memory, "rloo", SETTINGS(changes[i].setting));
         t.dir = arena_format(&memory, "%s/other", test_dir), t.resume = "auto", t.steps = 6;
-        must_refuse(training_run(&t, &r), WORDS("rloo with 4 prompts x 4", changes[i].words));
+        must_refuse(training_run(&t, &r), WORDS("settings of its task: 'rewards regex', this run has", changes[i].words));
     }
     arena_fini(&memory);
 }
@@ -548,6 +601,8 @@ int main(void) {
         cmocka_unit_test(equal_rewards_change_no_parameter),
         cmocka_unit_test(masked_completions_have_no_part),
         cmocka_unit_test(steps_that_teach_nothing_are_named),
+        cmocka_unit_test(why_a_step_teaches_nothing_is_said),
+        cmocka_unit_test(the_reference_of_pissa_is_where_the_run_began),
         cmocka_unit_test(the_kl_is_of_tokens_that_are_trained_on),
         cmocka_unit_test(techniques_of_memory_keep_the_bits),
         cmocka_unit_test(resumed_runs_end_with_the_same_bits),
