@@ -511,13 +511,39 @@ static const char *data_in(const char *identity, size_t *n) {
     return begin;
 }
 
+#define SETTINGS_DIFFER "other settings of its task"
+
 /* Why a run that is described as `expected` does not go on with what was `found`: a model; after it, a task and its data. */
 static const char *what_differs(const char *found, const char *expected) {
     size_t n_found, n_expected;
     if (strncmp(found, expected, strcspn(expected, ";") + 1) != 0) return "another model";
     const char *a = data_in(found, &n_found), *b = data_in(expected, &n_expected);
-    if (n_found == n_expected && strncmp(a, b, n_found) == 0) return "other settings of its task";
+    if (n_found == n_expected && strncmp(a, b, n_found) == 0) return SETTINGS_DIFFER;
     return "other data, where its position has no meaning";
+}
+
+/* The part of two descriptions of a task in which they differ, in whole items between commas. */
+static void find_difference(const char *a, const char *b, const char *from[2], int length[2]) {
+    size_t begin = 0, same = 0, end = 0, n_a = strlen(a), n_b = strlen(b);
+    for (; same < MIN(n_a, n_b) && a[same] == b[same]; same++)
+        if (a[same] == ' ' && same > 0 && strchr(",;", a[same - 1])) begin = same + 1;
+    for (size_t k = 0; k < MIN(n_a, n_b) - begin && a[n_a - 1 - k] == b[n_b - 1 - k]; k++)
+        if (strchr(",;", a[n_a - 1 - k])) end = k + 1;
+    from[0] = a + begin, from[1] = b + begin;
+    length[0] = (int)(n_a - end - begin), length[1] = (int)(n_b - end - begin);
+}
+
+static status refuse_identity(const char *dir, const char *found, const char *expected) {
+    const char *what = what_differs(found, expected), *from[2];
+    int length[2];
+    if (strcmp(what, SETTINGS_DIFFER) != 0)
+        return ERR(ERR_INPUT, "%s was made with %s:\n  found    %s\n  expected %s\n" NEW_RUN, dir, what, found,
+                   expected);
+    find_difference(found, expected, from, length);
+    return ERR(ERR_INPUT,
+               "%s was made with %s: '%.*s', this run has '%.*s'; leave them as they were, or give this run a run.dir "
+               "of its own; " NEW_RUN,
+               dir, what, length[0], from[0], length[1], from[1]);
 }
 
 /* Everything up to the checksums. identity, task NULL: any. After a failure the reader holds what reader_fini releases. */
@@ -530,9 +556,7 @@ static status reader_init(reader *r, const char *dir, exec *e, const char *ident
     TRY(check_format(r->root, r->json_path));
     TRY(check_task(r, task)); /* another task has other data too: first the reason, then what follows from it */
     TRY(json_get_string(r->root, "identity", r->json_path, &found));
-    if (identity && !is_same_identity(found, identity))
-        return ERR(ERR_INPUT, "%s was made with %s:\n  found    %s\n  expected %s\n" NEW_RUN, dir,
-                   what_differs(found, identity), found, identity);
+    if (identity && !is_same_identity(found, identity)) return refuse_identity(dir, found, identity);
     TRY(state_from_json(r->root, r->json_path, &r->state));
     TRY(check_tokenizer(r->root, dir));
     TRY(open_files(r));

@@ -1,5 +1,5 @@
-/* stage_table.c - metrics of several runs, one column each. Rows are the metrics that people compare runs of multi-token prediction by,
- * as far as any of the runs has them. */
+/* stage_table.c - metrics of several runs, one column each. Rows are the metrics that people compare runs of a task by, as far as any
+ * of the runs has them. */
 #include "cli/stage_table.h"
 
 #include <stdlib.h>
@@ -32,8 +32,17 @@ static const char *const rows[] = {
     "value/mean_neg",
     "value/margin",
     "train/pairwise_accuracy",
+    "reward",
+    "kl",
+    "completions/mean_length",
+    "rewards/accuracies",
+    "rewards/margins",
     "val/loss",
     "val/pairwise_accuracy",
+    "val/reward",
+    "val/pass_rate",
+    "val/rewards/accuracies",
+    "val/rewards/margins",
     "val/exact_match",
     "train/learning_rate",
     "train/grad_norm",

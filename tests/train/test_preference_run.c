@@ -319,7 +319,8 @@ static void another_loss_is_another_run(void **state) {
     must(training_run(&t, &r));
     t = way_training(&memory, &(way){"ipo", "copy", "none"}, PRECISION_FP32, NULL);
     t.dir = dir, t.resume = "auto", t.steps = 6;
-    must_refuse(training_run(&t, &r), WORDS("other settings of its task", "dpo with beta", "ipo with beta"));
+    must_refuse(training_run(&t, &r),
+                WORDS("other settings of its task: 'dpo with beta", "this run has 'ipo with beta"));
     arena_fini(&memory);
 }
 
