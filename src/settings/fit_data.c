@@ -88,6 +88,17 @@ void config_resolve_fine_tune(config *c, bool sizes) {
     c->train.micro_batch = -1;
 }
 
+/* Where epochs cannot be counted, those that nobody asked for are left out; of a plan without its data also how often another program's file
+ * evaluates and saves in one. */
+static void forget_epochs_not_given(config *c, bool is_plan) {
+    train_options *t = &c->train;
+    if (is_plan && config_was_offered(c, "train.evals_per_epoch")) t->evals_per_epoch = 0;
+    if (is_plan && config_was_offered(c, "train.saves_per_epoch")) t->saves_per_epoch = 0;
+    if (t->epochs == 0 || config_was_given(c, "train.epochs")) return;
+    t->epochs = 0;
+    resolve_steps(c);
+}
+
 status config_fit_data(config *c, bool is_plan) {
     model_config m;
     bool is_auto = c->data.seq_len == 0;
@@ -99,10 +110,7 @@ status config_fit_data(config *c, bool is_plan) {
     data_options o = options_of(c, &m);
     data_look look = data_source_look(&o);
     if (look.is_stream || (is_plan && look.is_missing)) {
-        if (c->train.epochs > 0 && !config_was_given(c, "train.epochs")) {
-            c->train.epochs = 0;
-            resolve_steps(c);
-        }
+        forget_epochs_not_given(c, is_plan);
         const char *key = config_epochs_key(c, &found);
         if (key)
             return ERR(ERR_INPUT, "%s: found %g, and data.source %s %s; set %s instead", key, found, c->data.source,

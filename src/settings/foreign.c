@@ -334,13 +334,18 @@ static int by_place(const void *a, const void *b) {
     return strcmp(x->setting ? x->setting : "", y->setting ? y->setting : "");
 }
 
+status foreign_translate_parts(foreign_reader *r, const foreign_part *parts, size_t n) {
+    for (size_t i = 0; i < n; i++) TRY(problem_take(r->f, parts[i](r)));
+    return OK;
+}
+
 status foreign_apply(foreign *f, config *c) {
     for (size_t i = 0; i < f->n_files; i++) {
         foreign_reader r = {.f = f, .file = &f->files[i], .c = c};
         TRY(translate_plain(&r));
         status rc = r.file->dialect->translate(&r);
         TRY(problem_take(f, rc));
-        if (rc == OK) TRY(check_all_translated(&r));
+        if (f->n_problems == 0) TRY(check_all_translated(&r));
     }
     TRY(problems_report(f));
     if (f->n_entries) qsort(f->entries, f->n_entries, sizeof *f->entries, by_place);

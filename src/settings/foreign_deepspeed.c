@@ -451,14 +451,15 @@ static status translate_scheduler(foreign_reader *r) {
     return OK;
 }
 
-static status translate(foreign_reader *r) {
-    TRY(translate_precision(r));
+static status translate_sizes(foreign_reader *r) {
     TRY(translate_ranks(r));
-    TRY(translate_batch(r));
-    TRY(optimizer_check(r));
-    TRY(translate_scheduler(r));
-    TRY(optimizer_defaults(r));
-    return deepspeed_translate_memory(r);
+    return translate_batch(r);
+}
+
+static status translate(foreign_reader *r) {
+    static const foreign_part parts[] = {translate_precision, translate_sizes,    optimizer_check,
+                                         translate_scheduler, optimizer_defaults, deepspeed_translate_memory};
+    return foreign_translate_parts(r, parts, ARRAY_LENGTH(parts));
 }
 
 const foreign_dialect foreign_deepspeed = {.name = "DeepSpeed",

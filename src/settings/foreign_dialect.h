@@ -61,6 +61,9 @@ int64_t item_whole(const foreign_item *i);
 double item_real(const foreign_item *i);
 const char *foreign_where(const foreign_reader *r, const foreign_item *i); /* "ds.json:12" */
 bool foreign_is_off(const foreign_item *i);                                /* absent, null, false, 0, none or empty */
+/* Translates part by part; an error of the file in one part hides none of another. */
+typedef status (*foreign_part)(foreign_reader *r);
+status foreign_translate_parts(foreign_reader *r, const foreign_part *parts, size_t n);
 /* What cannot be translated. All of it is refused at once, when everything was looked at. */
 void foreign_problem(foreign *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void foreign_refuse(foreign_reader *r, const foreign_item *i, const char *format, ...)

@@ -48,6 +48,9 @@ became model.preset=qwen2.5-0.5b train.task=preference preference.beta=0.1 train
 became model.base=nf4 model.lora.rank=32 memory.states=int8 data.pack=true train.accumulation=4 data.eval_fraction=0.05 -- "$examples/axolotl/qlora.yaml"
 became train.task=sft model.lora.rank=8 data.seq_len_max=1024 train.warmup=30 -- "$examples/llamafactory/lora-sft.yaml"
 check 2 "hf download Qwen/Qwen2.5-0.5B" "load_dataset('mhenrichsen/alpaca_2k_test', split='train')" 'then give --data "alpaca_2k_test.jsonl"' -- train "$examples/axolotl/qlora.yaml"
+check 0 "alpaca_2k_test.jsonl; planned without it" -- plan "$examples/axolotl/qlora.yaml" --preset test-llama --set data.tokenizer=byte
+echo '{"scheduler": {"type": "OneCycle"}, "optimizer": {"type": "Lamb"}, "zero_optimization": {"stage": 4}}' >three.json
+check 2 "optimizer.type: found 'Lamb'" "scheduler.type: found 'OneCycle'" "zero_optimization.stage" -- plan three.json
 check 2 "no directory 'Qwen/Qwen2.5-7B'" "--preset qwen2.5-7b" -- train "$old/treepo-7b.yaml" --set run.dir=never
 [ ! -e never ] || fail "a refused run made its directory"
 
