@@ -32,6 +32,7 @@ ralo_status ralo_plan_open(ralo_plan **out, const ralo_settings *s) {
     TRY_GOTO(rc, config_fit_data(&p->config, true), done);
     TRY_GOTO(rc, request_for_plan(&r, &p->config, NULL, 0, &p->machine), done);
     plan_warn(&r);
+    TRY_GOTO(rc, train_check_reference(&r), done);
     r.plan.hardware = &p->machine;
     r.plan.compare = r.plan.shorten = true; /* as ralo plan does */
     TRY_GOTO(rc, plan_choose(&p->own, &r.plan), done);

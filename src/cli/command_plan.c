@@ -7,6 +7,7 @@
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* What the ranks would choose, after the tables. The fullest stage of a pipeline decides whether it fits, the slowest how
  * long it takes. */
@@ -126,6 +127,11 @@ static void keep_freed_memory(void) {
     mallopt(M_MMAP_THRESHOLD, BLOCK_BYTES);
 }
 
+/* A stage may be planned before the one whose model it compares with has run. */
+static bool waits_for_stage(const command_line *l, const train_request *r) {
+    return l->stage && r->reference_dir && access(r->reference_dir, F_OK) != 0;
+}
+
 status command_plan(command_line *l) {
     train_request r;
     hardware machine;
@@ -151,6 +157,7 @@ status command_plan(command_line *l) {
     if (l->profile) TRY_GOTO(rc, profile_find(l, make_request, &sizes), done);
     TRY_GOTO(rc, make_request(l, &r, &machine), done);
     plan_warn(&r);
+    if (!waits_for_stage(l, &r)) TRY_GOTO(rc, train_check_reference(&r), done);
     r.plan.hardware = &machine;
     r.plan.compare = true;
     r.plan.on_candidate = planning_show;

@@ -105,7 +105,8 @@ static void print_reference(const plan *p, FILE *out) {
     tier own = p->request.choice.offload.reference;
     char a[32];
     if (p->request.reference == REFERENCE_COPY)
-        fprintf(out, "reference: a frozen copy of the model, %s of parameters%s%s and one more forward pass\n",
+        fprintf(out, "reference: %s, %s of parameters%s%s and one more forward pass\n",
+                p->request.reference_dir ? p->request.reference_dir : "a frozen copy of the model",
                 str_format_bytes(a, n), own == TIER_DEVICE ? "" : " on ", own == TIER_DEVICE ? "" : tier_name(own));
     else if (p->request.reference == REFERENCE_BASE)
         fprintf(out, "reference: the base without adapters, no parameters and one more forward pass\n");

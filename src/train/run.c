@@ -517,6 +517,11 @@ static status check_export(const train_request *r, const plan *p) {
     return export_check_gguf(setting, r->export_dir, &p->request.model, r->data.tokenizer);
 }
 
+status train_check_reference(const train_request *r) {
+    if (r->reference_dir) TRY(weights_check_reference(&r->plan.model, r->reference_dir));
+    return OK;
+}
+
 status train_check(const train_request *r, const plan *p) {
     if (r->export_dir) TRY(check_export(r, p));
     if (r->export_dir && r->comm) TRY(comm_barrier(r->comm)); /* before one rank writes what another still reads */

@@ -318,6 +318,9 @@ typedef struct train_result {
 /* Checks what can be refused before anything is written: weights that do not match the model, an export directory in
  * use. */
 status train_check(const train_request *r, const plan *p);
+/* What a plan can tell of it, which needs no weights: does the directory that rho1.reference names describe a model that this run
+ * can be compared with? */
+status train_check_reference(const train_request *r);
 
 /* Disk space of a run that begins in an empty directory. */
 typedef struct train_disk {

@@ -357,15 +357,23 @@ status weights_check_dir(const plan *p, const char *dir) {
     return OK;
 }
 
-/* Sizes first: a list of misshapen tensors would not say that it is another model. */
-status weights_load_reference(exec *e, const plan *p, const char *dir) {
+/* The error of a directory that is no model says which setting named it. */
+static status read_reference_config(model_config *c, const char *dir) {
+    error_record e;
+    if (model_config_read(c, dir) == OK) return OK;
+    error_take(&e);
+    return ERR(e.code, "rho1.reference: %s", e.message);
+}
+
+status weights_check_reference(const model_config *m, const char *dir) {
     model_config c;
-    const model_config *m = &p->request.model;
-    TRY(model_config_read(&c, dir));
+    TRY(read_reference_config(&c, dir));
     if (c.vocab != m->vocab)
-        return ERR(ERR_INPUT,
-                   "rho1.reference: %s has a vocabulary of %lld, the model one of %lld; both must read the same tokens",
-                   dir, (long long)c.vocab, (long long)m->vocab);
+        return ERR(
+            ERR_INPUT,
+            "rho1.reference: %s has a vocabulary of %lld, the model one of %lld; both must read the same tokens: "
+            "give a model with the same tokenizer",
+            dir, (long long)c.vocab, (long long)m->vocab);
     if (c.meta_files != m->meta_files)
         return ERR(ERR_INPUT,
                    "rho1.reference: %s is laid out as %s has it, the model as %s: expected both alike; export the "
@@ -380,6 +388,12 @@ status weights_load_reference(exec *e, const plan *p, const char *dir) {
             dir, model_family_traits(c.family)->name, (long long)model_main_layers(&c), (long long)c.hidden,
             (long long)c.ffn, model_family_traits(m->family)->name, (long long)model_main_layers(m),
             (long long)m->hidden, (long long)m->ffn);
+    return OK;
+}
+
+/* Sizes first: a list of misshapen tensors would not say that it is another model. */
+status weights_load_reference(exec *e, const plan *p, const char *dir) {
+    TRY(weights_check_reference(&p->request.model, dir));
     TRY(load_dir(e, p, dir, NULL, NULL));
     return OK;
 }

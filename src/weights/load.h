@@ -25,4 +25,6 @@ status weights_load_dir(exec *e, const plan *p, const char *dir);
 status weights_load_base(exec *e, const plan *p, const char *dir, base_hash *hash);
 /* Only the parameters of the frozen copy that a run compares with, from a model of the same sizes. e NULL: only checks. */
 status weights_load_reference(exec *e, const plan *p, const char *dir);
+/* What its description alone shows: another vocabulary, family or size than `m`. No weights are opened. */
+status weights_check_reference(const model_config *m, const char *dir);
 status weights_check_dir(const plan *p, const char *dir); /* what load would refuse, without a program to load into */

@@ -87,6 +87,17 @@ check 0 -- train "${sets[@]}" "${rho1[@]}" "${lora[@]}" --set run.dir=rho1_lora 
 check 2 "rho1.reference: found base" -- train "${sets[@]}" "${rho1[@]}" --set rho1.reference=base --set run.dir=never
 check 2 "rho1.reference" vocabulary -- train "${sets[@]}" "${rho1[@]}" --set run.dir=never \
     --set rho1.reference="$TEST_FIXTURES/hf/gpt2_tied"
+check 2 "rho1.reference: nowhere" "expected a Hugging Face model directory" -- train "${sets[@]}" "${rho1[@]}" --set run.dir=never \
+    --set rho1.reference=nowhere
+# A plan checks the directory as the run does, and names it.
+for world in "" "--world 2"; do
+    check 2 "rho1.reference" vocabulary -- plan $world "${sets[@]}" "${rho1[@]}" --set rho1.reference="$TEST_FIXTURES/hf/gpt2_tied"
+    check 2 "rho1.reference: nowhere" "expected a Hugging Face model directory" -- plan $world "${sets[@]}" "${rho1[@]}" \
+        --set rho1.reference=nowhere
+done
+check 0 "; reference: exported, " "of parameters and one more forward pass" "!frozen copy" -- plan "${sets[@]}" "${rho1[@]}" \
+    --set rho1.reference=exported
+check 0 "; reference: a frozen copy of the model, " -- plan "${sets[@]}" "${rho1[@]}"
 
 # Refused.
 check 2 "found sft with model.mtp.heads 3" -- train "${sets[@]}" --set train.task=sft --set run.dir=never

@@ -78,6 +78,9 @@ done
 # Refused.
 check 2 "finished with other settings (now 'lr: 0.02')" -- pipeline short.yaml --set train.schedule_steps=12 --set train.lr=0.02
 check 2 "has stages (reference, policy)" "--stage" -- train short.yaml
+# A stage is planned before the model that it compares with is there; what is there is checked.
+check 2 "rho1.reference" vocabulary -- plan "$project/configs/local/rho1.yaml" --stage policy \
+    --set rho1.reference="$TEST_FIXTURES/hf/gpt2_tied"
 check 2 "no such stage" "reference, policy" -- plan short.yaml --stage critic
 check 2 "no stages" -- train "$project/configs/grammar.yaml" --stage policy
 check 2 "no stages" -- pipeline "$project/configs/grammar.yaml"
