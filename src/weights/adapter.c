@@ -28,19 +28,33 @@ static size_t list_below(const char *dir, strbuf *names) {
     return n;
 }
 
-status adapter_not_found(const char *dir) {
+bool adapter_is_run(const char *dir) { return dir_holds(dir, "checkpoint.json") || dir_holds(dir, "checkpoints"); }
+
+/* or_run: a run or a checkpoint would do as well. */
+static status not_found(const char *dir, bool or_run) {
     strbuf names;
     strbuf_init(&names);
     size_t n = list_below(dir, &names);
     status rc =
         n ? ERR(ERR_INPUT, "%s holds %zu adapter%s by name, expected one: give %s/NAME, where NAME is %s%s", dir, n,
                 n == 1 ? "" : "s", dir, names.text, n > MOST_LISTED ? " ..." : "")
-          : ERR(ERR_INPUT,
-                "%s: found no adapter_config.json and no checkpoint, expected PEFT's directory of an adapter, or "
-                "a run with model.lora",
-                dir);
+          : ERR(ERR_INPUT, "%s: found no adapter_config.json%s, expected PEFT's directory of an adapter%s", dir,
+                or_run ? " and no checkpoint" : "",
+                or_run ? ", or a run with model.lora" : "; `ralo export RUN DIR` makes one of a run with model.lora");
     strbuf_fini(&names);
     return rc;
+}
+
+status adapter_or_run_not_found(const char *dir) { return not_found(dir, true); }
+
+/* A run keeps its adapters in checkpoints, which --adapter reads and model.adapter does not. */
+status adapter_not_found(const char *dir) {
+    if (!adapter_is_run(dir)) return not_found(dir, false);
+    return ERR(
+        ERR_INPUT,
+        "model.adapter: found %s, which holds checkpoints of a run and no adapter_config.json, expected PEFT's "
+        "directory of an adapter; if the run has model.lora, `ralo export %s DIR` makes one: set model.adapter=DIR",
+        dir, dir);
 }
 
 status adapter_file_open(safetensors *file, const char *dir) {

@@ -30,8 +30,11 @@ json_t *adapter_config_to_json(const model_config *c, const lora_options *o, con
 status adapter_value_head(const char *dir, value_head *out);
 /* base_model_name_or_path alone, to find the model; ERR_INPUT unless it is a directory here. */
 status adapter_base_dir(const char *dir, char *out, size_t n);
-/* What to give instead of `dir`, which holds no adapter itself: ERR_INPUT with the names of adapters below it, if any. */
+bool adapter_is_run(const char *dir); /* a run or a checkpoint */
+/* What to give instead of `dir`, which holds no adapter itself: ERR_INPUT with the names of adapters below it, if any, or of a run
+ * how to export its adapter. The second where a run would do as well. */
 status adapter_not_found(const char *dir);
+status adapter_or_run_not_found(const char *dir);
 
 /* DIR/adapter_model.safetensors; the caller closes it. */
 status adapter_file_open(safetensors *file, const char *dir);

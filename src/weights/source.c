@@ -158,11 +158,6 @@ static status check_same_model(model_source *s, const json_t *config, const char
     return OK;
 }
 
-static bool is_run(model_source *s, const char *dir) {
-    return access(arena_format(&s->memory, "%s/checkpoint.json", dir), F_OK) == 0 ||
-           access(arena_format(&s->memory, "%s/checkpoints", dir), F_OK) == 0;
-}
-
 static status open_adapter(model_source *s, const char *adapter) {
     if (s->lora.rank)
         return ERR(ERR_INPUT, "%s has adapters of its own; to use those of %s give the base as the model", s->dir,
@@ -179,7 +174,7 @@ static status open_adapter(model_source *s, const char *adapter) {
         snprintf(s->adapters_dir, sizeof s->adapters_dir, "%s", adapter);
         return OK;
     }
-    if (!is_run(s, adapter)) return adapter_not_found(adapter);
+    if (!adapter_is_run(adapter)) return adapter_or_run_not_found(adapter);
     TRY(checkpoint_locate("an adapter", adapter, "PEFT's directory, a run or a checkpoint", s->adapters_dir,
                           sizeof s->adapters_dir));
     TRY(checkpoint_reader_open(&s->adapters.reader, s->adapters_dir));

@@ -48,6 +48,14 @@ check 0 "!as its base" -- train over --set train.steps=4
 
 # Train an adapter further.
 check 0 "weights of peft loaded" -- train "${sets[@]}" --set model.adapter=peft --set run.dir=further
+for of_run in run run/checkpoints/step-00000003; do # which --adapter takes
+    check 2 "model.adapter: found $of_run, which holds checkpoints of a run" "\`ralo export $of_run DIR\`" "!no checkpoint" -- \
+        train "${sets[@]}" --set model.adapter=$of_run --set run.dir=never
+done
+check 2 "nowhere: found no adapter_config.json, expected PEFT's directory of an adapter; \`ralo export RUN DIR\`" "!or a run" -- \
+    train "${sets[@]}" --set model.adapter=nowhere --set run.dir=never
+check 2 "nowhere: found no adapter_config.json and no checkpoint" "or a run with model.lora" -- generate --model "$base" \
+    --adapter nowhere --prompt x --device cpu
 
 # PiSSA: the run computes over a base without its principal part, others over the original one with an adapter of twice the rank.
 # fp32 rounds that base and what is merged: 1e-5 of the loss.
