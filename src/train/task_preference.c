@@ -370,18 +370,30 @@ static status begin_on_disk(preference *t) {
     return rc;
 }
 
+/* Why there is no file: the run was made with another reference, as far as its checkpoint says. made_with: see reference_name. */
+static status no_file(const char *path, const char *made_with, const char *where) {
+    bool is_other = made_with && (strcmp(made_with, "base") == 0 || strcmp(made_with, "copy") == 0);
+    if (is_other)
+        return ERR(ERR_INPUT,
+                   "%s: the run was made with preference.reference=%s, which keeps no log-probabilities; found "
+                   "preference.reference=disk: set it to %s, or start a new run",
+                   where, made_with, made_with);
+    return ERR(
+        ERR_INPUT,
+        "%s: preference.reference=disk compares with log-probabilities that were kept in reference.losses of the "
+        "run directory; found no %s: copy it there; if the run was made with another preference.reference, set "
+        "that; or start a new run",
+        where, path);
+}
+
 /* No parameters of the reference are left: a resumed run has the file, or nothing to compare with. */
-static status resume_on_disk(preference *t, uint64_t model, const char *where) {
+static status resume_on_disk(preference *t, uint64_t model, const char *made_with, const char *where) {
     arena memory;
     arena_init(&memory);
     const char *path = file_path(t, &memory);
     numbers_identity id = file_identity(t, &memory, model);
     status rc = OK;
-    if (access(path, F_OK) != 0)
-        rc = ERR(ERR_INPUT,
-                 "%s: the run compares with log-probabilities that were kept in reference.losses of its run "
-                 "directory; found no %s: copy it there, or start a new run",
-                 where, path);
+    if (access(path, F_OK) != 0) rc = no_file(path, made_with, where);
     if (rc == OK) rc = numbers_file_open(&t->file, path, &file_words, &id);
     t->reference_hash = model;
     arena_fini(&memory);
@@ -390,7 +402,19 @@ static status resume_on_disk(preference *t, uint64_t model, const char *where) {
 
 /* ---- the reference of a resumed run ---------------------------------------------------------------------------- */
 
-static json_t *preference_save(void *self) { return reference_save(((preference *)self)->reference_hash); }
+/* As preference.reference has it; NULL: the loss has none. */
+static const char *reference_name(reference_kind k) {
+    return k == REFERENCE_BASE ? "base" : k == REFERENCE_COPY ? "copy" : k == REFERENCE_INPUT ? "disk" : NULL;
+}
+
+/* The kind is there to say what to set where a resumed run asks for another one; old checkpoints lack it. */
+static json_t *preference_save(void *self) {
+    const preference *t = self;
+    json_t *state = reference_save(t->reference_hash);
+    const char *name = reference_name(t->host.plan->request.reference);
+    if (name) json_object_set_new(state, "kind", json_string(name));
+    return state;
+}
 
 /* What is on disk was computed from a copy that is gone, and has its own check. */
 static status preference_load(void *self, const json_t *state, const char *where) {
@@ -398,7 +422,7 @@ static status preference_load(void *self, const json_t *state, const char *where
     uint64_t then = 0;
     if (!is_on_disk(t)) return reference_check(&t->host, state, where, "model.path, its init or preference.reference");
     TRY(reference_read(state, where, &then));
-    return resume_on_disk(t, then, where);
+    return resume_on_disk(t, then, json_string_value(json_object_get(state, "kind")), where);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------------------------- */

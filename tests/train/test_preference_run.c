@@ -160,6 +160,28 @@ static void a_reference_on_disk_has_the_bits_of_a_copy(void **state) {
             }
 }
 
+/* Nothing was kept on disk: what helps is the reference that it was made with. */
+static void a_run_with_another_reference_does_not_resume_from_disk(void **state) {
+    static const way made[] = {{"dpo", "copy", "none"}, {"dpo", "base", "4"}};
+    for (size_t i = 0; i < ARRAY_LENGTH(made); i++) {
+        arena memory;
+        train_result r;
+        arena_init(&memory);
+        const char *dir = arena_format(&memory, "%s/not-on-disk-%zu", test_dir, i);
+        const char *was = arena_format(&memory, "made with preference.reference=%s", made[i].reference);
+        const char *set = arena_format(&memory, "set it to %s", made[i].reference);
+        training t = way_training(&memory, &made[i], PRECISION_FP32, NULL);
+        t.dir = dir;
+        must(training_run(&t, &r));
+        training on_disk = way_training(&memory, &(way){"dpo", "disk", made[i].lora}, PRECISION_FP32, NULL);
+        on_disk.dir = dir, on_disk.resume = "auto", on_disk.steps = 6;
+        must_refuse(training_run(&on_disk, &r), WORDS(was, "found preference.reference=disk", set));
+        t.resume = "auto", t.steps = 6;
+        must(training_run(&t, &r));
+        arena_fini(&memory);
+    }
+}
+
 static void a_reference_on_disk_must_be_that_of_the_run(void **state) {
     arena memory;
     train_result r;
@@ -399,6 +421,7 @@ static void what_cannot_be_is_refused_by_name(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_reference_on_disk_has_the_bits_of_a_copy),
+        cmocka_unit_test(a_run_with_another_reference_does_not_resume_from_disk),
         cmocka_unit_test(a_reference_on_disk_must_be_that_of_the_run),
         cmocka_unit_test(z_is_over_all_examples_of_a_step),
         cmocka_unit_test(techniques_keep_the_bits_of_kto_in_parts),
