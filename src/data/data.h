@@ -61,7 +61,7 @@ typedef struct data_options {
     const char *tokenizer; /* byte, or a tokenizer.json or its directory */
     int64_t seq_len;       /* 0: as the lengths of the records say (survey.c); built-in sources have SEQ_LEN_BUILTIN */
     int64_t row_most;      /* seq_len 0: tokens of a row at most, and of one of plain text; 0: as positions say */
-    int64_t positions;     /* seq_len 0: at most so many; 0: any number */
+    int64_t positions;     /* of the model: rows of at most so many where seq_len is 0, and in advice; 0: any number */
     int64_t completion;    /* DATA_PROMPTS, seq_len 0: tokens that a row holds beside a prompt */
     bool allow_cut;        /* whoever opens a run looks at it (data_survey_check); a data set opens either way */
     bool pack;             /* several documents per row; false: one document, or example, per row, padded */

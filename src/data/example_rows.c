@@ -191,16 +191,35 @@ status row_space_lay_out_examples(row_space *r) {
     return OK;
 }
 
-status row_space_none_fits(const row_space *r, const char *name, split which) {
+/* No data.seq_len is advised that the model would refuse: a row has at most its positions. */
+static void advise_row(const row_space *r, int64_t positions, strbuf *out) {
+    unsigned long long half = r->size_half, all = r->size_all;
+    bool all_fit = !positions || r->size_all <= (uint64_t)positions;
+    bool half_fit = half < all && (!positions || r->size_half <= (uint64_t)positions);
+    if (half_fit) strbuf_printf(out, "data.seq_len=%llu would hold half of them, ", half);
+    if (all_fit) strbuf_printf(out, "data.seq_len=%llu %s", all, half_fit ? "all" : "would hold all");
+    if (all_fit) return;
+    strbuf_printf(out, "the model has %lld positions, and rows of ", (long long)positions);
+    bool names_half = half < all && !half_fit;
+    if (names_half) strbuf_printf(out, "%llu would hold half of them, of ", half);
+    strbuf_printf(out, "%llu %s: ", all, names_half ? "all" : "would hold all");
+    strbuf_add(out,
+               "give shorter ones, or more positions where they are rotary (model.max_positions, with data.seq_len)");
+}
+
+status row_space_none_fits(const row_space *r, const char *name, split which, int64_t positions) {
     uint64_t n = row_space_n_examples(r);
-    char half[80] = "";
-    if (r->size_half < r->size_all)
-        snprintf(half, sizeof half, "data.seq_len=%llu would hold half of them, ", (unsigned long long)r->size_half);
-    return ERR(ERR_INPUT,
-               "%.500s: found %llu example%s of preferences for %s, each longer than a row of %lld tokens (all its "
-               "answers with their prompts), expected one that fits; %sdata.seq_len=%llu %s",
-               name, (unsigned long long)n, n == 1 ? "" : "s", which == SPLIT_TRAIN ? "training" : "evaluation",
-               (long long)r->T, half, (unsigned long long)r->size_all, *half ? "all" : "would hold all");
+    strbuf advice;
+    strbuf_init(&advice);
+    advise_row(r, positions, &advice);
+    status rc =
+        ERR(ERR_INPUT,
+            "%.500s: found %llu example%s of preferences for %s, each longer than a row of %lld tokens (all its "
+            "answers with their prompts), expected one that fits; %s",
+            name, (unsigned long long)n, n == 1 ? "" : "s", which == SPLIT_TRAIN ? "training" : "evaluation",
+            (long long)r->T, advice.text);
+    strbuf_fini(&advice);
+    return rc;
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------------------- */

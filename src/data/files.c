@@ -245,9 +245,10 @@ static status check_sizes(const files_source *s, const data_options *o, size_t p
         for (int k = 0; k < 2; k++) n_tokens[k] += s->reports[i][k].n_tokens;
         n_dropped += s->reports[i][SPLIT_TRAIN].n_dropped_documents;
     }
-    if (train->n_rows == 0 && row_space_n_examples(train) > 0) return row_space_none_fits(train, name, SPLIT_TRAIN);
+    if (train->n_rows == 0 && row_space_n_examples(train) > 0)
+        return row_space_none_fits(train, name, SPLIT_TRAIN, o->positions);
     if (o->eval_fraction > 0 && eval->n_rows == 0 && row_space_n_examples(eval) > 0)
-        return row_space_none_fits(eval, name, SPLIT_EVAL);
+        return row_space_none_fits(eval, name, SPLIT_EVAL, o->positions);
     if (train->n_rows == 0 && n_dropped > 0)
         return ERR(
             ERR_INPUT,

@@ -80,5 +80,5 @@ status row_space_lay_out_examples(row_space *r);
 /* Tokens that each example needs in a row, as far as that does not depend on the row. */
 void row_space_example_sizes(row_space *r, uint64_t *sizes);
 int64_t row_space_fill_examples(const row_space *r, uint64_t row, const data_row *out);
-/* The error for a split of which no example fits in a row. */
-status row_space_none_fits(const row_space *r, const char *name, split which);
+/* The error for a split of which no example fits in a row. positions: of the model, 0: any number. */
+status row_space_none_fits(const row_space *r, const char *name, split which, int64_t positions);

@@ -62,6 +62,7 @@ static status critic_shape(train_request *r) {
     p->optimizer.head_lr_scale = r->train.lr > 0 ? (float)(head_lr(r) / r->train.lr) : 1;
     p->open.sequence = p->left_open.sequence = false; /* solutions are whole on a rank */
     r->data.kind = DATA_SOLUTIONS;
+    r->data.positions = p->model.max_positions; /* what a refusal may advise */
     p->with_eval = r->train.eval_rows > 0;
     p->host_row_bytes =
         loader_host_bytes(1, p->seq_len) + loader_examples_host_bytes(1, p->seq_len) + row_bytes(p->seq_len);

@@ -118,6 +118,7 @@ static status preference_shape(train_request *r) {
     p->open.sequence = p->left_open.sequence =
         false; /* only where it is asked for: the plan weighs rows of tokens alone */
     r->data.kind = single ? DATA_LABELLED : DATA_PAIRS;
+    r->data.positions = p->model.max_positions; /* what a refusal may advise */
     p->with_eval = r->train.eval_rows > 0;
     TRY(choose_sharing(r, &p->share_prompts));
     r->data.share_prompts = p->share_prompts;

@@ -54,6 +54,9 @@ check 0 "host" -- plan "${tiny[@]}" --set data.source=qa.jsonl
 check 0 "!longer than a row" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=long-rows
 check 2 "qa.jsonl: 90 of 90 records are longer than a row of 24 tokens" "data.seq_len=64 keeps all" "data.allow_cut=true" -- \
     train "${tiny[@]}" --set data.source=qa.jsonl --set data.seq_len=24 --set run.dir=never
+python3 -c 'print("{\"prompt\": \"a\", \"chosen\": \"" + "x" * 100000 + "\", \"rejected\": \"b\"}")' >long-pair.jsonl
+check 2 "found 1 example of preferences for training, each longer than a row" "positions, and rows of 1000" "would hold all: " "give shorter ones" \
+    "!data.seq_len=1000" -- train "${tiny[@]}" --set train.task=preference --set data.source=long-pair.jsonl --set run.dir=never
 [ ! -e never ] || fail "a refused run left its directory"
 check 0 "warning: 86 of 86 records are longer than a row of 24 tokens: " "a larger data.seq_len" -- \
     train "${tiny[@]}" --set data.source=qa.jsonl --set data.seq_len=24 --set data.allow_cut=true --set run.dir=short-rows

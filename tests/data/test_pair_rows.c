@@ -398,6 +398,18 @@ static void examples_that_are_too_long_are_counted_and_never_cut(void **state) {
     o.seq_len = 9;
     expect_error(dataset_open(&d, &o), ERR_INPUT,
                  "10 examples|training|9 tokens|data.seq_len=18 would hold half|data.seq_len=28 all");
+    /* A length that the model would refuse is not advised. */
+    o.positions = 28;
+    expect_error(dataset_open(&d, &o), ERR_INPUT, "data.seq_len=18 would hold half of them, data.seq_len=28 all");
+    o.positions = 20;
+    expect_error(dataset_open(&d, &o), ERR_INPUT,
+                 "data.seq_len=18 would hold half of them, the model has 20 positions, and rows of 28 would "
+                 "hold all|shorter|model.max_positions");
+    o.positions = 12;
+    expect_error(dataset_open(&d, &o), ERR_INPUT,
+                 "expected one that fits; the model has 12 positions, and rows of 18 would hold half of them, of "
+                 "28 all|shorter|model.max_positions");
+    o.positions = 0;
     o.seq_len = 18;
     d = open_data(o);
     dataset_report(d, SPLIT_TRAIN, &report);
