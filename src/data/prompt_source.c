@@ -53,7 +53,8 @@ status prompt_source_open(source **out, const data_options *o, const tokenizer *
                               .skip_long = o->skip_long_prompts,
                               .advice =
                                   "raise data.seq_len, lower rl.max_completion, or set rl.skip_long=true to leave "
-                                  "such prompts out"};
+                                  "such prompts out",
+                              .advice_all = "lower rl.max_completion, or raise data.seq_len"};
     status rc = prompts_open(&s->set, t, o->tokenizer ? o->tokenizer : "byte", &options);
     if (rc != OK) {
         free(s);

@@ -267,6 +267,13 @@ static status check_sizes(const prompt_set *s, const prompt_options *o) {
     const prompts_report *r = &s->report;
     bool lacks_eval = data_evaluates(o->data) && r->n[SPLIT_EVAL] == 0;
     if (r->n[SPLIT_TRAIN] > 0 && !lacks_eval) return OK;
+    /* More of the same length would be skipped too. */
+    if (r->n_skipped > 0 && r->n[SPLIT_TRAIN] == 0)
+        return ERR(ERR_INPUT,
+                   "%.500s: found no prompt for training of at most %lld tokens (%llu have more and are skipped, %llu "
+                   "lines are no records), expected at least one%s%s",
+                   o->data->source, (long long)o->longest, (unsigned long long)r->n_skipped,
+                   (unsigned long long)r->n_invalid, o->advice_all ? "; " : "", o->advice_all ? o->advice_all : "");
     return ERR(ERR_INPUT,
                "%.500s: found %llu prompts for training and %llu for evaluation (%llu have more than %lld tokens and "
                "are skipped, %llu lines are no records), expected at least one of each; give more prompts%s",

@@ -17,6 +17,7 @@ typedef struct prompt_options {
     bool skip_long;           /* else an error */
     const char
         *advice; /* what to do about a prompt that is too long, with names of settings: "raise rl.x"; NULL: nothing */
+    const char *advice_all; /* the same where all of them are, and are skipped */
 } prompt_options;
 
 typedef struct prompt_record {

@@ -260,7 +260,9 @@ static void a_prompt_is_never_cut(void **state) {
     assert_int_equal(report_of(s).longest, 5);
     prompts_close(s);
     o.longest = 0;
-    refuse_with(text, o, "found 0 prompts for training|3 have more than 0 tokens");
+    o.advice_all = "lower the_other";
+    refuse_with(text, o,
+                "found no prompt for training of at most 0 tokens|3 have more and are skipped|; lower the_other");
     o.data = &(data_options){.tokenizer = "byte", .source = "builtin:arithmetic", .difficulty = 2};
     o.longest = 5;
     refuse_with(NULL, o, "builtin:arithmetic: the prompts have 6 tokens, expected at most 5; raise the_limit");
