@@ -129,7 +129,7 @@ static void keep_freed_memory(void) {
 
 /* A stage may be planned before the one whose model it compares with has run. */
 static bool waits_for_stage(const command_line *l, const train_request *r) {
-    return l->stage && r->reference_dir && access(r->reference_dir, F_OK) != 0;
+    return l->stage && r->plan.reference_dir && access(r->plan.reference_dir, F_OK) != 0;
 }
 
 status command_plan(command_line *l) {

@@ -10,6 +10,8 @@ float lora_scale(const lora_options *o) {
     return (float)(o->alpha / (o->rslora ? sqrt((double)o->rank) : (double)o->rank));
 }
 
+bool lora_base_is_beginning(const lora_options *o) { return o->rank > 0 && !o->pissa; }
+
 lora_options lora_exported(const lora_options *o) {
     lora_options out = *o;
     if (!o->pissa) return out;

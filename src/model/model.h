@@ -218,6 +218,8 @@ typedef struct lora_options {
     bool pissa; /* adapters begin as the principal part of the weights, and the base is without it (weights/pissa.h) */
 } lora_options;
 float lora_scale(const lora_options *o);
+/* Is the model without its adapters the one that a run begins with? Of PiSSA it is not. */
+bool lora_base_is_beginning(const lora_options *o);
 lora_options lora_exported(const lora_options *o); /* what an export has: with pissa an adapter of twice the rank */
 /* "all-linear", or modules separated by commas: the last parts of their names in weight files (q_proj, mlp.c_proj), or q, k, v,
  * o, gate, up, down. ERR_INPUT names those that the model has; `where` is the setting or the file and key. */

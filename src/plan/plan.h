@@ -68,7 +68,7 @@ typedef struct plan_request {
     bool share_prompts;            /* ... whose prompt may stand in a row once */
     policy_options policy;         /* on: the loss of completions with advantages */
     reference_kind reference;      /* what either is compared with */
-    const char *reference_dir;     /* ... that a copy is loaded from, for the report; NULL: where the model begins */
+    const char *reference_dir;     /* Hugging Face directory of a copy; NULL: where the model begins */
     selection_options selection;   /* kind not none: tokens are selected by comparing with the reference */
     bool no_training;              /* evaluation only: parameters and one forward */
     int64_t rollout;               /* policy: completions that this rank generates for a step */

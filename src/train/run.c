@@ -165,7 +165,8 @@ static status find_resumed(const train_request *r, char *out, size_t n) {
 }
 
 static weights_origin origin_of(const train_request *r) {
-    return (weights_origin){r->pretrained ? r->model_dir : NULL, r->adapter, r->train.seed, r->comm, r->reference_dir};
+    return (weights_origin){r->pretrained ? r->model_dir : NULL, r->adapter, r->train.seed, r->comm,
+                            r->plan.reference_dir};
 }
 
 /* Initial parameters; states are zero already. */
@@ -518,8 +519,8 @@ static status check_export(const train_request *r, const plan *p) {
 }
 
 status train_check_reference(const train_request *r) {
-    if (r->reference_dir) TRY(weights_check_reference(&r->plan.model, r->reference_dir));
-    return OK;
+    const char *dir = r->plan.reference_dir;
+    return dir ? weights_check_reference(&r->plan.model, dir) : OK;
 }
 
 status train_check(const train_request *r, const plan *p) {

@@ -95,9 +95,9 @@ static status choose_reference(const train_request *r, reference_kind *out) {
     preference_kind k = r->preference.kind;
     *out = REFERENCE_NONE;
     if (!preference_compares(k)) return OK;
-    *out = r->reference != REFERENCE_NONE             ? r->reference
-           : r->plan.lora.rank && !r->plan.lora.pissa ? REFERENCE_BASE
-                                                      : REFERENCE_COPY;
+    *out = r->reference != REFERENCE_NONE          ? r->reference
+           : lora_base_is_beginning(&r->plan.lora) ? REFERENCE_BASE
+                                                   : REFERENCE_COPY;
     if (*out == REFERENCE_BASE && !r->plan.lora.rank)
         return ERR(ERR_INPUT,
                    "preference.reference: found base, which needs model.lora.rank: without adapters the model has no "

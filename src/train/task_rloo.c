@@ -92,8 +92,7 @@ static status rloo_shape(train_request *r) {
     TRY(check_shape(r));
     double beta = rollout_beta(o);
     p->policy = policy_of(o, p->seq_len);
-    bool base_is_beginning = p->lora.rank && !p->lora.pissa; /* PiSSA takes the principal part out of it */
-    p->reference = beta == 0 ? REFERENCE_NONE : base_is_beginning ? REFERENCE_BASE : REFERENCE_COPY;
+    p->reference = beta == 0 ? REFERENCE_NONE : lora_base_is_beginning(&p->lora) ? REFERENCE_BASE : REFERENCE_COPY;
     p->with_eval = r->train.eval_rows > 0 || (l->kl_in_reward && beta > 0);
     p->choice.overlap_update = OVERLAP_FALSE;
     p->open.sequence = p->left_open.sequence = false; /* a rank generates with whole layers */

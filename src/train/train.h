@@ -273,8 +273,6 @@ struct train_request {
     const char *resume;    /* NULL | "auto" | a run or a checkpoint directory */
     const char *model_dir; /* Hugging Face directory the model was described by; NULL: a preset */
     bool pretrained;       /* its weights are the first values, unless a checkpoint is resumed */
-    const char *
-        reference_dir; /* Hugging Face directory of a reference; NULL: it is where the model begins, or there is none */
     frozen_model frozen; /* as the weighting sets it */
     uint64_t data_rows;  /* rows of the data, each counted once; 0: endless, or not known yet */
     const char

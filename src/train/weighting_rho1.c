@@ -11,7 +11,7 @@
 static status choose_on_disk(train_request *r, const char *dir) {
     bool plain = r->pretrained && !r->adapter && r->plan.base == BASE_COMPUTE && !r->plan.lora.pissa;
     r->plan.reference = REFERENCE_INPUT;
-    r->reference_dir = r->plan.reference_dir = NULL;
+    r->plan.reference_dir = NULL;
     r->frozen = (frozen_model){.dir = dir ? dir : r->model_dir, .key = "rho1.reference", .output = FROZEN_LOSSES};
     if (dir || plain) return OK;
     return ERR(ERR_INPUT,
@@ -22,7 +22,8 @@ static status choose_on_disk(train_request *r, const char *dir) {
 static status choose_reference(train_request *r) {
     const char *asked = r->train.rho1_reference;
     bool lora = r->plan.lora.rank > 0, is_auto = !asked || !*asked;
-    if (is_auto ? lora && !r->plan.lora.pissa : strcmp(asked, "base") == 0) r->plan.reference = REFERENCE_BASE;
+    if (is_auto ? lora_base_is_beginning(&r->plan.lora) : strcmp(asked, "base") == 0)
+        r->plan.reference = REFERENCE_BASE;
     else r->plan.reference = REFERENCE_COPY;
     if (r->plan.reference == REFERENCE_BASE && !lora)
         return ERR(
@@ -34,8 +35,8 @@ static status choose_reference(train_request *r) {
                    "rho1.reference: found base with model.lora.init pissa, whose base is not the model that the run "
                    "begins with; set copy, auto, or the directory of a model");
     bool is_dir = !is_auto && strcmp(asked, "base") != 0 && strcmp(asked, "copy") != 0;
-    r->reference_dir = r->plan.reference_dir = is_dir ? asked : NULL;
-    return r->train.rho1_reference_on == REFERENCE_ON_DISK ? choose_on_disk(r, r->reference_dir) : OK;
+    r->plan.reference_dir = is_dir ? asked : NULL;
+    return r->train.rho1_reference_on == REFERENCE_ON_DISK ? choose_on_disk(r, r->plan.reference_dir) : OK;
 }
 
 static status rho1_shape(train_request *r) {
