@@ -1,8 +1,10 @@
 /* foreign_ralo.c - RALO's YAML (model_path, trainer.params ...) as settings of ralo.
  *
  * RALO is an asynchronous trainer: samplers make rollouts, trainers upload gradients, an orchestrator holds AdamW. Keys
- * for the training step and its memory are translated with their old meaning; rollouts, queues and timeouts have no
- * counterpart here and are reported as such.
+ * for the training step and its memory are translated with their old meaning; queues and timeouts have no counterpart here
+ * and are reported as such. Rollouts have one (train.task=rloo), but RALO spreads them over samplers, algorithms and functions of
+ * Python, so their keys are reported with the settings that stand for them, and not translated. A file that asks for rollouts is
+ * refused until the command line says what to train: without it the run would be supervised.
  * One optimizer step of RALO waits for update_steps uploads of accum_steps micro-batches each, so on one rank
  * accumulation is their product. grad_offload sends gradients to the host, where RALO's AdamW has its states.
  * gradient_checkpointing_ratio r recomputes int(r x layers) layers; selective_checkpointing, on if the file does not say otherwise,
@@ -10,7 +12,10 @@
 #include "settings/foreign_trainer.h"
 #include "settings/settings.h"
 
-#define ROLLOUTS "it belongs to rollouts, which ralo does not make from this file"
+#include <string.h>
+
+#define ROLLOUTS "RALO's rollouts are not translated: "
+#define SAMPLING ROLLOUTS "set rl.loss, rl.k, rl.prompts, rl.max_completion and rl.temperature"
 #define SERVICE "it belongs to RALO's orchestrator; ranks here speak to each other"
 #define PARAMS "trainer.params."
 
@@ -32,15 +37,16 @@ static const foreign_row rows[] = {
     {PARAMS "zero2_gradient_sharding",      FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {PARAMS "sequence_parallelism",         FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {PARAMS "epochs",                       FOREIGN_IDLE, FT_INT, NULL, "train.steps sets the length of a run"},
-    {PARAMS "{rollout_num clip_param}",     FOREIGN_IDLE, FT_REAL, NULL, ROLLOUTS},
-    {PARAMS "{treepo_kwargs dapo_kwargs}",  FOREIGN_WHOLE, FT_ANY, NULL, ROLLOUTS},
+    {PARAMS "rollout_num",                  FOREIGN_IDLE, FT_REAL, NULL, ROLLOUTS "set rl.k"},
+    {PARAMS "clip_param",                   FOREIGN_IDLE, FT_REAL, NULL, ROLLOUTS "set rl.epsilon"},
+    {PARAMS "{treepo_kwargs dapo_kwargs}",  FOREIGN_WHOLE, FT_ANY, NULL, ROLLOUTS "set rl.max_completion and rl.epsilon_high"},
     {PARAMS "{max_batch_retry pending_retry_timeout max_get_batch_retries get_batch_retry_backoff_factor "
      "get_batch_retry_max_wait version_poll_interval compute_report_interval compute_report_token_threshold}",
                                             FOREIGN_IDLE, FT_REAL, NULL, SERVICE},
-    {"sampler.algorithm",                   FOREIGN_IDLE, FT_TEXT, NULL, ROLLOUTS},
-    {"sampler.params",                      FOREIGN_WHOLE, FT_ANY, NULL, ROLLOUTS},
+    {"sampler.algorithm",                   FOREIGN_IDLE, FT_TEXT, NULL, SAMPLING},
+    {"sampler.params",                      FOREIGN_WHOLE, FT_ANY, NULL, SAMPLING},
     {"dataset",                             FOREIGN_WHOLE, FT_ANY, NULL, "data.source says what is trained on"},
-    {"functions",                           FOREIGN_WHOLE, FT_ANY, NULL, ROLLOUTS},
+    {"functions",                           FOREIGN_WHOLE, FT_ANY, NULL, ROLLOUTS "set reward.list, with reward.program for Python"},
     {"evaluation",                          FOREIGN_WHOLE, FT_ANY, NULL, "train.eval_every, train.eval_rows and train.problems evaluate"},
     {"wandb.{enabled project run_name entity tags}", FOREIGN_IDLE, FT_ANY, NULL, "metrics.jsonl of the run has every number"},
     {"wandb.extras",                        FOREIGN_WHOLE, FT_ANY, NULL, "metrics.jsonl of the run has every number"},
@@ -177,17 +183,46 @@ static status translate_ranks(foreign_reader *r) {
     return OK;
 }
 
+/* The first key that only a file with rollouts has; NULL: the file is about the step and its memory alone. */
+static const foreign_item *find_rollouts(const foreign_reader *r) {
+    static const char *const keys[] = {"trainer.algorithm",    "sampler.algorithm", "sampler.params",
+                                       PARAMS "rollout_num",   PARAMS "clip_param", "functions",
+                                       PARAMS "treepo_kwargs", PARAMS "dapo_kwargs"};
+    const foreign_item *found = NULL;
+    for (size_t i = 0; i < ARRAY_LENGTH(keys) && !found; i++) found = foreign_find(r, keys[i]);
+    return found;
+}
+
+/* RALO trains on rollouts, ralo on records unless train.task says otherwise. dapo is the one algorithm that both have. */
+static status translate_task(foreign_reader *r) {
+    const foreign_item *algorithm = foreign_find(r, "trainer.algorithm"), *rollouts = find_rollouts(r);
+    bool has_task = config_was_given(r->c, "train.task"),
+         has_rollouts = has_task && strcmp(foreign_value(r, "train.task"), "rloo") == 0;
+    if (!rollouts) {
+        if (!has_task)
+            foreign_report_set(r, NULL, "train.task", "the file names no algorithm; rloo trains on rollouts");
+        return OK;
+    }
+    if (!has_task)
+        foreign_refuse(r, rollouts,
+                       "RALO trains on rollouts, whose keys are not translated. --set train.task=rloo trains on "
+                       "rollouts here, with rl.loss, rl.k, rl.max_completion, data.source and reward.list as settings; "
+                       "--set train.task=sft trains on records with this file's memory keys");
+    if (!algorithm || !has_task) return OK;
+    if (has_rollouts && strcmp(algorithm->text, "dapo") == 0)
+        return foreign_offer(r, algorithm, "rl.loss", "dapo", NULL);
+    if (has_rollouts && !config_was_given(r->c, "rl.loss"))
+        foreign_refuse(r, algorithm, "of RALO's algorithms ralo has dapo; give --set rl.loss=dapo, grpo or rloo");
+    foreign_report_no_effect(r, algorithm, has_rollouts ? "rl.loss says it" : "train.task says what is trained");
+    return OK;
+}
+
 static status translate(foreign_reader *r) {
-    const foreign_item *algorithm = foreign_find(r, "trainer.algorithm");
     TRY(trainer_model(r, foreign_find(r, "model_path")));
     TRY(translate_step(r));
     TRY(translate_memory(r));
     TRY(translate_ranks(r));
-    if (algorithm) {
-        foreign_report_no_effect(r, algorithm, "train.task says what is trained");
-        log_warn("%s: trainer.algorithm %.60s trains on rollouts; this run does %s on %s", foreign_where(r, algorithm),
-                 algorithm->text, foreign_value(r, "train.task"), foreign_value(r, "data.source"));
-    }
+    TRY(translate_task(r));
     return translate_implied(r);
 }
 

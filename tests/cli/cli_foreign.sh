@@ -40,9 +40,12 @@ became train.lr=0.003 train.steps=auto train.warmup=auto train.schedule=cosine p
 became train.lr=0.5 precision=bf16 train.micro_batch=3 train.steps=30 train.warmup=auto -- --deepspeed "$ds/auto.json" \
     --set train.lr=0.5 --set precision=bf16 --set train.micro_batch=3 --set train.steps=30
 became model.preset=qwen2.5-7b train.accumulation=2048 memory.offload.grads=host memory.offload.states=host \
-    memory.recompute=selective precision=bf16 -- "$old/treepo-7b.yaml"
-became memory.recompute=selective memory.strategy=auto memory.offload.grads=host train.accumulation=8 -- \
-    "$old/memory-upgrade.yaml"
+    memory.recompute=selective precision=bf16 train.task=sft -- "$old/treepo-7b.yaml" --set train.task=sft
+became memory.recompute=selective memory.strategy=auto memory.offload.grads=host train.accumulation=8 \
+    train.task=rloo rl.loss=dapo -- "$old/memory-upgrade.yaml" --set train.task=rloo
+for command in plan train; do
+    check 2 "RALO trains on rollouts" "--set train.task=rloo" -- $command "$old/memory-upgrade.yaml" --preset test-llama --set run.dir=never
+done
 became 'memory.recompute={ratio: 0.5}' memory.strategy=manual memory.offload.grads=none -- "$old/half-recompute.yaml"
 became model.preset=qwen2.5-0.5b train.task=preference preference.beta=0.1 train.steps=500 model.lora.rank=32 train.eval_every=50 data.eval_fraction=0.05 -- "$examples/trl/dpo-lora.yaml"
 became model.base=nf4 model.lora.rank=32 memory.states=int8 data.pack=true train.accumulation=4 data.eval_fraction=0.05 -- "$examples/axolotl/qlora.yaml"
@@ -51,7 +54,7 @@ check 2 "hf download Qwen/Qwen2.5-0.5B" "load_dataset('mhenrichsen/alpaca_2k_tes
 check 0 "alpaca_2k_test.jsonl; planned without it" -- plan "$examples/axolotl/qlora.yaml" --preset test-llama --set data.tokenizer=byte
 echo '{"scheduler": {"type": "OneCycle"}, "optimizer": {"type": "Lamb"}, "zero_optimization": {"stage": 4}}' >three.json
 check 2 "optimizer.type: found 'Lamb'" "scheduler.type: found 'OneCycle'" "zero_optimization.stage" -- plan three.json
-check 2 "no directory 'Qwen/Qwen2.5-7B'" "--preset qwen2.5-7b" -- train "$old/treepo-7b.yaml" --set run.dir=never
+check 2 "no directory 'Qwen/Qwen2.5-7B'" "--preset qwen2.5-7b" -- train "$old/treepo-7b.yaml" --set train.task=sft --set run.dir=never
 [ ! -e never ] || fail "a refused run made its directory"
 
 # ---- what is printed, once, and what --json has

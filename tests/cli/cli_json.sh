@@ -32,7 +32,7 @@ collect plan plan $few --set 'memory.place=embed=cpu:0, layers.0=cpu:1, layers.1
 "$RALO" devices --hardware cpu-2 | grep -v '^disk' >machine.yaml # without a disk nothing is predicted for nvme
 collect plan plan $few --hardware machine.yaml --set memory.offload.states=nvme
 collect plan plan --deepspeed "$deepspeed" $few --set train.accumulation=1
-collect plan plan "$project/configs/examples/ralo/memory-upgrade.yaml"
+collect plan plan "$project/configs/examples/ralo/memory-upgrade.yaml" --set train.task=sft
 collect world plan --world 8 --preset test-gpt2 --hardware h100x8 --set data.seq_len=64 --set train.micro_batch=1
 collect world plan --world 1024 --preset llama3-8b --hardware h100x8 --set data.seq_len=64 --set train.micro_batch=1
 echo 'one two three, one two three, one two three' >text.txt

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 static void test_old_ralo_files_keep_their_meaning(void **state) {
-    GIVES(RALO("lr: 1.0e-6\nupdate_steps: 16\ntrainer:\n  algorithm: treepo\n  params:\n    train_batch_size: 2\n"
+    GIVES(RALO("lr: 1.0e-6\nupdate_steps: 16\ntrainer:\n  params:\n    train_batch_size: 2\n"
                "    accum_steps: 64\n    lr: 5.0e-6\n    grad_offload: true\n    gradient_checkpointing_ratio: 1.0\n"),
           "train.micro_batch", "2", "train.accumulation", "1024", "train.lr", "1e-06", "memory.offload.grads", "host",
           "memory.offload.states", "host", "memory.recompute", "selective", "memory.strategy", "auto", "precision",
@@ -34,15 +34,39 @@ static void test_old_ralo_files_keep_their_meaning(void **state) {
           "memory.recompute", "selective");
     GIVES(RALO("trainer: {params: {selective_checkpointing: false, gradient_checkpointing_ratio: 1.0}}"),
           "memory.recompute", "full");
-    REPORTS(RALO("trainer: {params: {selective_checkpointing: true, gradient_checkpointing_ratio: 0.5, "
-                 "zero2_gradient_sharding: true, sequence_parallelism: false, rollout_num: 8}}\norchestrator: "
-                 "{queue_size: 3}\n"
-                 "sampler: {algorithm: treepo, params: {anything: [1, 2]}}\ndataset: {name: x, own_key: 3}\n"),
-            "-> memory.recompute = {mix: [selective, 1, none]}  (selective_checkpointing in 1 of 2 layers)",
+    request q = RALO("trainer: {params: {selective_checkpointing: true, gradient_checkpointing_ratio: 0.5, "
+                     "zero2_gradient_sharding: true, sequence_parallelism: false, rollout_num: 8}}\norchestrator: "
+                     "{queue_size: 3}\n"
+                     "sampler: {algorithm: treepo, params: {anything: [1, 2]}}\ndataset: {name: x, own_key: 3}\n");
+    q.set[1] = "train.task=sft";
+    REPORTS(q, "-> memory.recompute = {mix: [selective, 1, none]}  (selective_checkpointing in 1 of 2 layers)",
             "trainer.params.selective_checkpointing = true", "trainer.params.zero2_gradient_sharding = true",
             "-> parallel.zero = 2  (on one rank it is the same)", "trainer.params.rollout_num",
             "orchestrator.queue_size", "sampler.{algorithm, params}", "data.source says what is trained on",
             "(RALO itself)");
+}
+
+/* RALO trains on rollouts; without a word of the user this would be supervised training. */
+static void test_task_of_a_ralo_file_never_becomes_another_one_unsaid(void **state) {
+    REFUSED(RALO("trainer:\n  algorithm: dapo\n  params: {accum_steps: 2}\n"), "old.yaml:2",
+            "trainer.algorithm: found dapo", "RALO trains on rollouts, whose keys are not translated",
+            "--set train.task=rloo", "rl.loss", "rl.k", "rl.max_completion", "reward.list", "--set train.task=sft");
+    REFUSED(RALO("trainer: {params: {rollout_num: 8}}"), "trainer.params.rollout_num", "--set train.task=rloo");
+    REFUSED(RALO("sampler: {params: {gen_max_tokens: 64}}\ntrainer: {params: {}}\n"), "old.yaml:1", "sampler.params");
+    request q = RALO("trainer: {algorithm: dapo, params: {rollout_num: 8, clip_param: 0.2}}");
+    q.set[1] = "train.task=rloo";
+    GIVES(q, "train.task", "rloo", "rl.loss", "dapo");
+    REPORTS(q, "RALO's rollouts are not translated: set rl.k", "set rl.epsilon");
+    q.set[2] = "rl.loss=grpo";
+    GIVES(q, "rl.loss", "grpo");
+    q.set[1] = "train.task=sft", q.set[2] = NULL;
+    GIVES(q, "train.task", "sft");
+    request tree = RALO("trainer: {algorithm: treepo, params: {}}");
+    tree.set[1] = "train.task=rloo";
+    REFUSED(tree, "trainer.algorithm: found treepo", "--set rl.loss=dapo, grpo or rloo");
+    tree.set[2] = "rl.loss=rloo";
+    GIVES(tree, "train.task", "rloo", "rl.loss", "rloo");
+    REPORTS(RALO("trainer: {params: {grad_offload: true}}"), "-> train.task = sft  (the file names no algorithm; rloo");
 }
 
 static void test_ralo_on_many_ranks(void **state) {
@@ -130,6 +154,7 @@ static void test_ralo_and_deepspeed_together(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_task_of_a_ralo_file_never_becomes_another_one_unsaid),
         cmocka_unit_test(test_ralo_on_many_ranks),
         cmocka_unit_test(test_block_of_the_document),
         cmocka_unit_test(test_old_ralo_files_keep_their_meaning),
