@@ -115,6 +115,7 @@ status stages_apply(config *c, yaml_node *root, const char *path, const char *st
     stage_list l;
     strbuf names;
     TRY(list_stages(&l, root, path, dir));
+    if (!stage && l.n == 1) stage = l.names[0];
     yaml_node *own = stage ? child(child(root, "stages"), stage) : NULL;
     if (!own) {
         strbuf_init(&names);

@@ -26,6 +26,7 @@ status stages_read(stage_list *out, const char *path, const char *dir, arena *me
 const char *stage_run_dir(const stage_list *l, const char *name, arena *memory);
 const char *stage_model_dir(const stage_list *l, const char *name, arena *memory);
 
-/* For the reader of a CONFIG: does the tree have stages? Then this reads one of them; stage NULL is refused with their names. */
+/* For the reader of a CONFIG: does the tree have stages? Then this reads one of them. stage NULL is the only one;
+ * of several it is refused with their names. */
 bool stages_are_in(const yaml_node *root);
 status stages_apply(config *c, yaml_node *root, const char *path, const char *stage, const char *dir, arena *memory);

@@ -41,6 +41,19 @@ a = json.loads(open('out').read().splitlines()[-1])['param_hash']
 assert a == open('first').read().split()[2], a
 P
 
+# A file with one stage is a CONFIG as any other: the run of its only stage.
+sed '/^  policy:/,$d' short.yaml >one.yaml
+run 0 train one.yaml --dir only --json --set train.schedule_steps=12
+python3 - <<'P' || fail "the only stage differs from the same stage in a pipeline"
+import json
+a = json.loads(open('out').read().splitlines()[-1])['param_hash']
+assert a == open('first').read().split()[2], a
+P
+[ -d only/reference/checkpoints ] || fail "the only stage went elsewhere: $(ls only)"
+run 0 plan one.yaml
+check 0 "task: mtp" "dir: runs/baseline/policy" "recompute: full" -- train "$project/configs/production/baseline.yaml" \
+    --override distributed.fsdp.activation_checkpointing=true --show-config
+
 # Killed in the second stage, and stopped by Ctrl-C: the same command goes on.
 sed -i 's/steps: 2000/steps: 200/' rho1.yaml
 run 0 pipeline rho1.yaml --dir whole --json
