@@ -29,12 +29,25 @@ enum {
     LEGEND_MOST = 44,
 };
 
-/* Light and dark of each colour; neighbours differ in lightness too. */
-static const char *const colors[CHART_COLORS][2] = {
-    {"#b5374a", "#f0808f"}, {"#c98a1b", "#e6b84f"}, {"#2f64ad", "#7ab0f5"}, {"#2a8f7f", "#52c7b4"},
-    {"#7452c4", "#b19af0"}, {"#5f6670", "#a4abb5"}, {"#6f9a3e", "#a5cf6d"}, {"#d0662c", "#ff9d66"},
-    {"#2b93c4", "#6fd0f7"}, {"#a34a9c", "#e295dc"}, {"#8a6d3b", "#cbb07c"}, {"#3c4250", "#c9ced8"},
+/* Light and dark of each colour; neighbours differ in lightness too. Behind CHART_COLORS stand the roles of memory. */
+static const char *const colors[CHART_COLORS_ALL][2] = {
+    {"#c2185b", "#ff7eb0"}, {"#006d77", "#4fc3cb"}, {"#8d5a2b", "#d3a57e"}, {"#1a237e", "#8c9eff"},
+    {"#7cb342", "#aed581"}, {"#4a148c", "#ce93ff"}, {"#ff7043", "#ffab91"}, {"#37474f", "#b0bec5"},
+    {"#00a5cf", "#6ff0ff"}, {"#9e9d24", "#dce775"}, {"#6d1b1b", "#ff8a80"}, {"#00963f", "#69f0ae"},
+    {"#3b6fb6", "#7ab0f5"}, {"#f0a04b", "#f2b66f"}, {"#8fc38a", "#a5cf9f"}, {"#6b7280", "#9aa1ad"},
+    {"#2a9d9d", "#52c7c4"}, {"#b79a2f", "#cbb35a"}, {"#b5374a", "#e0707f"}, {"#7a5cc0", "#b19af0"},
+    {"#3c4250", "#c9ced8"},
 };
+
+int chart_role_color(const char *role) {
+    static const char *const roles[CHART_ROLES] = {"params", "grads",       "states", "inputs", "cache",
+                                                   "comm",   "activations", "work",   "gaps"};
+    for (int i = 0; i < CHART_ROLES; i++)
+        if (strcmp(roles[i], role) == 0) return CHART_COLORS + i;
+    return CHART_COLORS_ALL - 1;
+}
+
+const char *chart_color(int color, bool dark) { return colors[color][dark]; }
 
 void chart_style(strbuf *b) {
     for (int dark = 0; dark < 2; dark++) {
@@ -42,7 +55,7 @@ void chart_style(strbuf *b) {
         strbuf_printf(b, ".page{fill:%s}.ink{fill:%s}.soft{fill:%s}.grid{stroke:%s}.limit{stroke:%s}\n",
                       dark ? "#15181c" : "#ffffff", dark ? "#e6e8eb" : "#1f2328", dark ? "#a4abb5" : "#5f6670",
                       dark ? "#333940" : "#dfe2e6", dark ? "#ff6b6b" : "#d00000");
-        for (int i = 0; i < CHART_COLORS; i++)
+        for (int i = 0; i < CHART_COLORS_ALL; i++)
             strbuf_printf(b, ".f%d{fill:%s}.l%d{stroke:%s}\n", i, colors[i][dark], i, colors[i][dark]);
     }
     strbuf_add(b,
@@ -169,7 +182,7 @@ void chart_draw(const chart *c, strbuf *b) {
     int columns = MAX(c->columns, 1), width = (f.width - 2 * f.margin - (columns - 1) * GAP) / columns, height = first;
     size_t n_rows = (c->n_panels + (size_t)columns - 1) / (size_t)columns;
     for (size_t row = 0; row < n_rows; row++) height += row_height(&f, c, row, columns);
-    ASSERT(c->n_names <= CHART_COLORS);
+    ASSERT(c->n_names <= CHART_COLORS_ALL);
     strbuf_printf(b,
                   "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
                   "font-family=\"sans-serif\" font-size=\"13\" role=\"img\">\n<title>",

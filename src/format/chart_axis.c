@@ -72,6 +72,7 @@ size_t scale_ticks(const chart_scale *s, chart_tick out[CHART_SCALE_TICKS]) {
     double rough = (s->high - s->low) / CHART_TICKS, ten = pow(10, floor(log10(rough))), step = ten * 10;
     for (size_t i = ARRAY_LENGTH(factors); i-- > 0;)
         if (factors[i] * ten >= rough) step = factors[i] * ten;
+    if (s->whole) step = fmax(step, 1);
     size_t n = 0;
     for (double i = ceil(s->low / step - 1e-9); i * step <= s->high + 1e-9 * step && n < CHART_SCALE_TICKS; i++)
         add_tick(out, &n, i * step, step, s->unit);
@@ -132,7 +133,8 @@ void plot_scales(const chart_panel *c, chart_plot *p) {
     if (c->limit > 0) top = fmax(top, 1.04 * c->limit);
     p->up = from_zero ? (chart_scale){.high = top} : lines_up(c, up);
     p->up.bytes = !c->numbers;
-    p->across = (chart_scale){.low = c->kind == CHART_LINES ? across.low : 0, .high = across.high, .unit = c->x_unit};
+    p->across = (chart_scale){
+        .low = c->kind == CHART_LINES ? across.low : 0, .high = across.high, .whole = c->x_whole, .unit = c->x_unit};
     if (!(across.low <= across.high)) p->across.low = 0, p->across.high = 1;
     if (!(p->across.low < p->across.high)) p->across.high = p->across.low + 1;
     if (c->groups && c->rows) {

@@ -14,6 +14,7 @@ typedef struct chart_scale {
     double low, high; /* low < high */
     bool log;
     bool bytes;
+    bool whole;       /* ticks at whole numbers alone */
     const char *unit; /* behind each number */
 } chart_scale;
 double scale_part(const chart_scale *s, double v); /* 0 at low, 1 at high; not outside of that */

@@ -75,7 +75,10 @@ void svg_add_number(strbuf *b, double x);
  *     chart_panel p = {.title = "peak", .series = &s, .n_series = 1, .groups = (const char *[]){"k = 2", "k = 4", "k = 8"}};
  *     chart c = {.title = "Memory", .names = (const char *[]){"ours"}, .n_names = 1, .panels = &p, .n_panels = 1, .columns = 1};
  *     chart_draw(&c, &svg); */
-enum { CHART_COLORS = 12 };
+enum { CHART_COLORS = 12, CHART_ROLES = 9, CHART_COLORS_ALL = CHART_COLORS + CHART_ROLES };
+/* Roles of memory have colours of their own, the same in every picture; a series that is no role has one of the first CHART_COLORS. */
+int chart_role_color(const char *role);         /* of params, grads, states ...; of what is none, that of gaps */
+const char *chart_color(int color, bool dark);  /* "#3b6fb6" */
 /* How a panel without groups is drawn. */
 typedef enum chart_kind {
     CHART_STEPS, /* y holds from its x to the next; both axes begin at 0 */
@@ -109,6 +112,7 @@ typedef struct chart_panel {
     bool log_y;         /* CHART_LINES with y above 0 */
     const char *x_unit; /* "s" */
     const char *x_name; /* below the axis; or NULL */
+    bool x_whole;       /* x counts something: no ticks between whole numbers */
     double x_end;       /* where the last y ends; 0: at its own x */
     double limit;       /* a line across at this y; 0: none */
     const char *limit_name;
@@ -118,7 +122,7 @@ typedef struct chart {
     const char *title;
     const char *const *notes; /* lines of text below the title */
     size_t n_notes;
-    const char *const *names; /* legend, by colour; NULL: that colour is not used */
+    const char *const *names; /* legend, by colour, at most CHART_COLORS_ALL; NULL: that colour is not used */
     size_t n_names;
     const chart_panel *panels;
     size_t n_panels;

@@ -27,14 +27,10 @@ enum {
     CHARACTER_WIDTH = 7, /* of 13 px text, rounded up */
 };
 
-/* From the bottom up. Neighbours differ in lightness too, for those who do not see the hue. */
-static const struct {
-    role role;
-    const char *color;
-} bands[ROLE_COUNT] = {
-    {ROLE_PARAM, "#3b6fb6"}, {ROLE_GRAD, "#f0a04b"}, {ROLE_STATE, "#8fc38a"},      {ROLE_INPUT, "#6b7280"},
-    {ROLE_CACHE, "#2a9d9d"}, {ROLE_COMM, "#b79a2f"}, {ROLE_ACTIVATION, "#b5374a"}, {ROLE_WORK, "#7a5cc0"},
-};
+/* From the bottom up. */
+static const role bands[ROLE_COUNT] = {ROLE_PARAM, ROLE_GRAD, ROLE_STATE,      ROLE_INPUT,
+                                       ROLE_CACHE, ROLE_COMM, ROLE_ACTIVATION, ROLE_WORK};
+static const char *band_color(size_t band) { return chart_color(chart_role_color(role_name(bands[band])), false); }
 static const char *const line_colors[TIER_COUNT] = {"", "#3b6fb6", "#b5374a", "#2a9d9d", "#b79a2f", "#6b7280"};
 
 /* ---- pieces --------------------------------------------------------------------------------------------------------- */
@@ -162,10 +158,10 @@ static bool has_role(const plan_timeline *t, role r) {
 static void add_band(strbuf *b, const plan_timeline *t, size_t last, double top) {
     int level = 0;
     size_t run = 0;
-    strbuf_printf(b, "<path id=\"%s\" fill=\"%s\" d=\"M0 %d", role_name(bands[last].role), bands[last].color, LEVELS);
+    strbuf_printf(b, "<path id=\"%s\" fill=\"%s\" d=\"M0 %d", role_name(bands[last]), band_color(last), LEVELS);
     for (size_t i = 0; i < t->n_columns; i++) {
         uint64_t sum = 0;
-        for (size_t k = 0; k <= last; k++) sum += t->columns[i].alive.by_role[bands[k].role];
+        for (size_t k = 0; k <= last; k++) sum += t->columns[i].alive.by_role[bands[k]];
         int next = scaled(sum, top, LEVELS);
         if (next != level) {
             if (run) strbuf_printf(b, "h%zu", run);
@@ -183,7 +179,7 @@ static void add_bands(strbuf *b, const plan_timeline *t, double top) {
         b, "<svg x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %zu %d\" preserveAspectRatio=\"none\">\n",
         LEFT, PLOT_TOP, PLOT_WIDTH, PLOT_HEIGHT, MAX(t->n_columns, (size_t)1), LEVELS);
     for (size_t k = ROLE_COUNT; k-- > 0;)
-        if (has_role(t, bands[k].role)) add_band(b, t, k, top);
+        if (has_role(t, bands[k])) add_band(b, t, k, top);
     strbuf_add(b, "</svg>\n");
 }
 
@@ -254,11 +250,11 @@ static void add_legend(strbuf *b, const plan *p, const plan_timeline *t) {
     int y = PLOT_TOP + 10;
     add_text(b, LEGEND, y, "start", "alive at the peak");
     for (size_t k = ROLE_COUNT; k-- > 0;) {
-        if (!has_role(t, bands[k].role)) continue;
+        if (!has_role(t, bands[k])) continue;
         y += LEGEND_ROW;
         strbuf_printf(b, "<rect x=\"%d\" y=\"%d\" width=\"16\" height=\"13\" fill=\"%s\"/>\n", LEGEND, y - 11,
-                      bands[k].color);
-        add_legend_text(b, y, role_name(bands[k].role), p->by_role[bands[k].role]);
+                      band_color(k));
+        add_legend_text(b, y, role_name(bands[k]), p->by_role[bands[k]]);
     }
     y += LEGEND_ROW;
     add_legend_text(b, y, "gaps", p->gap_bytes);

@@ -62,7 +62,6 @@ status figures_memory(report *p);  /* figures_memory.c */
 status figures_overlap(report *p); /* figures_time.c */
 status figures_time_line(report *p);
 status figures_bench(report *p); /* bench.c */
-int role_color(const char *role);
 void bench_words(report *p);
 void bench_html(const report *p, strbuf *b);
 

@@ -12,13 +12,29 @@ static bool is_place(const char *key) {
     return false;
 }
 
+/* A key that no setting has, such as one of another version, is no known cause of anything. */
+static setting_effect effect_of(const char *key) {
+    static const struct {
+        const char *key;
+        setting_effect effect;
+    } effects[] = {
+#define SETTING(key, effect, ...) {key, EFFECT_##effect},
+#include "settings/config.def"
+#undef SETTING
+    };
+    for (size_t i = 0; i < ARRAY_LENGTH(effects); i++)
+        if (strcmp(effects[i].key, key) == 0) return effects[i].effect;
+    return EFFECT_NONE;
+}
+
 static setting_row *row_of(setting_table *t, const char *key, size_t guess, size_t n_runs) {
     if (guess < t->n_rows && strcmp(t->rows[guess].key, key) == 0) return &t->rows[guess];
     for (size_t i = 0; i < t->n_rows; i++)
         if (strcmp(t->rows[i].key, key) == 0) return &t->rows[i];
     t->rows = array_grow(t->rows, &t->capacity, t->n_rows + 1, sizeof *t->rows);
-    t->rows[t->n_rows] =
-        (setting_row){.key = arena_string(&t->memory, key), .values = arena_array(&t->memory, const char *, n_runs)};
+    t->rows[t->n_rows] = (setting_row){.key = arena_string(&t->memory, key),
+                                       .effect = effect_of(key),
+                                       .values = arena_array(&t->memory, const char *, n_runs)};
     return &t->rows[t->n_rows++];
 }
 

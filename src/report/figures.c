@@ -33,7 +33,7 @@ static drawn_series thinned(report *p, const double *x, const double *y, size_t 
     return d;
 }
 
-/* It goes up and down many times as far as from its lowest to its highest point. */
+/* It moves up and down many times as far as from its lowest to its highest point. */
 static bool is_noisy(const metric_series *s) {
     double low = INFINITY, high = -INFINITY, way = 0, before = NAN;
     if (s->n < SMOOTH_LEAST) return false;
@@ -49,15 +49,22 @@ static bool is_noisy(const metric_series *s) {
 
 static bool is_of_bytes(const char *name) { return str_ends_with(name, "bytes"); }
 
-/* Numbers above 0 over two decades or more. */
+/* Numbers above 0 over two decades or more. A metric that never falls, such as tokens or the epoch, counts something, and a
+ * logarithmic axis would bend its straight line. */
 static bool wants_log(const report *p, const char *name) {
     double low = INFINITY, high = -INFINITY;
+    bool falls = false;
     for (size_t i = 0; i < p->n_runs; i++) {
         const metric_series *s = run_metrics_find(&p->runs[i].metrics, name);
-        for (size_t k = 0; s && k < s->n; k++)
-            if (isfinite(s->y[k])) low = fmin(low, s->y[k]), high = fmax(high, s->y[k]);
+        double before = -INFINITY;
+        for (size_t k = 0; s && k < s->n; k++) {
+            if (!isfinite(s->y[k])) continue;
+            low = fmin(low, s->y[k]), high = fmax(high, s->y[k]);
+            falls |= s->y[k] < before;
+            before = s->y[k];
+        }
     }
-    return low > 0 && high / low >= 100 && !is_of_bytes(name);
+    return falls && low > 0 && high / low >= 100 && !is_of_bytes(name);
 }
 
 static bool is_constant(const report *p, const char *name) {
@@ -72,14 +79,28 @@ static bool is_constant(const report *p, const char *name) {
     return true;
 }
 
-static void add_run_series(report *p, size_t i, const metric_series *s, chart_series *out, size_t *n) {
+/* Steps between two points. */
+static double spacing(const metric_series *s) { return s->n > 1 ? (s->x[s->n - 1] - s->x[0]) / (double)(s->n - 1) : 0; }
+
+/* The window in steps over which all runs of a chart are smoothed, so that no curve looks calmer than another by the way it is
+ * drawn; 0: none of them is noisy. */
+static double smoothing_window(const report *p, const char *name) {
+    double window = 0;
+    for (size_t i = 0; i < p->n_runs; i++) {
+        const metric_series *s = run_metrics_find(&p->runs[i].metrics, name);
+        if (s && is_noisy(s)) window = fmax(window, fmax((double)s->n / 25, 5) * spacing(s));
+    }
+    return window;
+}
+
+static void add_run_series(report *p, size_t i, const metric_series *s, double window, chart_series *out, size_t *n) {
     drawn_series raw = thinned(p, s->x, s->y, s->n);
-    bool noisy = is_noisy(s);
+    bool smoothed = window > 0 && s->n > 1;
     out[(*n)++] =
-        (chart_series){.color = (int)i, .name = p->labels[i], .x = raw.x, .y = raw.y, .n = raw.n, .faint = noisy};
-    if (!noisy) return;
+        (chart_series){.color = (int)i, .name = p->labels[i], .x = raw.x, .y = raw.y, .n = raw.n, .faint = smoothed};
+    if (!smoothed) return;
     double *smooth = mem_alloc(s->n * sizeof *smooth);
-    series_smooth(s->y, s->n, MAX(s->n / 25, (size_t)5), smooth);
+    series_smooth(s->y, s->n, (size_t)fmin(fmax(window / spacing(s), 1), (double)s->n), smooth);
     drawn_series line = thinned(p, s->x, smooth, s->n);
     out[(*n)++] = (chart_series){.color = (int)i,
                                  .name = arena_format(&p->memory, "%s (smoothed)", p->labels[i]),
@@ -89,15 +110,23 @@ static void add_run_series(report *p, size_t i, const metric_series *s, chart_se
     free(smooth);
 }
 
+/* Reward and loss stand on the first screen; the loss of a policy hovers around zero and does not. */
+static bool is_headline(const report *p, const char *name) {
+    bool rewarded = false;
+    for (size_t i = 0; i < p->n_runs; i++) rewarded |= run_metrics_find(&p->runs[i].metrics, "reward") != NULL;
+    return strcmp(name, rewarded ? "reward" : "train/loss") == 0;
+}
+
 static status add_metric(report *p, const char *name) {
     chart_series series[2 * CHART_COLORS];
     bool shown[CHART_COLORS] = {false};
     size_t n = 0, slash = strcspn(name, "/");
+    double window = smoothing_window(p, name);
     for (size_t i = 0; i < p->n_runs; i++) {
         const metric_series *s = run_metrics_find(&p->runs[i].metrics, name);
         if (!s || !s->n) continue;
         shown[i] = true;
-        add_run_series(p, i, s, series, &n);
+        add_run_series(p, i, s, window, series, &n);
     }
     bool log_y = wants_log(p, name);
     chart_panel panel = {.title = "",
@@ -106,6 +135,7 @@ static status add_metric(report *p, const char *name) {
                          .kind = CHART_LINES,
                          .numbers = !is_of_bytes(name),
                          .log_y = log_y,
+                         .x_whole = true,
                          .x_name = log_y ? "step; the axis at the left is logarithmic" : "step"};
     chart c = {.title = name,
                .names = report_names(p, shown),
@@ -114,11 +144,11 @@ static status add_metric(report *p, const char *name) {
                .n_panels = 1,
                .width = FIGURE_WIDTH};
     const char *group = name[slash] ? arena_format(&p->memory, "%.*s", (int)slash, name) : "other";
-    bool first = strcmp(name, "train/loss") == 0 || strcmp(name, "reward") == 0;
-    return report_add_chart(p, first ? "summary" : arena_format(&p->memory, "metrics %s", group), name, &c);
+    return report_add_chart(p, is_headline(p, name) ? "summary" : arena_format(&p->memory, "metrics %s", group), name,
+                            &c);
 }
 
-/* Reward and loss stand on the first screen, the held-out loss in front of the others. */
+/* The held-out loss stands in front of the others. */
 status figures_metrics(report *p) {
     static const char *const first[] = {"reward", "train/loss", "val/loss"};
     json_t *done = json_object();

@@ -5,31 +5,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROLES_MOST = 16, NO_ROLE = 11, LINE_COLUMNS = 300 };
+enum { ROLES_MOST = 16, LINE_COLUMNS = 300 };
 
-static const struct {
-    const char *name;
-    int color;
-} role_colors[] = {{"params", 2}, {"grads", 1}, {"states", 6},      {"inputs", 5},    {"cache", 3},
-                   {"comm", 10},  {"work", 4},  {"activations", 0}, {"gaps", NO_ROLE}};
-
-int role_color(const char *role) {
-    unsigned other = 0;
-    for (size_t i = 0; i < ARRAY_LENGTH(role_colors); i++)
-        if (strcmp(role_colors[i].name, role) == 0) return role_colors[i].color;
-    for (const char *c = role; *c; c++) other = other * 31 + (unsigned char)*c;
-    return 7 + (int)(other % 3); /* the colours that no known role has */
-}
+/* From the bottom of a stack up. */
+static const char *const stacked_roles[] = {"params", "grads", "states",      "inputs", "cache",
+                                            "comm",   "work",  "activations", "gaps"};
 
 /* ---- peaks of the runs --------------------------------------------------------------------------------------------------- */
 
-/* Roles that any run has at its peak; from the bottom of a stack up, as they are drawn. */
+/* Roles that any run has at its peak. */
 static size_t roles_of_all(const report *p, const char *out[ROLES_MOST]) {
     size_t n = 0;
-    for (size_t k = 0; k < ARRAY_LENGTH(role_colors); k++)
+    for (size_t k = 0; k < ARRAY_LENGTH(stacked_roles); k++)
         for (size_t i = 0; i < p->n_runs; i++)
-            if (run_role_bytes(&p->runs[i], role_colors[k].name) > 0) {
-                out[n++] = role_colors[k].name;
+            if (run_role_bytes(&p->runs[i], stacked_roles[k]) > 0) {
+                out[n++] = stacked_roles[k];
                 break;
             }
     return n;
@@ -48,7 +38,7 @@ static const char *peak_label(report *p, const run *r, double peak) {
 /* What a role has; what no role explains is the last series. */
 static status add_peaks(report *p) {
     const char *roles[ROLES_MOST], **labels = arena_array(&p->memory, const char *, p->n_runs);
-    const char **names = arena_array(&p->memory, const char *, CHART_COLORS);
+    const char **names = arena_array(&p->memory, const char *, CHART_COLORS_ALL);
     size_t n_roles = roles_of_all(p, roles), n_known = 0;
     chart_series series[ROLES_MOST + 1];
     double *rest = arena_array(&p->memory, double, p->n_runs);
@@ -65,16 +55,16 @@ static status add_peaks(report *p) {
             if (y[i] > rest[i]) y[i] = rest[i];
             if (y[i] >= 0) rest[i] -= y[i];
         }
-        series[k] = (chart_series){.color = role_color(roles[k]), .name = roles[k], .y = y, .n = p->n_runs};
+        series[k] = (chart_series){.color = chart_role_color(roles[k]), .name = roles[k], .y = y, .n = p->n_runs};
         names[series[k].color] = roles[k];
     }
     bool any_rest = false;
     for (size_t i = 0; i < p->n_runs; i++) any_rest |= rest[i] > 0;
-    series[n_roles] = (chart_series){.color = n_roles ? NO_ROLE : 2,
+    series[n_roles] = (chart_series){.color = n_roles ? chart_role_color("gaps") : 7,
                                      .name = n_roles ? "gaps and others" : "device memory",
                                      .y = rest,
                                      .n = p->n_runs};
-    if (any_rest && n_roles) names[NO_ROLE] = "gaps and others";
+    if (any_rest && n_roles) names[chart_role_color("gaps")] = "gaps and others";
     chart_panel panel = {.title = "",
                          .series = series,
                          .n_series = n_roles + any_rest,
@@ -83,7 +73,7 @@ static status add_peaks(report *p) {
                          .group_labels = labels};
     chart c = {.title = "Peak of device memory",
                .names = names,
-               .n_names = n_roles ? CHART_COLORS : 0,
+               .n_names = n_roles ? CHART_COLORS_ALL : 0,
                .panels = &panel,
                .n_panels = 1,
                .width = FIGURE_WIDTH};
@@ -101,7 +91,7 @@ static status add_speed(report *p) {
         labels[i] = isfinite(speed[i]) ? arena_string(&p->memory, str_format_count(count, speed[i])) : "not known";
     }
     if (n_known == 0 || p->n_runs < 2) return OK;
-    chart_series s = {.color = 5, .name = "tokens per second", .y = speed, .n = p->n_runs};
+    chart_series s = {.color = 7, .name = "tokens per second", .y = speed, .n = p->n_runs};
     chart_panel panel = {.title = "",
                          .series = &s,
                          .n_series = 1,
@@ -120,7 +110,7 @@ static status add_step(report *p, size_t i, const run_tier *t) {
     size_t *keep = mem_alloc(THIN_COLUMNS * sizeof *keep),
            n = series_fullest(t->total, t->n_points, THIN_COLUMNS, keep);
     double *x = arena_array(&p->memory, double, n);
-    const char **names = arena_array(&p->memory, const char *, CHART_COLORS);
+    const char **names = arena_array(&p->memory, const char *, CHART_COLORS_ALL);
     chart_series series[ROLES_MOST];
     size_t n_series = 0;
     for (size_t k = 0; k < n; k++) x[k] = (double)keep[k];
@@ -129,7 +119,7 @@ static status add_step(report *p, size_t i, const run_tier *t) {
         for (size_t j = 0; j < n; j++) y[j] = t->bytes[k][keep[j]], most = fmax(most, y[j]);
         if (most == 0) continue;
         series[n_series] =
-            (chart_series){.color = role_color(r->roles[k]), .name = r->roles[k], .x = x, .y = y, .n = n};
+            (chart_series){.color = chart_role_color(r->roles[k]), .name = r->roles[k], .x = x, .y = y, .n = n};
         names[series[n_series++].color] = r->roles[k];
     }
     free(keep);
@@ -148,7 +138,7 @@ static status add_step(report *p, size_t i, const run_tier *t) {
         panel.limit_name = arena_format(&p->memory, "limit %s", bytes_text(&p->memory, t->limit));
     chart c = {.title = arena_format(&p->memory, "%s: %s memory over one step", p->labels[i], t->name),
                .names = names,
-               .n_names = CHART_COLORS,
+               .n_names = CHART_COLORS_ALL,
                .panels = &panel,
                .n_panels = 1,
                .width = FIGURE_WIDTH};
@@ -161,15 +151,15 @@ static status add_monitor(report *p, size_t i) {
     static const struct {
         const char *key, *name;
         int color;
-    } rows[] = {{"rss_bytes", "process (RSS)", 5},
-                {"device_bytes", "device, ralo's arena", 2},
-                {"driver_bytes", "device, as the driver says", 1},
-                {"host_bytes", "host, ralo's arena", 6}};
+    } rows[] = {{"rss_bytes", "process (RSS)", 7},
+                {"device_bytes", "device, ralo's arena", 3},
+                {"driver_bytes", "device, as the driver says", 0},
+                {"host_bytes", "host, ralo's arena", 4}};
     const run *r = &p->runs[i];
     if (r->n_ranks == 0) return OK;
     const run_metrics *m = &r->ranks[0].monitor;
     chart_series series[ARRAY_LENGTH(rows)];
-    const char **names = arena_array(&p->memory, const char *, CHART_COLORS);
+    const char **names = arena_array(&p->memory, const char *, CHART_COLORS_ALL);
     size_t n = 0, *keep = mem_alloc((2 * LINE_COLUMNS + 2) * sizeof *keep);
     double begin = INFINITY, end = -INFINITY;
     for (size_t k = 0; k < m->n_series; k++)
@@ -192,7 +182,7 @@ static status add_monitor(report *p, size_t i) {
                                      r->world > 1 ? "%s: memory over the run, rank %d" : "%s: memory over the run",
                                      p->labels[i], r->ranks[0].rank),
                .names = names,
-               .n_names = CHART_COLORS,
+               .n_names = CHART_COLORS_ALL,
                .panels = &panel,
                .n_panels = 1,
                .width = FIGURE_WIDTH};

@@ -135,6 +135,8 @@ typedef struct run {
 status run_open(run *r, const char *dir, run_parts parts);
 void run_close(run *r);
 const char *run_setting_find(const run *r, const char *key); /* NULL: not in config.yaml */
+/* The method as its users name it: grpo, dapo ... (rl.loss) of a run of train.task rloo, else the task; NULL: not known. */
+const char *run_method(const run *r);
 double run_peak_bytes(const run *r);                         /* of the device: measured, else planned; NAN: not known */
 bool run_peak_is_measured(const run *r);
 double run_planned_bytes(const run *r, const char *tier); /* NAN: not known */
@@ -159,8 +161,11 @@ void runs_sort_newest(run *runs, size_t n); /* by when they started, or were las
 
 /* ---- settings that differ (differ.c) ------------------------------------------------------------------------------------ */
 
+/* What a setting can change beside the numbers of the training: a column of settings/config.def. */
+typedef enum setting_effect { EFFECT_NONE, EFFECT_SPEED, EFFECT_BOTH } setting_effect;
 typedef struct setting_row {
     const char *key;
+    setting_effect effect;
     const char **values;   /* (n runs) NULL: not in that run's config.yaml */
     bool differs, is_same; /* neither: it says where the runs are */
 } setting_row;

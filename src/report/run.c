@@ -117,6 +117,11 @@ const char *run_setting_find(const run *r, const char *key) {
     return NULL;
 }
 
+const char *run_method(const run *r) {
+    const char *loss = r->task && strcmp(r->task, "rloo") == 0 ? run_setting_find(r, "rl.loss") : NULL;
+    return loss ? loss : r->task;
+}
+
 /* ---- monitor ---------------------------------------------------------------------------------------------------------- */
 
 /* rank-00012.jsonl -> 12; -1: another name. */

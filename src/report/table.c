@@ -24,6 +24,7 @@ static void number_text(double x, char *out, size_t n) {
     else snprintf(out, n, "%.5g", x);
 }
 
+static double last_reward(const run *r) { return series_last(run_metrics_find(&r->metrics, "reward")); }
 static double last_loss(const run *r) { return series_last(run_metrics_find(&r->metrics, "train/loss")); }
 
 /* On one line: a name with a line break in it must not look like another run. */
@@ -37,13 +38,15 @@ static void fill_row(const run *r, char cells[COLUMNS][CELL]) {
     double speed = run_tokens_per_second(r), peak = run_peak_bytes(r);
     snprintf(cells[0], CELL, "%.*s", CELL - 1, r->path);
     plain_line(cells[0]);
-    snprintf(cells[1], CELL, "%.40s", r->task ? r->task : "-");
+    snprintf(cells[1], CELL, "%.40s", r->task ? run_method(r) : "-");
     plain_line(cells[1]);
     snprintf(cells[2], CELL, "%s", run_state_name(r->state));
     number_text(r->step, a, sizeof a);
     number_text(r->steps, b, sizeof b);
     snprintf(cells[3], CELL, "%s/%s", a, b);
-    number_text(last_loss(r), cells[4], CELL);
+    bool rewarded = isfinite(last_reward(r)); /* then the loss hovers around zero and tells nothing */
+    number_text(rewarded ? last_reward(r) : last_loss(r), a, sizeof a);
+    snprintf(cells[4], CELL, "%s %s", rewarded ? "reward" : "loss", a);
     snprintf(cells[5], CELL, "%s", isfinite(speed) ? str_format_count(a, speed) : "-");
     snprintf(cells[6], CELL, "%s", peak >= 0 && peak < 0x1p63 ? str_format_bytes(a, (uint64_t)peak) : "-");
     when_text(isfinite(r->started) ? r->started : r->changed, cells[7], CELL);
@@ -75,8 +78,8 @@ static void print_note(const char *kind, const char *text, FILE *out) {
 }
 
 void runs_print_table(const run *runs, size_t n, FILE *out) {
-    static const char *const titles[COLUMNS] = {"run",  "task",     "state",       "step",
-                                                "loss", "tokens/s", "peak memory", "when"};
+    static const char *const titles[COLUMNS] = {"run",    "task",     "state",       "step",
+                                                "result", "tokens/s", "peak memory", "when"};
     static const bool right[COLUMNS] = {[3] = true, true, true, true};
     char(*cells)[COLUMNS][CELL] = mem_alloc(MAX(n, (size_t)1) * sizeof *cells);
     size_t width[COLUMNS];
@@ -117,6 +120,7 @@ json_t *run_json(const run *r) {
     } numbers[] = {{"step", r->step, true},
                    {"steps", r->steps, true},
                    {"loss", last_loss(r), false},
+                   {"reward", last_reward(r), false},
                    {"val_loss", series_last(run_metrics_find(&r->metrics, "val/loss")), false},
                    {"tokens_per_second", run_tokens_per_second(r), false},
                    {"step_ms", series_median(run_metrics_find(&r->metrics, "perf/step_ms")), false},

@@ -47,12 +47,13 @@ static void say_progress(report *p, const run *r) {
     const char *reached = isfinite(r->steps) ? arena_format(&p->memory, "%.0f of %.0f", r->step, r->steps)
                                              : arena_format(&p->memory, "%.0f", r->step);
     report_say(p, "%s trained %s on %s (%s) for %s steps: %s.", p->labels[0], r->model ? r->model : "a model",
-               r->data ? r->data : "its data", r->task ? r->task : "task not known", isfinite(r->step) ? reached : "no",
-               run_state_name(r->state));
+               r->data ? r->data : "its data", r->task ? run_method(r) : "task not known",
+               isfinite(r->step) ? reached : "no", run_state_name(r->state));
+    /* The loss of a policy hovers around zero and tells nothing. */
     if (isfinite(series_last(reward)))
         report_say(p, "The reward went from %s to %s.", loss_text(&p->memory, series_first(reward)),
                    loss_text(&p->memory, series_last(reward)));
-    if (isfinite(series_last(loss)))
+    else if (isfinite(series_last(loss)))
         report_say(p, "The loss went from %s to %s%s.", loss_text(&p->memory, series_first(loss)),
                    loss_text(&p->memory, series_last(loss)),
                    isfinite(series_last(metric(r, "val/loss")))
@@ -161,19 +162,21 @@ static const char *meant(const run *r, const char *key, const char *value, arena
     return planned ? planned : value;
 }
 
-static void setting_reasons(report *p, size_t now, size_t before, strbuf *b, size_t *n) {
+/* Those settings that differ and have this effect; memory.* and parallel.* first. */
+static void setting_reasons(report *p, size_t now, size_t before, setting_effect effect, strbuf *b, size_t *n) {
     for (int memory_first = 1; memory_first >= 0; memory_first--)
         for (size_t i = 0; i < p->settings.n_rows; i++) {
             const setting_row *row = &p->settings.rows[i];
             const char *x = row->values[now], *y = row->values[before];
             bool of_memory = str_starts_with(row->key, "memory.") || str_starts_with(row->key, "parallel.");
-            if (!row->differs || of_memory != memory_first || (x && y && strcmp(x, y) == 0) || (!x && !y)) continue;
+            if (row->effect != effect || of_memory != memory_first) continue;
+            if (!row->differs || (x && y && strcmp(x, y) == 0) || (!x && !y)) continue;
             add_reason(b, n, row->key, meant(&p->runs[now], row->key, x, &p->memory),
                        meant(&p->runs[before], row->key, y, &p->memory));
         }
 }
 
-/* What was asked for, then what the plan made of it. */
+/* The settings that can change memory, then what the plan made of them. */
 static void say_why(report *p, size_t now, size_t before) {
     const run *a = &p->runs[now], *b = &p->runs[before];
     bool asked = a->n_settings && b->n_settings;
@@ -181,14 +184,16 @@ static void say_why(report *p, size_t now, size_t before) {
     size_t n_settings = 0, n_plan = 0;
     strbuf_init(&settings);
     strbuf_init(&plan);
-    if (asked) setting_reasons(p, now, before, &settings, &n_settings);
+    if (asked) setting_reasons(p, now, before, EFFECT_BOTH, &settings, &n_settings);
     if (a->plan && b->plan)
         plan_reasons(p, json_object_get(a->plan, "strategy"), json_object_get(b->plan, "strategy"), "", &plan, &n_plan,
                      &p->memory);
     end_reasons(p, &settings, n_settings, "Why");
     end_reasons(p, &plan, n_plan, n_settings ? "In its plan" : "Why, by its plan");
     if (n_settings + n_plan == 0)
-        report_say(p, asked ? "Why: their settings do not differ." : "Why is not known: config.yaml is missing.");
+        report_say(p, !asked                 ? "Why is not known: config.yaml is missing."
+                      : p->settings.n_differ ? "Why is not known: no setting that differs between them changes memory."
+                                             : "Why: their settings do not differ.");
     strbuf_fini(&settings);
     strbuf_fini(&plan);
 }
@@ -226,23 +231,49 @@ static void say_roles(report *p, const run *a, const run *b) {
 
 /* ---- several: what it cost ---------------------------------------------------------------------------------------------- */
 
+/* "; B has not finished: step 40 of 100" */
+static const char *progress_note(report *p, size_t now, size_t before) {
+    const char *note = "";
+    for (int k = 0; k < 2; k++) {
+        size_t i = k ? before : now;
+        const run *r = &p->runs[i];
+        if (r->state == RUN_FINISHED) continue;
+        const char *of = isfinite(r->steps) ? arena_format(&p->memory, " of %.0f", r->steps) : "";
+        note = arena_format(&p->memory, "%s; %s has not finished (%s, step %.0f%s)", note, p->labels[i],
+                            run_state_name(r->state), isfinite(r->step) ? r->step : 0, of);
+    }
+    return note;
+}
+
+static void say_speed_reasons(report *p, size_t now, size_t before) {
+    strbuf reasons;
+    size_t n = 0;
+    strbuf_init(&reasons);
+    if (p->runs[now].n_settings && p->runs[before].n_settings)
+        setting_reasons(p, now, before, EFFECT_SPEED, &reasons, &n);
+    end_reasons(p, &reasons, n, "Settings that change speed alone differ too");
+    strbuf_fini(&reasons);
+}
+
 static void say_speed(report *p, size_t now, size_t before) {
     double x = run_tokens_per_second(&p->runs[now]), y = run_tokens_per_second(&p->runs[before]);
     char a[32], b[32];
     if (!(x > 0) || !(y > 0)) return;
     double change = x / y - 1;
     size_t busier = p->runs[before].others > p->runs[now].others ? before : now;
+    const char *note = progress_note(p, now, before);
     str_format_count(a, x);
     str_format_count(b, y);
     if (p->runs[busier].others >= BUSY_LEAST)
         report_say(p,
                    "The measured speeds, %s and %s tokens per second, say little: others used %.0f %% of the CPU time "
-                   "while %s ran.",
-                   a, b, 100 * fmin(p->runs[busier].others, 1), p->labels[busier]);
-    else if (fabs(change) < 0.01) report_say(p, "It cost no speed: %s and %s tokens per second.", a, b);
+                   "while %s ran%s.",
+                   a, b, 100 * fmin(p->runs[busier].others, 1), p->labels[busier], note);
+    else if (fabs(change) < 0.01) report_say(p, "It cost no speed: %s and %s tokens per second%s.", a, b, note);
     else if (change < 0)
-        report_say(p, "It cost speed: %s instead of %s tokens per second, %.0f %% less.", a, b, -100 * change);
-    else report_say(p, "It was faster: %s instead of %s tokens per second, %.0f %% more.", a, b, 100 * change);
+        report_say(p, "It cost speed: %s instead of %s tokens per second, %.0f %% less%s.", a, b, -100 * change, note);
+    else report_say(p, "It was faster: %s instead of %s tokens per second, %.0f %% more%s.", a, b, 100 * change, note);
+    if (fabs(change) >= 0.01) say_speed_reasons(p, now, before);
 }
 
 /* What the measured speed owes to other programs of the machine is not in this one. */
@@ -278,6 +309,17 @@ static void say_result(report *p, size_t now, size_t before) {
                    loss_text(&p->memory, series_at(x, step)), loss_text(&p->memory, series_at(y, step)));
 }
 
+/* The method that all runs of a task share, else the task. */
+static const char *group_name(const report *p, const char *task) {
+    const char *name = NULL;
+    for (size_t i = 0; i < p->n_runs; i++) {
+        if (!same_text(p->runs[i].task, task)) continue;
+        if (name && !same_text(name, run_method(&p->runs[i]))) return task;
+        name = run_method(&p->runs[i]);
+    }
+    return name;
+}
+
 /* Those of the runs that are `of_task`; NULL: all. */
 static void say_several(report *p, const char *of_task) {
     size_t least = p->n_runs, most = p->n_runs, n = 0;
@@ -289,7 +331,7 @@ static void say_several(report *p, const char *of_task) {
         if (least == p->n_runs || peak < run_peak_bytes(&p->runs[least])) least = i;
         if (most == p->n_runs || peak > run_peak_bytes(&p->runs[most])) most = i;
     }
-    const char *all = of_task ? arena_format(&p->memory, "%zu runs of %s", n, of_task) : "";
+    const char *all = of_task ? arena_format(&p->memory, "%zu runs of %s", n, group_name(p, of_task)) : "";
     if (!of_task) all = arena_format(&p->memory, "%zu runs", n);
     if (least == p->n_runs) {
         report_say(p, "%s; none of them says how much memory it used.", all);

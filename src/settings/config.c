@@ -18,7 +18,7 @@
 typedef enum origin { ORIGIN_DEFAULT, ORIGIN_FOREIGN, ORIGIN_FILE, ORIGIN_COMMAND } origin;
 
 static const setting settings[] = {
-#define SETTING(key, field, type, range, initial, word, aliases, help) \
+#define SETTING(key, effect, field, type, range, initial, word, aliases, help) \
     {key, offsetof(config, field), STORAGE_OF(config, field), TYPE_##type, range, initial, word, aliases, help},
 #include "settings/config.def"
 #undef SETTING

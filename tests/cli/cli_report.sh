@@ -188,6 +188,62 @@ python3 stages.py && check 0 "Of 2 runs of mtp, one/policy used the least device
     "Why: train.weighting is baseline instead of rho1." "predicted 100 ms instead of 150 ms per step, 33.3 % less" \
     "the held-out loss is 3.5000 instead of 5.5000" "!p/one" -- report p --out p.html
 
+# ---- causes that can be causes, rewards before losses, axes and colours that mean what they say
+cat >reasons.py <<'REASONS'
+import json, os, random
+random.seed(5)
+for path, lr, threads, state, steps, noise in (("q/calm", 0.001, 1, "finished", 300, 0), ("q/noisy", 0.005, 2, "stopped", 200, 1)):
+    os.makedirs(path)
+    json.dump({"task": "rloo", "model": "m", "data": "d", "state": state, "step": steps, "steps": 300}, open(path + "/run.json", "w"))
+    open(path + "/config.yaml", "w").write("train: {lr: %g}\nrl: {loss: grpo}\nrun: {threads: %d}\nelsewhere: {key: %d}\n" % (lr, threads, threads))
+    with open(path + "/metrics.jsonl", "w") as f:
+        for s in range(1, steps + 1):
+            f.write(json.dumps({"step": s, "reward": 0.5 + noise * (random.random() - 0.5), "train/loss": -2e-9 * random.random(),
+                                "epoch": s / 100, "tokens": 512 * s, "train/grad_norm": 1000 / s if s < 290 else 900,
+                                "memory/device_bytes": (4 + noise) << 20, "perf/tokens_per_sec": 1000 * (1 + noise)}) + "\n")
+os.makedirs("q3")
+json.dump({"task": "sft", "state": "finished", "step": 3, "steps": 3}, open("q3/run.json", "w"))
+with open("q3/metrics.jsonl", "w") as f:
+    for s in 1, 2, 3:
+        f.write(json.dumps({"step": s, "train/loss": 3 / s}) + "\n")
+REASONS
+python3 reasons.py || die "reasons.py"
+check 0 "no setting that differs between them changes memory" "It cost speed" "noisy has not finished (stopped, step 200 of 300)" \
+    "Settings that change speed alone differ too: run.threads is 1 instead of 2." "!train.lr" "!elsewhere" "the reward is" "!the loss" -- \
+    report q --out q.html --charts q-charts
+check 0 "(grpo)" "The reward went from 0.5000 to 0.5000" "!The loss" "!rloo" -- report q/calm --out q1.html
+check 0 "grpo" "reward 0.5" "!rloo" "!-2e-09" -- runs q
+check 0 -- report q3 --out q3.html --charts q3-charts
+cat >axes.py <<'AXES'
+import re
+import xml.etree.ElementTree as tree
+def classes(file):
+    return [(e.get("class") or "", e.get("data-name")) for e in tree.parse(file).getroot().iter()]
+def words(file):
+    return [e.text for e in tree.parse(file).getroot().iter() if e.tag.endswith("text")]
+across = [w for w in words("q3-charts/train-loss.svg") if re.fullmatch(r"[123](\.\d+)?", w or "")]
+assert {"1", "2", "3"} <= set(across), across
+assert not [e for e in tree.parse("q3-charts/train-loss.svg").getroot().iter() if e.get("text-anchor") == "middle" and "." in (e.text or "")], "steps are whole numbers"
+for name in "epoch", "tokens":
+    assert not any("logarithmic" in (w or "") for w in words("q-charts/%s.svg" % name)), name + " is counted, not spread"
+assert any("logarithmic" in (w or "") for w in words("q-charts/train-grad_norm.svg"))
+drawn = classes("q-charts/reward.svg")
+faint = [n for c, n in drawn if "faint" in c.split() and n]
+assert sorted(faint) == ["calm", "noisy"], "all runs of a chart are smoothed, or none: %s" % faint
+page = open("q.html").read()
+summary = page[:page.index("<h2")]
+assert "reward" in summary and "train/loss</" not in summary.replace("<title>", ""), "rewards are on the first screen, the loss of a policy is not"
+runs = {int(n) for c, _ in drawn for n in re.findall(r"\bl(\d+)\b", c)}
+roles = {int(n) for c, _ in classes("charts/peak.svg") for n in re.findall(r"\bf(\d+)\b", c)}
+colors = dict(re.findall(r"\.f(\d+)\{fill:(#\w+)\}", page[:page.index("prefers-color-scheme: dark) {")]))
+assert runs and max(runs) < 12 <= min(roles), (runs, roles)
+assert len(set(colors.values())) == len(colors) == 21, "no colour stands for two things"
+css = open("%s/src/live/page/style.css" % __import__("os").environ["RALO_SOURCE"]).read()
+for i, role in enumerate(("params", "grads", "states", "inputs", "cache", "comm", "activations", "work", "gaps")):
+    assert colors[str(12 + i)] == re.search("--%s: (#\\w+)" % role, css)[1], "the live page shows %s in another colour" % role
+AXES
+python3 axes.py >wrong 2>&1 || fail "$(tail -n 1 wrong)"
+
 # ---- PNG: each chart as pixels, with ink on them; where the library is not installed, a message says what to install
 cat >pixels.py <<'PIXELS'
 import glob, os, struct, sys, zlib
@@ -230,7 +286,7 @@ for name in sorted(png):
             row = before
         before = bytes(row)
         found += sum(before[k:k + 3] == red for k in range(0, 3 * width, 3)) if red in before else 0
-    wanted = sum(4 * float(e.get("width")) * float(e.get("height")) for e in root.iter() if "f0" in (e.get("class") or "").split())
+    wanted = sum(4 * float(e.get("width")) * float(e.get("height")) for e in root.iter() if "f18" in (e.get("class") or "").split())
     assert wanted > 10000 and abs(found / wanted - 1) < 0.05, "activations: %d pixels, expected %d" % (found, wanted)
 PIXELS
 if "$RALO" report runs/plain --charts drawn --png png --out png.html >out 2>err; then

@@ -57,7 +57,7 @@ static void field_equal(const char *key, const char *kind, const void *a, const 
 
 /* Every field of every row, to the bit. */
 void assert_same(const config *a, const config *b) {
-#define SETTING(key, field, type, range, initial, word, aliases, help) \
+#define SETTING(key, effect, field, type, range, initial, word, aliases, help) \
     field_equal(key, _Generic(a->field, const char *: "text", default: "number"), &a->field, &b->field,              \
                 sizeof a->field, strcmp(#type, "PAIR") == 0);
 #include "settings/config.def"

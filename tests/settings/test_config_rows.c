@@ -37,7 +37,7 @@ static void check_range(const char *key, const char *type, const char *range) {
 }
 
 static void test_every_bound_of_every_row(void **state) {
-#define SETTING(key, field, type, range, initial, word, aliases, help) check_range(key, #type, range);
+#define SETTING(key, effect, field, type, range, initial, word, aliases, help) check_range(key, #type, range);
 #include "settings/config.def"
 #undef SETTING
 }
@@ -67,7 +67,7 @@ static void test_every_row_reads_back_and_is_reported(void **state) {
     assert_reads_back(&c);
     size_t row = 0;
     char assignment[256];
-#define SETTING(key, field, type, range, initial, word, aliases, help)                           \
+#define SETTING(key, effect, field, type, range, initial, word, aliases, help)                           \
     assert_string_equal(config_key(row++), key);                                                 \
     snprintf(assignment, sizeof assignment, "%s=%s", key, another_value(#type, range, initial)); \
     assert_int_equal(config_set(&c, assignment, "--set"), OK);                                   \
@@ -217,7 +217,7 @@ static void test_help_shows_every_row(void **state) {
     memstream printed;
     config_print_help(memstream_open(&printed), "");
     char *text = memstream_take(&printed);
-#define SETTING(key, field, type, range, initial, word, aliases, help) \
+#define SETTING(key, effect, field, type, range, initial, word, aliases, help) \
     assert_non_null(strstr(text, key));                                \
     assert_non_null(strstr(text, help));                               \
     assert_non_null(strstr(text, "default " initial));                 \

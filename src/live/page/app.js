@@ -125,23 +125,20 @@ function append(event) {
 
 /* ---- memory ---- */
 
-const roleColor = new Map();
-function colorOf(role) {
-  if (!roleColor.has(role)) roleColor.set(role, roleColor.size % 10);
-  return roleColor.get(role);
-}
+const ROLES = ["params", "grads", "states", "inputs", "cache", "comm", "activations", "work"];
+const colorOf = role => "role-" + (ROLES.includes(role) ? role : "gaps");
 
 /* One bar: parts = [[role, bytes]], which add up to the plan of this tier. roles: those of the legend. */
 function memoryBar(title, parts, total, note, roles = null) {
   const shown = parts.filter(([role, n]) => (roles ? roles.includes(role) : n > 0)), whole = Math.max(total, 1);
   const track = el("div", { class: "track", role: "img", "aria-label": `${title}: ${shown.map(([k, n]) => `${k} ${formatBytes(n)}`).join(", ")}` });
   for (const [role, n] of shown.filter(([, n]) => n > 0)) {
-    const part = el("div", { class: "c" + colorOf(role), title: `${role}: ${formatBytes(n)}`, "data-role": role, "data-bytes": n });
+    const part = el("div", { class: colorOf(role), title: `${role}: ${formatBytes(n)}`, "data-role": role, "data-bytes": n });
     part.style.width = `${n / whole * 100}%`;
     track.append(part);
   }
   const legend = el("ul", { class: "legend" }, ...shown.map(([role, n]) =>
-    el("li", {}, el("span", { class: "swatch c" + colorOf(role) }), role, el("span", { class: "amount" }, formatBytes(n)))));
+    el("li", {}, el("span", { class: "swatch " + colorOf(role) }), role, el("span", { class: "amount" }, formatBytes(n)))));
   return el("div", { class: "memory-bar", "data-total": total }, el("div", { class: "title-row" }, el("h3", {}, title), el("span", { class: "quiet" }, note)), track, legend);
 }
 

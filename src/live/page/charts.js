@@ -89,6 +89,9 @@ function thin(xs, ys, px) {
   return out;
 }
 
+/* In a moment without other work, one call after the other. */
+const idle = window.requestIdleCallback ? f => requestIdleCallback(f, { timeout: 2000 }) : f => setTimeout(f, 200);
+
 /* ---- the frame of a chart: caption, axes, a cursor that mouse, touch and arrow keys move ---- */
 
 class Chart {
@@ -115,17 +118,25 @@ class Chart {
       this.width = width;
       this.update();
     }).observe(this.svg);
-    /* What is not on the screen is drawn when it comes there: a run may have a hundred metrics. */
+    /* A run may have a hundred metrics: charts that are off the screen are drawn later, in idle moments. */
     this.isSeen = false;
     this.isStale = false;
     new IntersectionObserver(changes => {
       this.isSeen = changes[changes.length - 1].isIntersecting;
-      if (this.isSeen && this.isStale) this.update();
+      if (this.isSeen) this.drawStale();
     }, { rootMargin: "200px" }).observe(this.svg);
+    addEventListener("beforeprint", () => this.drawStale());
   }
   update() {
-    this.isStale = !this.isSeen;
-    if (this.isSeen) this.draw();
+    const wasStale = this.isStale;
+    this.isStale = true;
+    if (this.isSeen) this.drawStale();
+    else if (!wasStale) idle(() => this.drawStale());
+  }
+  drawStale() {
+    if (!this.isStale || !this.width) return;
+    this.isStale = false;
+    this.draw();
   }
   key(e) {
     const n = this.xs().length, step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -20, PageDown: 20 }[e.key];
@@ -269,7 +280,7 @@ class StackChart extends Chart {
         down = `L${b} ${y0}L${a} ${y0}` + down;
         below[i] += row[i];
       }
-      this.svg.append(el("path", { class: `area c${d.color[r]}`, d: up + down + "Z" }));
+      this.svg.append(el("path", { class: `area ${d.color[r]}`, d: up + down + "Z" }));
     });
     this.drawSections();
     if (d.limit) this.level(d.limit, "limit");
