@@ -188,6 +188,12 @@ static status read_value_head(const hf_reading *r, model_config *c) {
     return hf_refuse(r->path, "value_head", v, "\"mlp\", \"linear\" or \"sigmoid\", or nothing");
 }
 
+/* Newer versions of transformers write dtype, older ones torch_dtype. Other words than these mean nothing here. */
+static bool read_is_16_bit(const hf_reading *r) {
+    const char *name, *word = json_string_value(hf_get_any(r->root, NAMES("dtype", "torch_dtype"), &name));
+    return word && (strcmp(word, "bfloat16") == 0 || strcmp(word, "float16") == 0);
+}
+
 static status read_config(const hf_reading *r, model_config *c) {
     static const char *const experts[] = {"num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok",
                                           "moe_intermediate_size"};
@@ -201,6 +207,7 @@ static status read_config(const hf_reading *r, model_config *c) {
     TRY(hf_read_size(r, NAMES("vocab_size"), 1 << 24, &c->vocab));
     TRY(model_family_traits(c->family)->gpt2_config ? read_gpt2(r, c) : read_llama_like(r, c));
     TRY(read_value_head(r, c));
+    c->is_16_bit = read_is_16_bit(r);
     /* Layers are counted as transformers does, which loads the first head and leaves out extra_heads.* */
     int64_t heads;
     TRY(hf_read_size_or(r, "n_future_tokens", MTP_HEADS_MAX, 1, &heads));

@@ -132,6 +132,7 @@ status model_config_from_meta(model_config *out, const json_t *root, const char 
     if (!(ffn >= 1 && ffn <= 1 << 22))
         return ERR(ERR_INPUT, "%s: key 'ffn_dim_multiplier': an MLP %g wide, expected 1 to %d", path, ffn, 1 << 22);
     *out = (model_config){.name = name,
+                          .is_16_bit = true,
                           .family = FAMILY_LLAMA,
                           .vocab = p.vocab,
                           .hidden = p.dim,

@@ -67,6 +67,7 @@ typedef struct model_config {
     int64_t vocab, hidden, n_layers, n_heads, n_kv_heads, head_dim, ffn, max_positions;
     double norm_eps;
     bool tied;
+    bool is_16_bit;    /* published in bfloat16 or float16: as config.json says, or the row of a preset */
     rope_options rope; /* unused by learned positions */
     double rotary_share; /* of a head, its first dimensions, which rope turns; 0: all of them */
     long_rope long_rope;

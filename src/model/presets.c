@@ -7,52 +7,56 @@
         .name = n, .family = FAMILY_GPT2, .vocab = 50257, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = H, \
         .head_dim = (C) / (H), .ffn = 4 * (C), .max_positions = 1024, .norm_eps = 1e-5, .tied = true                 \
     }
-#define LLAMA(n, V, C, L, H, G, F, P, base)                                                                       \
-    {                                                                                                             \
-        .name = n, .family = FAMILY_LLAMA, .vocab = V, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = G, \
-        .head_dim = (C) / (H), .ffn = F, .max_positions = P, .norm_eps = 1e-5, .tied = false, .rope = {           \
-            .theta = base                                                                                         \
-        }                                                                                                         \
-    }
-#define MISTRAL(n, V, C, L, H, G, D, F, P, base, W)                                                                 \
+#define LLAMA(n, V, C, L, H, G, F, P, base)                                                                         \
     {                                                                                                               \
-        .name = n, .family = FAMILY_MISTRAL, .vocab = V, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = G, \
-        .head_dim = D, .ffn = F, .max_positions = P, .norm_eps = 1e-5, .rope = {.theta = base}, .window = W         \
+        .name = n, .is_16_bit = true, .family = FAMILY_LLAMA, .vocab = V, .hidden = C, .n_layers = L, .n_heads = H, \
+        .n_kv_heads = G, .head_dim = (C) / (H), .ffn = F, .max_positions = P, .norm_eps = 1e-5, .tied = false,      \
+        .rope = {                                                                                                   \
+            .theta = base                                                                                           \
+        }                                                                                                           \
     }
-#define OLMO2(n, C, L, H, F)                                                                                           \
+#define MISTRAL(n, V, C, L, H, G, D, F, P, base, W)                                                                   \
+    {                                                                                                                 \
+        .name = n, .is_16_bit = true, .family = FAMILY_MISTRAL, .vocab = V, .hidden = C, .n_layers = L, .n_heads = H, \
+        .n_kv_heads = G, .head_dim = D, .ffn = F, .max_positions = P, .norm_eps = 1e-5, .rope = {.theta = base},      \
+        .window = W                                                                                                   \
+    }
+#define OLMO2(n, C, L, H, F)                                                                                     \
+    {                                                                                                            \
+        .name = n, .is_16_bit = true, .family = FAMILY_OLMO2, .vocab = 100352, .hidden = C, .n_layers = L,       \
+        .n_heads = H, .n_kv_heads = H, .head_dim = (C) / (H), .ffn = F, .max_positions = 4096, .norm_eps = 1e-6, \
+        .rope = {                                                                                                \
+            .theta = 5e5                                                                                         \
+        }                                                                                                        \
+    }
+#define GEMMA2(n, C, L, H, G, D, F, S)                                                                                 \
     {                                                                                                                  \
-        .name = n, .family = FAMILY_OLMO2, .vocab = 100352, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = H, \
-        .head_dim = (C) / (H), .ffn = F, .max_positions = 4096, .norm_eps = 1e-6, .rope = {                            \
-            .theta = 5e5                                                                                               \
-        }                                                                                                              \
+        .name = n, .is_16_bit = true, .family = FAMILY_GEMMA2, .vocab = 256000, .hidden = C, .n_layers = L,            \
+        .n_heads = H, .n_kv_heads = G, .head_dim = D, .ffn = F, .max_positions = 8192, .norm_eps = 1e-6, .tied = true, \
+        .rope = {.theta = 10000}, .window = 4096, .full_every = 2, .query_scalar = S, .attention_softcap = 50,         \
+        .final_softcap = 30                                                                                            \
     }
-#define GEMMA2(n, C, L, H, G, D, F, S)                                                                         \
-    {                                                                                                          \
-        .name = n, .family = FAMILY_GEMMA2, .vocab = 256000, .hidden = C, .n_layers = L, .n_heads = H,         \
-        .n_kv_heads = G, .head_dim = D, .ffn = F, .max_positions = 8192, .norm_eps = 1e-6, .tied = true,       \
-        .rope = {.theta = 10000}, .window = 4096, .full_every = 2, .query_scalar = S, .attention_softcap = 50, \
-        .final_softcap = 30                                                                                    \
-    }
-#define QWEN25(n, V, C, L, H, G, F, E, T)                                                                         \
-    {                                                                                                             \
-        .name = n, .family = FAMILY_QWEN2, .vocab = V, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = G, \
-        .head_dim = (C) / (H), .ffn = F, .max_positions = 32768, .norm_eps = E, .tied = T, .rope = {              \
-            .theta = 1e6                                                                                          \
-        }                                                                                                         \
+#define QWEN25(n, V, C, L, H, G, F, E, T)                                                                             \
+    {                                                                                                                 \
+        .name = n, .is_16_bit = true, .family = FAMILY_QWEN2, .vocab = V, .hidden = C, .n_layers = L, .n_heads = H,   \
+        .n_kv_heads = G, .head_dim = (C) / (H), .ffn = F, .max_positions = 32768, .norm_eps = E, .tied = T, .rope = { \
+            .theta = 1e6                                                                                              \
+        }                                                                                                             \
     }
 #define QWEN3(n, C, L, H, G, F, T)                                                                                     \
     {                                                                                                                  \
-        .name = n, .family = FAMILY_QWEN3, .vocab = 151936, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = G, \
-        .head_dim = 128, .ffn = F, .max_positions = 40960, .norm_eps = 1e-6, .tied = T, .rope = {                      \
+        .name = n, .is_16_bit = true, .family = FAMILY_QWEN3, .vocab = 151936, .hidden = C, .n_layers = L,             \
+        .n_heads = H, .n_kv_heads = G, .head_dim = 128, .ffn = F, .max_positions = 40960, .norm_eps = 1e-6, .tied = T, \
+        .rope = {                                                                                                      \
             .theta = 1e6                                                                                               \
         }                                                                                                              \
     }
-#define LLAMA_TIED(n, V, C, L, H, G, D, F, P, ...)                                                                \
-    {                                                                                                             \
-        .name = n, .family = FAMILY_LLAMA, .vocab = V, .hidden = C, .n_layers = L, .n_heads = H, .n_kv_heads = G, \
-        .head_dim = D, .ffn = F, .max_positions = P, .norm_eps = 1e-5, .tied = true, .rope = {                    \
-            __VA_ARGS__                                                                                           \
-        }                                                                                                         \
+#define LLAMA_TIED(n, V, C, L, H, G, D, F, P, ...)                                                                  \
+    {                                                                                                               \
+        .name = n, .is_16_bit = true, .family = FAMILY_LLAMA, .vocab = V, .hidden = C, .n_layers = L, .n_heads = H, \
+        .n_kv_heads = G, .head_dim = D, .ffn = F, .max_positions = P, .norm_eps = 1e-5, .tied = true, .rope = {     \
+            __VA_ARGS__                                                                                             \
+        }                                                                                                           \
     }
 #define STRETCHED(times)                                                                             \
     .type = ROPE_LLAMA3, .theta = 5e5, .factor = times, .low_freq_factor = 1, .high_freq_factor = 4, \
@@ -120,6 +124,7 @@ static const model_config presets[] = {
     MISTRAL("mistral-7b-v0.3", 32768, 4096, 32, 32, 8, 128, 14336, 32768, 1e6, 0),
     MISTRAL("mistral-nemo-12b", 131072, 5120, 40, 32, 8, 128, 14336, 131072, 1e6, 0),
     {.name = "phi-3-mini-4k",
+     .is_16_bit = true,
      .family = FAMILY_PHI3,
      .vocab = 32064,
      .hidden = 3072,
@@ -133,6 +138,7 @@ static const model_config presets[] = {
      .rope = {.theta = 10000},
      .window = 2047},
     {.name = "phi-4",
+     .is_16_bit = true,
      .family = FAMILY_PHI3,
      .vocab = 100352,
      .hidden = 5120,
@@ -150,6 +156,7 @@ static const model_config presets[] = {
     GEMMA2("gemma-2-2b", 2304, 26, 8, 4, 256, 9216, 256),
     GEMMA2("gemma-2-9b", 3584, 42, 16, 8, 256, 14336, 256),
     {.name = "gemma-3-1b",
+     .is_16_bit = true,
      .family = FAMILY_GEMMA3,
      .vocab = 262144,
      .hidden = 1152,

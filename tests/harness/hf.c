@@ -28,6 +28,7 @@ json_t *hf_fixture_config(const char *name) {
 void hf_same_config(const model_config *a, const model_config *b) {
     model_config x = *a, y = *b;
     x.name = y.name = NULL;
+    x.is_16_bit = y.is_16_bit = false; /* model_config_to_json leaves that to whoever writes the numbers */
     assert_memory_equal(&x, &y, sizeof x);
 }
 

@@ -242,10 +242,10 @@ static void longrope_is_written_as_it_was_read(void **state) {
         json_t *written = model_config_to_json(&c), *scaling = json_object_get(written, "rope_scaling");
         assert_int_equal(json_object_size(scaling), all[i].n_keys);
         must(model_config_from_json(&again, written, "m", "config.json"));
-        assert_memory_equal(&c, &again, sizeof c);
+        hf_same_config(&c, &again);
         json_object_del(written, "rope_scaling"); /* transformers 5 has the other one alone */
         must(model_config_from_json(&again, written, "m", "config.json"));
-        assert_memory_equal(&c, &again, sizeof c);
+        hf_same_config(&c, &again);
         json_decref(written);
         json_decref(more);
         json_decref(patch);
@@ -330,6 +330,34 @@ static void defaults_are_those_of_transformers(void **state) {
     }
 }
 
+/* Old configs write torch_dtype, new ones dtype; one that says neither counts as 32 bits, as transformers loads it. */
+static void a_config_says_whether_its_model_was_published_in_16_bits(void **state) {
+    static const struct {
+        const char *fixture, *patch;
+        bool is_16_bit;
+    } cases[] = {{"qwen2_bf16", "{}", true},
+                 {"llama_old_fp16", "{}", true},
+                 {"qwen2_old", "{}", false},
+                 {"qwen2_old", "{\"torch_dtype\": \"bfloat16\"}", true},
+                 {"qwen2_bf16", "{\"dtype\": null}", false},
+                 {"qwen2_bf16", "{\"dtype\": \"float32\"}", false},
+                 {"qwen2_bf16", "{\"dtype\": [16]}", false}};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LENGTH(cases); i++) {
+        json_t *root = hf_fixture_config(cases[i].fixture), *patch = json_loads(cases[i].patch, 0, NULL);
+        json_object_update(root, patch);
+        model_config c;
+        must(model_config_from_json(&c, root, "m", "config.json"));
+        if (c.is_16_bit != cases[i].is_16_bit) fail_msg("%s with %s", cases[i].fixture, cases[i].patch);
+        json_decref(patch);
+        json_decref(root);
+    }
+    assert_true(model_preset_find("llama3-8b")->is_16_bit);
+    assert_true(model_preset_find("qwen3-8b")->is_16_bit);
+    assert_false(model_preset_find("gpt2")->is_16_bit);
+    assert_false(model_preset_find("arithmetic-tiny")->is_16_bit);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_not_computed_is_refused_by_name),
@@ -338,6 +366,7 @@ int main(void) {
         cmocka_unit_test(longrope_is_written_as_it_was_read),
         cmocka_unit_test(windows_are_those_of_each_layer),
         cmocka_unit_test(defaults_are_those_of_transformers),
+        cmocka_unit_test(a_config_says_whether_its_model_was_published_in_16_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
