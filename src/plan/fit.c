@@ -3,18 +3,24 @@
  *
  * Changes are tried from the cheapest to the one that changes most: fewer logits at once, more recompute (same bits), a
  * smaller micro-batch with more accumulation (same step, same result up to summation order), then fewer bytes per parameter,
- * then both, then a shorter sequence. Where memory.recompute is auto, every try also chooses the recompute. Each try is a
- * full compile, so the numbers in the message are as exact as any plan. */
+ * then both, then under adapters a frozen base in fewer bits, then a shorter sequence. Where memory.recompute is auto, every try
+ * also chooses the recompute. Each try is a full compile, so the numbers in the message are as exact as any plan. Adapters over a
+ * base of 4 bits train something else than was asked for, so they are named beside those changes and never among them. */
 #include "plan/search.h"
 
 #define NAMED 5
 #define SHORT_ROWS 64 /* tokens: few records are that short */
 #define SMALL_CHUNK (4ll << 20)
 
-/* Compiles a variant and tells whether it fits. */
+/* Compiles a variant and tells whether it fits. More rows never need fewer bytes, so of an open micro-batch one row is asked. */
 bool plan_variant_fits(const plan_request *r, uint64_t *planned) {
     plan p;
     plan_request q = *r;
+    if (q.open.micro_batch) {
+        q.open.micro_batch = false;
+        q.choice.accumulation *= q.choice.micro_batch;
+        q.choice.micro_batch = 1;
+    }
     q.compare = false; /* the question is whether it fits, not which candidate is best */
     q.open.chunk = q.open.keep_layers = q.open.place = false; /* these candidates take long to search */
     if (plan_choose(&p, &q) != OK) {
@@ -30,7 +36,7 @@ bool plan_variant_fits(const plan_request *r, uint64_t *planned) {
 /* The largest micro-batch below the asked one that fits, keeping the tokens per step. */
 static bool shrink_batch(plan_request *r, uint64_t *planned) {
     int64_t rows = r->choice.micro_batch * r->choice.accumulation, batch = r->choice.micro_batch;
-    while (batch > 1) {
+    while (batch > 1 && !r->open.micro_batch) {
         do batch--;
         while (batch > 1 && rows % batch);
         r->choice.micro_batch = batch;
@@ -62,6 +68,9 @@ static void list_changes(const change_list *l, const plan_request *from, const p
     const change_names *names = from->no_training ? &by_options : &by_settings;
     if (from->choice.precision != to->choice.precision)
         strbuf_printf(next_change(l), "%s%s", names->precision, precision_name(to->choice.precision));
+    if (from->lora.rank != to->lora.rank)
+        strbuf_printf(next_change(l), "model.lora.rank=%lld", (long long)to->lora.rank);
+    if (from->base != to->base) strbuf_printf(next_change(l), "model.base=%s", base_format_name(to->base));
     if (from->seq_len != to->seq_len) strbuf_printf(next_change(l), "%s%lld", names->seq_len, (long long)to->seq_len);
     if (from->manual && plan_is_open(to)) strbuf_add(next_change(l), "memory.strategy=auto");
     else if (from->choice.recompute.kind != to->choice.recompute.kind)
@@ -113,6 +122,14 @@ static bool allowed(const plan_request *r, precision q) {
     return q != r->choice.precision && !(r->no_training && q == PRECISION_BF16_SR);
 }
 
+static const base_format smaller_bases[] = {BASE_INT8, BASE_NF4};
+
+/* Only the frozen base of adapters may be stored in fewer bits, and not where its weights are cut or taken apart. */
+static bool may_have_base(const plan_request *r, base_format base) {
+    bool is_smaller = r->base == BASE_COMPUTE || (base == BASE_NF4 && r->base != BASE_NF4);
+    return r->lora.rank && !r->lora.pissa && is_smaller && mesh_size(&r->mesh, AXIS_TENSOR) == 1;
+}
+
 /* Generation beside training: fewer sequences at once, where that is enough. */
 static bool fewer_samples(plan_request *r, uint64_t *planned) {
     generation_shape *g = &r->generation;
@@ -157,10 +174,21 @@ static bool smallest_change(const plan_request *r, strbuf *b) {
             t.choice.precision = order[i];
             if (plan_variant_fits(&t, &planned) || shrink_batch(&t, &planned)) goto found;
         }
+    for (size_t i = 0; i < ARRAY_LENGTH(smaller_bases); i++)
+        for (size_t k = 0; k < n_bases && may_have_base(r, smaller_bases[i]); k++) {
+            t = *bases[k];
+            t.base = smaller_bases[i];
+            if (plan_variant_fits(&t, &planned) || shrink_batch(&t, &planned)) goto found;
+            t.choice.precision = PRECISION_BF16;
+            if (allowed(r, PRECISION_BF16) && plan_variant_fits(&t, &planned)) goto found;
+        }
     t = *bases[n_bases - 1]; /* the cheapest of everything above, with shorter rows */
     t.choice.precision = r->no_training ? PRECISION_BF16 : PRECISION_BF16_SR;
-    t.choice.accumulation *= t.choice.micro_batch;
-    t.choice.micro_batch = 1;
+    if (may_have_base(r, BASE_NF4)) t.base = BASE_NF4;
+    if (!r->open.micro_batch) {
+        t.choice.accumulation *= t.choice.micro_batch;
+        t.choice.micro_batch = 1;
+    }
     while (t.seq_len > 16) {
         t.seq_len /= 2;
         if (plan_variant_fits(&t, &planned)) goto found;
@@ -220,8 +248,8 @@ static bool has_no_room(const plan_request *r, strbuf *b) {
     static const uint64_t moment_bytes[STATES_COUNT] = {[STATES_FP32] = 4, [STATES_BF16] = 2, [STATES_INT8] = 1};
     char needed[32], there[32];
     bool alone = mesh_world(&r->mesh) == 1 && !plan_is_placed(r);
-    if (!alone || r->no_training || plan_generates(r) || r->may_nvme || offload_on_nvme(&r->choice.offload) ||
-        r->host_limit == 0)
+    if (!alone || r->lora.rank || r->no_training || plan_generates(r) || r->may_nvme ||
+        offload_on_nvme(&r->choice.offload) || r->host_limit == 0)
         return false;
     uint64_t per_parameter = 2 + 2 + 2 * moment_bytes[state_format_of(PRECISION_BF16_SR, r->choice.states)];
     uint64_t least = model_param_count(&r->model) * per_parameter, all = r->device_limit + r->host_limit;
@@ -240,9 +268,12 @@ static bool has_no_room(const plan_request *r, strbuf *b) {
 static const struct {
     const char *settings;
     bool sr, int8;
-} fewer_bytes[] = {{"--set memory.states=int8", false, true},
-                   {"--set precision=bf16_sr", true, false},
-                   {"--set precision=bf16_sr --set memory.states=int8", true, true}};
+    base_format base; /* of adapters */
+} fewer_bytes[] = {{"--set memory.states=int8", .int8 = true},
+                   {"--set precision=bf16_sr", .sr = true},
+                   {"--set precision=bf16_sr --set memory.states=int8", .sr = true, .int8 = true},
+                   {"--set model.base=int8", .base = BASE_INT8},
+                   {"--set model.base=nf4", .base = BASE_NF4}};
 
 /* The first of these that fits; NULL: none does, so none is advised. */
 static const char *find_fewer_bytes(const plan_request *r) {
@@ -251,7 +282,9 @@ static const char *find_fewer_bytes(const plan_request *r) {
         plan_request t = *r;
         if (fewer_bytes[i].sr) t.choice.precision = PRECISION_BF16_SR;
         if (fewer_bytes[i].int8) t.choice.states = STATES_INT8;
-        bool is_new = t.choice.precision != r->choice.precision || t.choice.states != r->choice.states;
+        if (fewer_bytes[i].base && may_have_base(r, fewer_bytes[i].base)) t.base = fewer_bytes[i].base;
+        bool is_new =
+            t.choice.precision != r->choice.precision || t.choice.states != r->choice.states || t.base != r->base;
         bool is_cut = mesh_size(&r->mesh, AXIS_TENSOR) > 1; /* blocks of 8-bit states cannot be cut */
         bool possible = is_new && !(fewer_bytes[i].int8 && is_cut);
         if (possible && plan_variant_fits(&t, &planned)) return fewer_bytes[i].settings;
@@ -297,6 +330,30 @@ static void advise_limit(const plan_request *r, uint64_t needed, const char *lea
     if (*least) strbuf_printf(out, "; the least that fits with any of them is %s", least);
 }
 
+/* Adapters of the usual rank over a base of 4 bits, where all parameters were to be trained and that does not fit. */
+static void advise_adapters(const plan_request *r, strbuf *out) {
+    enum { USUAL_RANK = 16 };
+    static const char all[] = "all-linear";
+    char buf[32];
+    uint64_t planned;
+    plan_request t = *r;
+    bool is_plain = !r->lora.rank && !r->no_training && !plan_generates(r) && !r->critic.kind && !r->policy.on &&
+                    !r->selection.kind && r->model.mtp_heads <= 1 && mesh_size(&r->mesh, AXIS_TENSOR) == 1;
+    if (!is_plain || lora_modules_parse(&r->model, all, "model.lora.targets", &t.lora.modules) != OK) {
+        error_clear();
+        return;
+    }
+    t.lora.rank = USUAL_RANK;
+    t.lora.alpha = 2.0 * USUAL_RANK;
+    t.base = BASE_NF4;
+    if (t.reference == REFERENCE_COPY) t.reference = REFERENCE_BASE; /* what the model is without its adapters */
+    if (!plan_variant_fits(&t, &planned)) return;
+    strbuf_printf(out,
+                  ". Another kind of training fits, QLoRA, which trains adapters beside a frozen base of 4 bits: --set "
+                  "model.lora.rank=%d --set model.base=nf4 (%s)",
+                  USUAL_RANK, str_format_bytes(buf, planned));
+}
+
 /* Where the limit comes from: a setting, or the memory of this machine. */
 static const char *limit_name(const plan_request *r, bool together) {
     if (together) return "which are one memory here, of";
@@ -333,6 +390,7 @@ void plan_explain(const plan *p, strbuf *out) {
     if (plan_fits(p)) return;
     if (lacks_host(p)) {
         explain_host(p, r, out);
+        advise_adapters(r, out);
         return;
     }
     bool device_holds = r->device_limit == 0 || p->planned[TIER_DEVICE] <= r->device_limit;
@@ -351,6 +409,7 @@ void plan_explain(const plan *p, strbuf *out) {
                   str_format_bytes(b, limit));
     if (mesh_world(&r->mesh) > 1) strbuf_printf(out, " for each of %d ranks", mesh_world(&r->mesh));
     strbuf_printf(out, ". %s", advice.text);
+    advise_adapters(r, out);
     strbuf_fini(&change);
     strbuf_fini(&advice);
 }

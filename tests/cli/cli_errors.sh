@@ -326,6 +326,20 @@ fits gpt2 1200M --set train.micro_batch=4 --set memory.strategy=manual
 fits test-llama 4M --set data.seq_len=512 --set memory.strategy=manual
 fits test-qwen3 1800K --set data.seq_len=1024 --set run.threads=2 --set memory.strategy=manual # scratch grows with threads
 check 3 "the least that fits with any of them is" -- plan --preset test-llama --device-memory 100K --set memory.strategy=manual
+# Adapters that do not fit: a base in fewer bits is among the changes. All parameters that do not fit: adapters over such a base are
+# named as another kind of training.
+lora=(--preset gpt2 --lora 16 --set precision=bf16_sr --set data.seq_len=64 --set train.micro_batch=1 --set memory.logits_chunk=4M)
+for limit in 240M:int8 180M:nf4; do
+    check 3 "Fits with: --set model.base=${limit#*:} (" -- plan "${lora[@]}" "${resident[@]}" --device-memory "${limit%:*}"
+    check 0 -- plan "${lora[@]}" "${resident[@]}" --device-memory "${limit%:*}" --set model.base="${limit#*:}"
+done
+full=(--preset gpt2 --set precision=bf16 --set data.seq_len=64 --set train.micro_batch=1 --set model.layers=2
+    --set memory.device=200M --set memory.host=16M)
+check 3 ". Another kind of training fits, QLoRA, which trains adapters beside a frozen base of 4 bits: --set model.lora.rank=16 --set model.base=nf4 (" \
+    -- plan "${full[@]}"
+check 0 -- plan "${full[@]}" --set model.lora.rank=16 --set model.base=nf4
+check 3 "!QLoRA" -- plan "${full[@]}" --set memory.device=1M --set memory.host=1M
+check 3 "!QLoRA" -- plan "${lora[@]}" "${resident[@]}" --device-memory 1M
 # No change helps where parameters, gradients and states alone exceed all memory; with moments of 8 bits they are fewer bytes.
 crowded=(--preset gpt2 --set data.seq_len=64 --set train.micro_batch=1 --set memory.strategy=manual --set memory.host=64M)
 check 3 "at least 949.4 MiB, device and host together have 914.0 MiB" "Use more or larger machines" -- plan "${crowded[@]}" --set memory.device=850M
