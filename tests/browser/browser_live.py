@@ -158,7 +158,7 @@ def another_origin(browser, page_url):
 
         def log_message(self, *_):
             pass
-    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)  # a browser keeps connections that ask nothing
     threading.Thread(target=server.serve_forever, daemon=True).start()
     page = browser.page(800, 600)
     page.open(f"http://127.0.0.1:{server.server_port}/")

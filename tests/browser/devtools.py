@@ -5,6 +5,9 @@
         page.open("http://127.0.0.1:8080/")
         page.wait("document.title !== 'ralo'")
         page.screenshot("page.png")
+
+By hand: devtools.py                                 which browser starts here? Status 77 and the reasons: none
+         devtools.py ADDRESS WIDTH FILE.png [dark]   a picture of the whole page
 """
 import base64
 import json
@@ -12,19 +15,36 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 
-PROGRAMS = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"]
+PROGRAMS = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge"]
+START_S = 30
 
 
-def find():
-    named = os.environ.get("RALO_BROWSER")
-    return named or next((p for p in map(shutil.which, PROGRAMS) if p), None)
+class NoBrowser(Exception):
+    pass
 
 
 class Browser:
+    """The first browser that starts, or the one that RALO_BROWSER names. An installed one may not: a container without user namespaces
+    has no sandbox (which root never has), so each is tried with it and without."""
+
     def __init__(self):
+        named, reasons = os.environ.get("RALO_BROWSER"), []
+        for program in [named] if named else filter(None, map(shutil.which, PROGRAMS)):
+            for sandbox in [["--no-sandbox"]] if os.geteuid() == 0 else [[], ["--no-sandbox"]]:
+                self.start(program, sandbox)
+                try:
+                    self.name = self.call("Browser.getVersion", timeout=START_S)["product"]
+                    return
+                except (RuntimeError, TimeoutError, OSError) as e:
+                    self.stop()
+                    reasons.append(f"{program} does not start: {self.complaint or e}")
+        raise NoBrowser("; ".join(dict.fromkeys(reasons)) or f"found none of {', '.join(PROGRAMS)}; make test-browser installs one")
+
+    def start(self, program, sandbox):
         self.profile = tempfile.mkdtemp(prefix="ralo_browser_")
         to_browser, self.write_end = os.pipe()
         self.read_end, from_browser = os.pipe()
@@ -33,12 +53,11 @@ class Browser:
             a, b = os.dup(to_browser), os.dup(from_browser)
             os.dup2(a, 3)
             os.dup2(b, 4)
-        program = [find(), "--headless", "--remote-debugging-pipe", "--disable-gpu", "--hide-scrollbars", "--no-first-run",
+        command = [program, "--headless", "--remote-debugging-pipe", "--disable-gpu", "--hide-scrollbars", "--no-first-run",
                    "--disable-background-networking", "--disable-extensions", "--mute-audio", f"--user-data-dir={self.profile}"]
-        if os.geteuid() == 0:  # its sandbox does not work for root
-            program.append("--no-sandbox")
-        self.process = subprocess.Popen(program + ["about:blank"], preexec_fn=descriptors, close_fds=False,
-                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with open(f"{self.profile}/stderr", "wb") as said:
+            self.process = subprocess.Popen(command + sandbox + ["about:blank"], preexec_fn=descriptors, close_fds=False,
+                                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said)
         os.close(to_browser)
         os.close(from_browser)
         self.buffer, self.number, self.answers, self.events = b"", 0, {}, []
@@ -47,6 +66,9 @@ class Browser:
         return self
 
     def __exit__(self, *_):
+        self.stop()
+
+    def stop(self):
         os.close(self.write_end)
         try:
             self.process.wait(5)
@@ -54,6 +76,8 @@ class Browser:
             self.process.kill()
             self.process.wait()
         os.close(self.read_end)
+        with open(f"{self.profile}/stderr", errors="replace") as said:
+            self.complaint = (said.read().strip().splitlines() or [""])[-1][:300]
         shutil.rmtree(self.profile, ignore_errors=True)
 
     def receive(self, timeout):
@@ -93,7 +117,8 @@ class Browser:
 class Page:
     def __init__(self, browser, width, height, dark):
         self.browser, self.width, self.height = browser, width, height
-        target = browser.call("Target.createTarget", url="about:blank")["targetId"]
+        # A window of its own: a tab behind another one is not drawn.
+        target = browser.call("Target.createTarget", url="about:blank", newWindow=True)["targetId"]
         self.target = target
         self.session = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self.call("Page.enable")
@@ -151,3 +176,22 @@ class Page:
             if e["method"] == "Runtime.consoleAPICalled" and e["params"]["type"] in ("error", "assert"):
                 out.append(str(e["params"]["args"]))
         return out
+
+
+def main(arguments):
+    try:
+        with Browser() as browser:
+            if not arguments:
+                return print(browser.name)
+            address, width, path, *dark = arguments
+            page = browser.page(int(width), 900, dark == ["dark"])
+            page.open(address)
+            page.wait("document.readyState === 'complete'")
+            page.screenshot(path, whole=True)
+    except NoBrowser as e:
+        print(f"no browser: {e}")
+        return 77
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
