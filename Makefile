@@ -30,7 +30,7 @@ FUZZ_TARGET ?=
 # What `make soak` does: tests/soak/run.
 export SOAK_KILLS SOAK_EXECUTIONS SOAK_STEPS SOAK_PARTS SOAK_SEED SOAK_JOBS SOAK_DIR SOAK_DEVICE SOAK_LOG
 
-.PHONY: build run check test test-gpu test-browser sanitize-gpu matrix fuzz bench format reference includes deps packages configure install uninstall clean help
+.PHONY: build run check test test-gpu test-browser sanitize-gpu matrix fuzz bench format reference examples includes deps packages configure install uninstall clean help
 .NOTPARALLEL:
 
 build: configure ## build build/ralo (the default)
@@ -89,6 +89,10 @@ reference: configure ## print docs/reference again from the tables of the progra
 	@cmake --build "$(BUILD)" --parallel $(JOBS) --target ralo
 	@"$(BUILD)/ralo" help --reference docs/reference
 	@tools/c-api-page include/ralo.h >docs/reference/c-api.md
+
+examples: configure ## run the plans that README and the guides show (a minute), and write what is printed today into them
+	@cmake --build "$(BUILD)" --parallel $(JOBS) --target ralo
+	@tools/examples "$(BUILD)/ralo"
 
 includes: configure ## check the order of rooms and that headers compile alone
 	@cmake --build "$(BUILD)" --target includes

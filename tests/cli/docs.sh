@@ -1,7 +1,7 @@
 #!/bin/bash
 # docs.sh - the documents point at what is there: links and headings exist, settings that are named are settings, tests that are
-# named are tests, the files that CONTRIBUTING.md says to touch are there, pages in Korean show the same output as the English ones, and both README
-# files are short. RALO names the program.
+# named are tests, the files that CONTRIBUTING.md says to touch are there, pages in Korean show the same output as the English ones, both README
+# files are short, and what they show of the program's output is what it prints. RALO names the program.
 . "$(dirname "$0")/../harness/check.sh"
 need python3
 "$RALO" help settings >settings || die "ralo help settings"
@@ -100,4 +100,27 @@ print("\n".join(wrong))
 CHECK
 wrong=$(python3 check.py "$project" "$work/settings") || fail "check.py"
 [ -z "$wrong" ] || fail "$wrong"
-finish "the documents point at what is there"
+
+# ---- examples: the plans of README, and how its run ends, numbers aside
+wrong=$("$project/tools/examples" "$RALO" --check README.md README_KO.md) || fail "stale examples (make examples prints them again): $wrong"
+"$RALO" train --set train.steps=2 --set train.warmup=0 --set train.problems=2 --set run.dir=short >shown 2>&1 </dev/null || fail "train: $(tail -n 2 shown)"
+masked() { sed -E 's/as predicted .*|[0-9.]+ times as .*//; s/^( *saved +)[^ ]*/\1/; s/param_hash [0-9a-f]*/param_hash/; s/[0-9][0-9.]*( [KMG]iB|[KMG])?/N/g; s/  +/ /g; s/^ //' "$1"; }
+masked shown >printed
+sed -n '/^    100 %/,/^$/p' "$project/README.md" | grep -v '^$' >block
+[ "$(wc -l <block)" -ge 6 ] || fail "README.md shows no end of a run"
+masked block | grep -vE '^(100|N) %' >wanted
+while IFS= read -r line; do
+    grep -qxF -- "$line" printed || fail "README.md shows a line that no run prints: $line in $(cat printed)"
+done <wanted
+
+# The tool itself: a number is replaced, a line that is not printed is named.
+plan="build/ralo plan --preset test-gpt2 --hardware cpu-2"
+printf '    $ %s\n    ...\n    model     test-gpt2: 1 parameters, ...\n\ntext\n' "$plan" >page.md
+"$project/tools/examples" "$RALO" --check "$work/page.md" >said && fail "a stale number was not seen"
+"$project/tools/examples" "$RALO" "$work/page.md" >said || fail "tools/examples: $(cat said)"
+grep -q '^    model     test-gpt2: [0-9.]*K parameters, \.\.\.$' page.md || fail "the number was not replaced: $(cat page.md)"
+"$project/tools/examples" "$RALO" --check "$work/page.md" || fail "what was just printed is stale"
+printf '    $ %s\n    a line of an older program\n' "$plan" >page.md
+"$project/tools/examples" "$RALO" "$work/page.md" >said && fail "a line that nothing resembles was accepted"
+grep -q 'nothing that is printed resembles: a line of an older program' said || fail "the line is not named: $(cat said)"
+finish "the documents point at what is there, and show what is printed"
