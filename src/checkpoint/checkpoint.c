@@ -281,7 +281,7 @@ static status find_newest(const char *run_dir, bool quietly, char *out, size_t o
     for (size_t i = 0; i < n; i++) {
         const char *path = arena_format(&memory, "%s/%s", dir, step_name(&memory, steps[i]));
         if (checkpoint_check(path) != OK) {
-            if (!quietly) log_warn("checkpoint %s is incomplete and is skipped: %s", path, error_message());
+            if (!quietly) log_warn("checkpoint %s cannot be used and is skipped: %s", path, error_message());
             error_clear();
             continue;
         }

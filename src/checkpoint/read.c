@@ -78,6 +78,24 @@ static status check_tokenizer(const json_t *root, const char *dir) {
     return rc;
 }
 
+/* A name that is not one of a step may be anything: a copy is. */
+static status check_name(const char *dir, const json_t *root) {
+    int64_t named, step;
+    size_t n = strlen(dir);
+    strbuf name;
+    while (n > 1 && dir[n - 1] == '/') n--;
+    strbuf_init(&name);
+    strbuf_add_bytes(&name, dir, n);
+    bool is_step = checkpoint_step_of(name.text, &named);
+    strbuf_fini(&name);
+    if (!is_step) return OK;
+    TRY(json_get_int(json_object_get(root, "state"), "step", 0, INT64_MAX, dir, &step));
+    if (step == named) return OK;
+    return ERR(ERR_INPUT,
+               "%s is named as step %lld and holds step %lld: it was renamed; give it back the name step-%08lld", dir,
+               (long long)named, (long long)step, (long long)step);
+}
+
 status checkpoint_check(const char *dir) {
     status rc = OK;
     arena memory;
@@ -87,6 +105,7 @@ status checkpoint_check(const char *dir) {
     const char *json_path = arena_format(&memory, "%s/checkpoint.json", dir), *path;
     TRY_GOTO(rc, sealed_read(json_path, &root), done);
     TRY_GOTO(rc, check_format(root, json_path), done);
+    TRY_GOTO(rc, check_name(dir, root), done);
     json_array_foreach(json_object_get(root, "files"), i, file)
         TRY_GOTO(rc, check_file(dir, file, json_path, &memory, &path), done);
     TRY_GOTO(rc, check_tokenizer(root, dir), done);
@@ -554,6 +573,7 @@ static status reader_init(reader *r, const char *dir, exec *e, const char *ident
     r->json_path = arena_format(&r->memory, "%s/checkpoint.json", dir);
     TRY(sealed_read(r->json_path, &r->root));
     TRY(check_format(r->root, r->json_path));
+    TRY(check_name(dir, r->root));
     TRY(check_task(r, task)); /* another task has other data too: first the reason, then what follows from it */
     TRY(json_get_string(r->root, "identity", r->json_path, &found));
     if (identity && !is_same_identity(found, identity)) return refuse_identity(dir, found, identity);
@@ -595,6 +615,7 @@ status checkpoint_read_state(const char *dir, train_state *out) {
     strbuf_printf(&path, "%s/checkpoint.json", dir);
     status rc = sealed_read(path.text, &root);
     if (rc == OK) rc = check_format(root, path.text);
+    if (rc == OK) rc = check_name(dir, root);
     if (rc == OK) rc = state_from_json(root, path.text, out);
     json_decref(root);
     strbuf_fini(&path);

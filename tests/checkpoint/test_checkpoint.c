@@ -449,9 +449,110 @@ static void newest_whole_one_is_found(void **state) {
     assert_int_equal(newest_step(), 1);
     assert_int_equal(truncate(step_path(1, "checkpoint.json"), 0), 0);
     assert_int_equal(newest_step(), 0);
+    save_steps(&w, 0, 1, 2);
+    assert_int_equal(stat(step_path(2, shard), &st), 0);
+    assert_int_equal(truncate(step_path(2, shard), st.st_size + 1), 0); /* a file that has grown */
+    expect_refusal(&w, 2, w.tensors, N_TENSORS, IDENTITY, "bytes, expected");
+    assert_int_equal(newest_step(), 1);
     char tiny[8];
     save_steps(&w, 0, 5, 5);
     assert_int_equal(checkpoint_find_newest(run_dir, tiny, sizeof tiny), ERR_BUG);
+    world_fini(&w);
+}
+
+/* Its step would count for more than it is: a run would skip what lies between, and an export would be told as another. */
+static void a_renamed_one_is_refused_by_its_name(void **state) {
+    world w;
+    checkpoint_reader *r;
+    checkpoint_survey found;
+    char from[256], what[] = "is named as step 6 and holds step 4: it was renamed";
+    world_init(&w, 1);
+    save_steps(&w, 0, 3, 4);
+    snprintf(from, sizeof from, "%s", step_path(4, ""));
+    assert_int_equal(rename(from, step_path(6, "")), 0);
+    expect_refusal(&w, 6, w.tensors, N_TENSORS, IDENTITY, what);
+    assert_int_equal(checkpoint_reader_open(&r, step_path(6, "")), ERR_INPUT);
+    assert_non_null(strstr(error_message(), what));
+    assert_int_equal(newest_step(), 3);
+    assert_int_equal(checkpoint_survey_make(&found, run_dir), OK);
+    assert_int_equal(found.n_broken, 1);
+    /* A copy under a name of its own says nothing about steps. */
+    snprintf(from, sizeof from, "%s/copy", run_dir);
+    assert_int_equal(rename(step_path(6, ""), from), 0);
+    if (checkpoint_reader_open(&r, from) != OK) fail_msg("%s", error_message());
+    assert_int_equal(checkpoint_reader_step(r), 4);
+    checkpoint_reader_close(r);
+    world_fini(&w);
+}
+
+/* ---- what is on disk when -------------------------------------------------------------------------------------------- */
+
+/* In the place of libc's for all of this program: which files and directories were flushed, and renamed, in order. */
+static char disk_log[1 << 14];
+static bool disk_logged;
+static void log_disk(const char *what, const char *path) {
+    size_t n = strlen(disk_log);
+    if (disk_logged) snprintf(disk_log + n, sizeof disk_log - n, "%s %s\n", what, strrchr(path, '/') + 1);
+}
+
+int fsync(int fd) {
+    int (*next)(int);
+    char link[64], path[4096];
+    *(void **)&next = dlsym(RTLD_NEXT, "fsync");
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, sizeof path - 1);
+    path[MAX(n, 0)] = 0;
+    if (n > 0) log_disk("flush", path);
+    return next(fd);
+}
+
+int rename(const char *from, const char *to) {
+    int (*next)(const char *, const char *);
+    *(void **)&next = dlsym(RTLD_NEXT, "rename");
+    int rc = next(from, to);
+    if (rc == 0) log_disk("rename to", to);
+    return rc;
+}
+
+int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags) {
+    int (*next)(int, const char *, int, const char *, unsigned);
+    *(void **)&next = dlsym(RTLD_NEXT, "renameat2");
+    int rc = next(from_dir, from, to_dir, to, flags);
+    if (rc == 0) log_disk("rename to", to);
+    return rc;
+}
+
+/* line: where to begin; the place behind `what`, which is a whole line there. */
+static const char *logged_after(const char *line, const char *what) {
+    char whole[256];
+    snprintf(whole, sizeof whole, "%s\n", what);
+    const char *at = strstr(line, whole);
+    if (!at) fail_msg("'%s' does not come where it should in:\n%s", what, disk_log);
+    return at + strlen(whole);
+}
+
+/* A power cut at any moment: the name is not on disk before what it names is, and nothing older goes before the name is. */
+static void files_are_on_disk_before_the_name_and_the_name_before_older_ones_go(void **state) {
+    world w;
+    world_init(&w, 1);
+    save_steps(&w, 1, 1, 1);
+    for (int again = 0; again < 2; again++) { /* the second time in the place of one of this name */
+        disk_log[0] = 0;
+        disk_logged = true;
+        save_steps(&w, 1, 2, 2);
+        disk_logged = false;
+        const char *at = disk_log;
+        for (int shard = 1, n = count_entries(step_path(2, ""), "tensors-"); shard <= n; shard++) {
+            char file[64];
+            snprintf(file, sizeof file, "flush tensors-%05d-of-%05d.safetensors", shard, n);
+            at = logged_after(at, file);
+        }
+        at = logged_after(at, "flush checkpoint.json");
+        at = logged_after(at, "flush .tmp-step-00000002");
+        at = logged_after(at, "rename to step-00000002");
+        at = logged_after(at, "flush checkpoints");
+        if (!again) logged_after(at, "rename to .tmp-old-step-00000001");
+    }
     world_fini(&w);
 }
 
@@ -504,6 +605,8 @@ int main(void) {
         TEST(every_number_of_the_state_has_a_range),
         TEST(a_file_that_is_listed_often_is_opened_once_at_most),
         TEST(newest_whole_one_is_found),
+        TEST(a_renamed_one_is_refused_by_its_name),
+        TEST(files_are_on_disk_before_the_name_and_the_name_before_older_ones_go),
         TEST(a_directory_that_cannot_be_read_is_not_empty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,17 +12,25 @@ check 0 -- "${tiny[@]}" --set train.steps=3 --set train.save_every=1 --set run.k
 truncate -s -10 broken/checkpoints/step-00000003/checkpoint.json
 check 0 'resumed from broken/checkpoints/step-00000002' -- "${tiny[@]}" --set train.steps=4 --set train.save_every=2 \
     --set run.keep=2 --set run.dir=broken --resume auto
-[ "$(grep -c 'is incomplete' err)" = 1 ] || fail "a checkpoint that is not whole: $(grep -c 'is incomplete' err) warnings"
+[ "$(grep -c 'cannot be used and is skipped' err)" = 1 ] || fail "a checkpoint that is not whole: $(grep -c 'cannot be used and is skipped' err) warnings"
 [ "$(ls broken/checkpoints)" = "$(printf 'step-0000000%d\n' 2 3 4)" ] || fail "keep 2 of 1 2 x3 4: $(ls broken/checkpoints)"
 check 0 -- "${tiny[@]}" --set train.steps=2 --set train.save_every=0 --set run.dir=fresh
 truncate -s -10 fresh/checkpoints/step-00000002/checkpoint.json
 check 0 -- "${tiny[@]}" --set train.steps=1 --set run.dir=fresh
-[ "$(grep -c 'is incomplete' err)" = 1 ] || fail "a fresh run beside one that is not whole: $(grep -c 'is incomplete' err) warnings"
+[ "$(grep -c 'cannot be used and is skipped' err)" = 1 ] || fail "a fresh run beside one that is not whole: $(grep -c 'cannot be used and is skipped' err) warnings"
 check 0 -- "${tiny[@]}" --set train.steps=2 --resume broken --set run.dir=other
+mv fresh/checkpoints/step-00000001 fresh/checkpoints/step-00000006 # counts for five steps that nobody made
+renamed='step-00000006 is named as step 6 and holds step 1: it was renamed; give it back the name step-00000001'
+for command in 'export fresh/checkpoints/step-00000006 exported' 'generate --model fresh/checkpoints/step-00000006 --prompt 1+1=' \
+    "train fresh --resume fresh/checkpoints/step-00000006 --set run.dir=begun"; do
+    check 2 "$renamed" -- $command
+done
+[ ! -e exported ] && [ ! -e begun ] || fail "a renamed checkpoint: something was begun"
+mv fresh/checkpoints/step-00000006 fresh/checkpoints/step-00000001
 cp -r fresh nothing && truncate -s -10 nothing/checkpoints/step-00000001/checkpoint.json
-check 2 'found no complete checkpoint' 'is incomplete' -- "${tiny[@]}" --set train.steps=2 --set run.dir=none \
+check 2 'found no complete checkpoint' 'cannot be used and is skipped' -- "${tiny[@]}" --set train.steps=2 --set run.dir=none \
     --resume nothing
-check 2 'found no complete checkpoint among 2' 'is incomplete' 'to start from step 0' -- train nothing
+check 2 'found no complete checkpoint among 2' 'cannot be used and is skipped' 'to start from step 0' -- train nothing
 truncate -s -10 nothing/checkpoints/step-0*1/tensors-*
 check 2 'found no complete checkpoint among 2' -- "${tiny[@]}" --set train.steps=2 --set run.dir=nothing --resume auto
 rm -r nothing/checkpoints

@@ -413,7 +413,7 @@ class Round:
             raise Lost(f"step {self.newest} was on disk, the run started afresh: {text[-400:]}")
         if resumed:
             self.counts["runs resumed", ""] += 1
-        if "is incomplete" in text:
+        if "cannot be used and is skipped" in text:
             raise Lost(f"a checkpoint was left that is not whole: {text[-400:]}")
 
     def check_export(self, path):
