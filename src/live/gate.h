@@ -4,7 +4,7 @@
  * What it keeps out
  *   - a web page of another site, in a browser on this machine: by Origin and Sec-Fetch-Site, by Host against DNS rebinding (a name that
  *     is made to point here is not a name of this server), and by headers of every answer (server.c)
- *   - anyone without the token, where there is one; it is compared in constant time
+ *   - anyone without the token, which is compared in constant time
  *   - whatever is not GET or HEAD, or has a body. */
 #include "base/base.h"
 
@@ -25,11 +25,11 @@ status gate_parse_address(const char *text, gate_address *out);
 
 typedef struct gate {
     bool is_loopback;
-    char machine[256];               /* name of this host */
-    char token[GATE_TOKEN_MOST + 1]; /* "": none is needed */
-    char cookie[32];                 /* its name, with the port: cookies of a host are those of all its ports */
+    char machine[256]; /* name of this host */
+    char token[GATE_TOKEN_MOST + 1];
+    char cookie[32]; /* its name, with the port: cookies of a host are those of all its ports */
 } gate;
-/* The token is `given`, else that of the environment, else random where the address needs one. */
+/* The token is `given`, else that of the environment, else random. */
 status gate_init(gate *g, const gate_address *a, const char *given);
 
 typedef struct gate_request {

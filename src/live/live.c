@@ -62,9 +62,8 @@ static char *make_url(const live *l) {
     bool brackets = is_ipv6 && !is_any;
     strbuf url;
     strbuf_init(&url);
-    strbuf_printf(&url, "http://%s%s%s:%u/", brackets ? "[" : "", is_any ? l->gate.machine : a->host,
-                  brackets ? "]" : "", a->port);
-    if (l->gate.token[0]) strbuf_printf(&url, "?token=%s", l->gate.token);
+    strbuf_printf(&url, "http://%s%s%s:%u/?token=%s", brackets ? "[" : "", is_any ? l->gate.machine : a->host,
+                  brackets ? "]" : "", a->port, l->gate.token);
     return strbuf_take(&url);
 }
 
@@ -94,7 +93,7 @@ static void *live_thread(void *context) {
     pthread_cond_broadcast(&l->changed);
     pthread_mutex_unlock(&l->lock);
     if (failed) return NULL;
-    while (!wait_for_close(l, board_poll(&l->board) ? 1 : POLL_MS)) {}
+    while (!wait_for_close(l, board_poll(&l->board) ? 1 : POLL_MS)) server_tick(l->server);
     while (board_poll(&l->board)) {}
     pthread_mutex_lock(&l->board.lock);
     stream_put(&l->board.stream, "end", "{}");

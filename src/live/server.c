@@ -2,12 +2,14 @@
  *
  * Paths are compared whole and as they came, without %-decoding, with the rows of a table: none reaches the file system. Every answer carries
  * headers by which a browser neither shows it inside another page nor lets one read it. A connection that sends nothing, or takes
- * nothing, for TIMEOUT_S seconds is closed; a request has at most REQUEST_BYTES.
+ * nothing, for TIMEOUT_S seconds is closed; a request has at most REQUEST_BYTES. Those that ask for nothing, or may not, make room for
+ * others (pending.h).
  *
  * The library is loaded when the first page is opened: it brings a dozen others, which no other run should pay for. */
 #ifdef HAVE_MICROHTTPD
 #include "live/server.h"
 #include "live/page.h"
+#include "live/pending.h"
 
 #include <errno.h>
 #include <math.h>
@@ -19,8 +21,8 @@
 
 #define LIBRARY "libmicrohttpd.so.12"
 enum {
-    CONNECTIONS_MOST = STREAM_CLIENTS_MOST + 64,
-    REQUEST_BYTES = 16384, /* head of a request, and of its answer */
+    CONNECTIONS_MOST = STREAM_CLIENTS_MOST + PENDING_MOST + 64, /* never reached: those that are ended go at once */
+    REQUEST_BYTES = 16384,                                      /* head of a request, and of its answer */
     TIMEOUT_S = 15,
     BLOCK_BYTES = 8192, /* of a stream, at once */
     WIDTH_MIN = 16,
@@ -35,7 +37,7 @@ enum {
     X(MHD_start_daemon) X(MHD_stop_daemon) X(MHD_quiesce_daemon) X(MHD_create_response_from_buffer)      \
     X(MHD_create_response_from_callback) X(MHD_add_response_header) X(MHD_queue_response)               \
     X(MHD_destroy_response) X(MHD_lookup_connection_value) X(MHD_get_connection_values)                 \
-    X(MHD_suspend_connection) X(MHD_resume_connection)
+    X(MHD_suspend_connection) X(MHD_resume_connection) X(MHD_get_connection_info)
 /* clang-format on */
 
 static struct {
@@ -63,6 +65,7 @@ struct server {
     struct MHD_Daemon *daemon;
     board *board;
     const gate *gate;
+    pending pending;
 };
 
 typedef struct MHD_Connection connection;
@@ -78,8 +81,11 @@ static const char *const headers[][2] = {
     {"Cache-Control", "no-store"},
 };
 
+/* The connection ends with its answer: one that waits for another request would take the place of others, and a page makes a few requests
+ * alone. What may follow a refused request, its body among it, is not read. */
 static result send_response(connection *c, unsigned status_code, struct MHD_Response *r, const char *type) {
     if (!r) return MHD_NO;
+    lib.MHD_add_response_header(r, "Connection", "close");
     for (size_t i = 0; i < ARRAY_LENGTH(headers); i++) lib.MHD_add_response_header(r, headers[i][0], headers[i][1]);
     lib.MHD_add_response_header(r, "Content-Type", type);
     result rc = lib.MHD_queue_response(c, status_code, r);
@@ -92,8 +98,6 @@ static result send_text(connection *c, unsigned status_code, const char *text) {
     snprintf(line, sizeof line, "%s\n", text);
     struct MHD_Response *r = lib.MHD_create_response_from_buffer(strlen(line), line, MHD_RESPMEM_MUST_COPY);
     if (r && status_code == MHD_HTTP_METHOD_NOT_ALLOWED) lib.MHD_add_response_header(r, "Allow", "GET, HEAD");
-    /* What may follow a refused request, its body among it, is not read. */
-    if (r) lib.MHD_add_response_header(r, "Connection", "close");
     return send_response(c, status_code, r, "text/plain; charset=utf-8");
 }
 
@@ -101,7 +105,7 @@ static result send_page(server *s, connection *c, const page_file *file, const c
     struct MHD_Response *r =
         lib.MHD_create_response_from_buffer(file->n_bytes, (void *)(uintptr_t)file->bytes, MHD_RESPMEM_PERSISTENT);
     /* The address with the token is opened once; from then on the browser has it, where scripts and other sites do not reach it. */
-    if (r && token && s->gate->token[0] && gate_token_matches(s->gate, token, strlen(token))) {
+    if (r && token && gate_token_matches(s->gate, token, strlen(token))) {
         char cookie[256];
         snprintf(cookie, sizeof cookie, "%s=%s; HttpOnly; SameSite=Strict; Path=/", s->gate->cookie, s->gate->token);
         lib.MHD_add_response_header(r, "Set-Cookie", cookie);
@@ -219,6 +223,19 @@ static result count_hosts(void *context, enum MHD_ValueKind kind, const char *ke
     return MHD_YES;
 }
 
+static int descriptor(connection *c) {
+    return lib.MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+}
+
+/* A connection has come, or is about to be closed. */
+static void notice_connection(void *context, connection *c, void **unused, enum MHD_ConnectionNotificationCode what) {
+    server *s = context;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED)
+        pending_add(&s->pending, descriptor(c),
+                    lib.MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr, clock_ns());
+    else pending_remove(&s->pending, descriptor(c));
+}
+
 static unsigned judge(server *s, connection *c, const char *path, const char *method, const char **why) {
     int n_hosts = 0;
     lib.MHD_get_connection_values(c, MHD_HEADER_KIND, count_hosts, &n_hosts);
@@ -245,7 +262,9 @@ static result answer(void *context, connection *c, const char *path, const char 
     if (!*seen) {
         unsigned verdict = judge(s, c, path, method, &why);
         *seen = &head_seen;
-        return verdict == MHD_HTTP_OK ? MHD_YES : send_text(c, verdict, why);
+        if (verdict != MHD_HTTP_OK) return send_text(c, verdict, why);
+        pending_remove(&s->pending, descriptor(c));
+        return MHD_YES;
     }
     if (*n_upload) return MHD_NO;
     page_file file;
@@ -263,15 +282,18 @@ status server_open(server **out, int socket, bool is_ipv6, board *b, const gate 
     TRY_GOTO(rc, server_check(), fail);
     server *s = mem_alloc(sizeof *s);
     *s = (server){.board = b, .gate = g};
+    pending_init(&s->pending);
     /* poll, not epoll: with the latter version 0.9.75 does not see the end of a connection that came together with its last bytes, and
      * keeps it until it times out. */
     unsigned flags = MHD_USE_POLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | (is_ipv6 ? MHD_USE_IPv6 : 0);
-    s->daemon = lib.MHD_start_daemon(
-        flags, 0, NULL, NULL, answer, s, MHD_OPTION_LISTEN_SOCKET, socket, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)CONNECTIONS_MOST, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)REQUEST_BYTES, MHD_OPTION_STRICT_FOR_CLIENT, 1,
-        MHD_OPTION_UNESCAPE_CALLBACK, leave_escaped, NULL, MHD_OPTION_END);
+    s->daemon =
+        lib.MHD_start_daemon(flags, 0, NULL, NULL, answer, s, MHD_OPTION_LISTEN_SOCKET, socket,
+                             MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MOST, MHD_OPTION_CONNECTION_TIMEOUT,
+                             (unsigned)TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)REQUEST_BYTES,
+                             MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_UNESCAPE_CALLBACK, leave_escaped, NULL,
+                             MHD_OPTION_NOTIFY_CONNECTION, notice_connection, s, MHD_OPTION_END);
     if (!s->daemon) {
+        pending_fini(&s->pending);
         free(s);
         rc = ERR(ERR_IO, "live page: libmicrohttpd could not start its server: %s", strerror(errno));
         goto fail;
@@ -282,6 +304,8 @@ fail:
     close(socket);
     return rc;
 }
+
+void server_tick(server *s) { pending_end_late(&s->pending, clock_ns()); }
 
 static size_t clients_left(server *s) {
     pthread_mutex_lock(&s->board->lock);
@@ -295,6 +319,7 @@ void server_close(server *s) {
     if (socket >= 0) close(socket);
     for (int i = 0; i < 100 && clients_left(s); i++) nanosleep(&(struct timespec){0, 10000000}, NULL);
     lib.MHD_stop_daemon(s->daemon);
+    pending_fini(&s->pending);
     free(s);
 }
 #endif

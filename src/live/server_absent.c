@@ -14,6 +14,7 @@ status server_open(server **out, int socket, bool is_ipv6, board *b, const gate 
     return server_check();
 }
 
+void server_tick(server *s) {}
 void server_close(server *s) {}
 void server_wake(void *context, void *connection) {}
 #endif

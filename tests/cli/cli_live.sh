@@ -18,11 +18,11 @@ check 2 '--live-token: found 3 characters' -- train $tiny --live --live-token ab
 check 2 'found no RUN, expected: ralo live RUN' -- live
 check 2 "found no run in '.', expected a directory with run.json" -- live .
 
-# get URL PATH: prints the body.
+# get URL PATH: prints the body. The token of the address goes along.
 get() {
     local port=${1##*:}
-    exec 3<>"/dev/tcp/127.0.0.1/${port%/}" || return
-    printf 'GET %s HTTP/1.0\r\nHost: localhost\r\n\r\n' "$2" >&3
+    exec 3<>"/dev/tcp/127.0.0.1/${port%%/*}" || return
+    printf 'GET %s HTTP/1.0\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n' "$2" "${1##*token=}" >&3
     sed '1,/^\r$/d' <&3
     exec 3>&-
 }
@@ -30,7 +30,7 @@ step_of() { get "$1" /api/run | sed -n 's/.*"step":\([0-9]*\).*/\1/p'; }
 # url FILE: waits for the address in it.
 url() {
     for _ in $(seq 500); do
-        grep -o 'http://[^ ]*/' "$1" && return
+        grep -oE 'http://[0-9.:]*/\?token=[0-9a-f]{32}$' "$1" && return
         kill -0 "$pid" 2>/dev/null || die "it ended: $(tail -n 3 "$1")"
         sleep 0.02
     done
@@ -53,6 +53,7 @@ for _ in $(seq 200); do
     sleep 0.05
 done
 [ "$later" -gt "$first" ] || fail "steps do not move: $first, $later"
+get "${page%%token=*}token=another" /api/run | grep -q 'a token is needed' || fail "the page is open without its token"
 kill -INT $pid
 wait $pid
 [ $? = 130 ] || fail "the run with a page did not stop as others do: $(tail -n 3 err)"

@@ -12,6 +12,7 @@
 #include "http.h"
 #include "live/gate.h"
 #include "live/live.h"
+#include "live/pending.h"
 #include "live/server.h"
 
 #include <fcntl.h>
@@ -22,9 +23,13 @@
 
 static live *page;
 static int port;
+static char known[256]; /* the header line with the token, which every request of `get` carries; "": none */
 
 static void start(const char *listen, const char *token) {
     assert_int_equal(live_open(&page, &(live_options){.run_dir = test_dir, .listen = listen, .token = token}), OK);
+    const char *made = strstr(live_url(page), "/?token=");
+    assert_non_null(made);
+    snprintf(known, sizeof known, "Authorization: Bearer %s\r\n", made + strlen("/?token="));
     port = http_port(live_url(page));
 }
 
@@ -57,7 +62,7 @@ static char *get(const char *method, const char *path, const char *host, const c
     strbuf_init(&request);
     strbuf_printf(&request, "%s %s HTTP/1.1\r\n", method, path);
     if (host) strbuf_printf(&request, "Host: %s\r\n", host);
-    strbuf_printf(&request, "%sConnection: close\r\n\r\n", lines);
+    strbuf_printf(&request, "%s%sConnection: close\r\n\r\n", known, lines);
     char *answer = http_ask(port, request.text, request.length);
     strbuf_fini(&request);
     return answer;
@@ -231,9 +236,29 @@ static void other_hosts_and_origins_are_refused(void **state) {
     expect("GET", "/", own, "Sec-Fetch-Site: cross-site\r\n", 200); /* a link to it */
 }
 
-static void other_addresses_need_the_token(void **state) {
+/* Also on loopback, which every user of a machine can reach. */
+static void every_address_needs_the_token(void **state) {
     SKIP_WITHOUT_LIBRARY();
+    char first[128] = "";
+    for (int i = 0; i < 2; i++) {
+        start(i ? "[::1]:0" : NULL, NULL);
+        const char *own = strstr(live_url(page), "/?token=");
+        assert_int_equal(strlen(own), strlen("/?token=") + 32);
+        assert_string_not_equal(own, first);
+        snprintf(first, sizeof first, "%s", own);
+        if (i == 0) {
+            expect("GET", "/api/run", "127.0.0.1", "", 200);
+            known[0] = 0;
+            expect("GET", "/api/run", "127.0.0.1", "", 401);
+            expect("GET", "/", "localhost", "", 401);
+            expect("GET", "/events", "localhost", "", 401);
+            expect("GET", own, "localhost", "", 200);
+        }
+        live_close(page);
+    }
+
     start("0.0.0.0:0", NULL);
+    known[0] = 0;
     const char *made = strstr(live_url(page), "/?token=");
     assert_true(made && strlen(made) == strlen("/?token=") + 32);
     char path[128];
@@ -256,7 +281,8 @@ static void other_addresses_need_the_token(void **state) {
     expect("GET", made, "10.1.2.3:80", "", 200); /* of another interface, or a tunnel */
     live_close(page);
 
-    start("127.0.0.1:0", TOKEN); /* loopback may have one too */
+    start("127.0.0.1:0", TOKEN); /* one of the user's own */
+    known[0] = 0;
     static const char *const good[] = {"Authorization: Bearer " TOKEN "\r\n", "authorization: bearer " TOKEN "\r\n"};
     static const char *const bad[] = {"",
                                       "Authorization: Bearer " TOKEN "0\r\n",
@@ -412,6 +438,7 @@ static void fuzzed_requests(void **state) {
                                         "Expect: 100-continue\r\n",
                                         "Upgrade: websocket\r\n"};
     start(NULL, TOKEN);
+    known[0] = 0;
     const char *text = getenv("RALO_LIVE_FUZZ_SECONDS"), *seed_text = getenv("RALO_LIVE_FUZZ_SEED");
     double end = clock_s() + (text ? atof(text) : 1.5);
     uint64_t key = rng_key(seed_text ? (uint64_t)atoll(seed_text) : 1, "live.fuzz"), at = 0, n_sent = 0, n_answered = 0;
@@ -465,15 +492,16 @@ static void append_step(int step) {
 static void two_hundred_pages_hear_every_step(void **state) {
     SKIP_WITHOUT_LIBRARY();
     enum { CLIENTS = 200, LEAVE = 50 };
-    static const char request[] = "GET /events?from=1 HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    char request[512];
     int fds[CLIENTS];
     strbuf heard[CLIENTS];
     start(NULL, NULL);
+    snprintf(request, sizeof request, "GET /events?from=1 HTTP/1.1\r\nHost: localhost\r\n%s\r\n", known);
     for (int i = 0; i < CLIENTS; i++) {
         strbuf_init(&heard[i]);
         fds[i] = http_connect(port);
         assert_true(fds[i] >= 0);
-        http_send(fds[i], request, sizeof request - 1);
+        http_send(fds[i], request, strlen(request));
     }
     for (int i = 0; i < CLIENTS; i++) {
         http_read(fds[i], "event: reload", 5000, &heard[i]);
@@ -499,15 +527,16 @@ static void two_hundred_pages_hear_every_step(void **state) {
     for (int i = 0; i < CLIENTS; i++) strbuf_fini(&heard[i]);
 }
 
-/* Connections that say nothing do not keep others out for long, and more pages than there is room for are told so. */
+/* More pages than there is room for are told so. */
 static void too_many_pages_are_refused(void **state) {
     SKIP_WITHOUT_LIBRARY();
-    static const char request[] = "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    char request[512];
     int fds[STREAM_CLIENTS_MOST];
     start(NULL, NULL);
+    snprintf(request, sizeof request, "GET /events HTTP/1.1\r\nHost: localhost\r\n%s\r\n", known);
     for (int i = 0; i < STREAM_CLIENTS_MOST; i++) {
         fds[i] = http_connect(port);
-        http_send(fds[i], request, sizeof request - 1);
+        http_send(fds[i], request, strlen(request));
     }
     for (int i = 0; i < STREAM_CLIENTS_MOST; i++) {
         strbuf out;
@@ -521,6 +550,94 @@ static void too_many_pages_are_refused(void **state) {
     for (int i = 0; i < STREAM_CLIENTS_MOST; i++) close(fds[i]);
 }
 
+/* True: the other end has closed, or closes now. */
+static bool is_ended(int fd, int ms) {
+    char byte;
+    struct pollfd ready = {.fd = fd, .events = POLLIN};
+    return poll(&ready, 1, ms) == 1 && recv(fd, &byte, 1, MSG_DONTWAIT) <= 0;
+}
+
+/* Connections that say nothing, half of a request, or something without the token, and those that stay after an answer. Each kind is
+ * more than the server has connections for; whoever has the token is answered all the time, and a page that listens stays. */
+static void idle_connections_lock_nobody_out(void **state) {
+    SKIP_WITHOUT_LIBRARY();
+    enum { EACH = 400 };
+    static const char *const kinds[] = {"", "GET / HTTP/1.1\r\nHost: local",
+                                        "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n", NULL};
+    static int fds[EACH];
+    char listens[512], asks[512];
+    start(NULL, NULL);
+    snprintf(listens, sizeof listens, "GET /events HTTP/1.1\r\nHost: localhost\r\n%s\r\n", known);
+    snprintf(asks, sizeof asks, "GET /icon.svg HTTP/1.1\r\nHost: localhost\r\n%s\r\n", known);
+    strbuf heard;
+    strbuf_init(&heard);
+    int listener = http_connect(port);
+    http_send(listener, listens, strlen(listens));
+    http_read(listener, "event: reload", 5000, &heard);
+    for (size_t kind = 0; kind < ARRAY_LENGTH(kinds); kind++) {
+        const char *text = kinds[kind] ? kinds[kind] : asks;
+        for (int i = 0; i < EACH; i++) {
+            fds[i] = http_connect(port);
+            assert_true(fds[i] >= 0);
+            http_send(fds[i], text, strlen(text));
+            if (i % 100 == 99) expect("GET", "/api/run", "localhost", "", 200);
+        }
+        if (kind < 2) assert_true(is_ended(fds[0], 5000)); /* the oldest made room */
+        for (int i = 0; i < EACH; i++) close(fds[i]);
+    }
+    append_step(3);
+    http_read(listener, "\"x\":[3]", 5000, &heard);
+    assert_non_null(strstr(heard.text, "\"x\":[3]"));
+    close(listener);
+    strbuf_fini(&heard);
+}
+
+static bool pair_is_open(int pair[2]) { return !is_ended(pair[1], 0); }
+
+/* With a clock of the test: the age counts, whatever was sent; an address ends its own, and all together the busiest one's. */
+static void late_and_crowded_connections_are_ended(void **state) {
+    enum { MOST = PENDING_MOST + PENDING_OF_ADDRESS + 1 };
+    const uint64_t second = 1000000000;
+    static int pairs[MOST][2];
+    pending p;
+    pending_init(&p);
+    for (int i = 0; i < MOST; i++) assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pairs[i]), 0);
+    struct sockaddr_in from = {.sin_family = AF_INET};
+    struct sockaddr_in6 from6 = {.sin6_family = AF_INET6};
+    for (int i = 0; i <= PENDING_OF_ADDRESS; i++) { /* one address: the first makes room for the last */
+        from6.sin6_addr.s6_addr[15] = (uint8_t)i;   /* ... which is a whole network in IPv6 */
+        pending_add(&p, pairs[i][0], (struct sockaddr *)&from6, i);
+        assert_true(pair_is_open(pairs[i]));
+    }
+    assert_false(pair_is_open(pairs[0]));
+    int at = PENDING_OF_ADDRESS + 1;
+    for (uint32_t host = 2; p.n < PENDING_MOST; host++) { /* others, two connections each */
+        from.sin_addr.s_addr = htonl(host / 2);
+        pending_add(&p, pairs[at++][0], (struct sockaddr *)&from, second);
+    }
+    for (int i = 1; i < at; i++) assert_true(pair_is_open(pairs[i]));
+    from.sin_addr.s_addr = htonl(1000);
+    pending_add(&p, pairs[at][0], (struct sockaddr *)&from, 2 * second);
+    assert_int_equal(p.n, PENDING_MOST);
+    assert_false(pair_is_open(pairs[1])); /* the oldest of the address that has the most */
+    for (int i = 2; i <= at; i++) assert_true(pair_is_open(pairs[i]));
+
+    pending_remove(&p, pairs[2][0]); /* it has asked */
+    pending_remove(&p, pairs[2][0]);
+    pending_end_late(&p, PENDING_S * second);
+    for (int i = 2; i <= at; i++) assert_true(pair_is_open(pairs[i]));
+    pending_end_late(&p, PENDING_S * second + second / 2);
+    assert_true(pair_is_open(pairs[2]) && pair_is_open(pairs[at]));
+    for (int i = 3; i <= PENDING_OF_ADDRESS; i++) assert_false(pair_is_open(pairs[i]));
+    assert_true(pair_is_open(pairs[PENDING_OF_ADDRESS + 1]));
+    pending_end_late(&p, (PENDING_S + 2) * second + 1);
+    assert_int_equal(p.n, 0);
+    assert_false(pair_is_open(pairs[at]));
+    assert_true(pair_is_open(pairs[2]));
+    for (int i = 0; i < MOST; i++) close(pairs[i][0]), close(pairs[i][1]);
+    pending_fini(&p);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 int main(void) {
     const struct CMUnitTest tests[] = {
@@ -529,13 +646,15 @@ int main(void) {
         TEST(no_path_reaches_a_file),
         TEST(only_get_and_head),
         TEST(other_hosts_and_origins_are_refused),
-        TEST(other_addresses_need_the_token),
+        TEST(every_address_needs_the_token),
         cmocka_unit_test(addresses),
         TEST(what_cannot_be_opened_is_refused),
         TEST(oversized_and_malformed_requests),
         TEST(fuzzed_requests),
         TEST(two_hundred_pages_hear_every_step),
         TEST(too_many_pages_are_refused),
+        TEST(idle_connections_lock_nobody_out),
+        cmocka_unit_test(late_and_crowded_connections_are_ended),
     };
     unsetenv("RALO_LIVE_TOKEN");
     return cmocka_run_group_tests(tests, NULL, NULL);
