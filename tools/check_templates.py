@@ -6,7 +6,8 @@ that the template holds. Conversations with and without system turns, tools, too
 tokens in the content and so on go through `ralo show --json`, as training text and as prompts, and through
 apply_chat_template. A template is `equal` when every conversation gives the same text, and the same ids where no content
 holds a special token, or is refused by both; `refused by both` when no conversation at all could be compared; `refused` when
-ralo does not open it; else `different`. That both refuse is compared, not why. Of the training texts it is counted in how many the
+ralo does not open it; else `different`. A conversation of which the template leaves a part out must be refused with that part's name;
+which parts those are is asked of transformers, by rendering without each. That both refuse is compared, not why. Of the training texts it is counted in how many the
 answers were found.
 Needs Python with `tokenizers` and `transformers`. Nothing of the templates is kept.
 """
@@ -124,6 +125,43 @@ def expected(fast, record, prompts):
         return None, f"{type(error).__name__}: {error}"
 
 
+def is_blank(value):
+    if isinstance(value, dict) and isinstance(value.get("text"), str):
+        value = value["text"]
+    return not (value.strip() if isinstance(value, str) else value)
+
+
+def without_each(record, prompts):
+    """(name as ralo's message has it, the record without that part): texts, tools, calls, and thoughts of the last answer."""
+    messages = record["messages"][:-1] if prompts else record["messages"]
+    tools = record.get("tools") or []
+    for k in range(len(tools)):
+        yield f"found tools[{k}]", {**record, "tools": tools[:k] + tools[k + 1:] or None}
+    last = -1 if prompts or messages[-1]["role"] != "assistant" else len(messages) - 1
+    for i, m in enumerate(messages):
+        def changed(**more):
+            return {**record, "messages": messages[:i] + [{**m, **more}] + messages[i + 1:] + record["messages"][len(messages):]}
+        content = m.get("content")
+        thoughts = isinstance(content, str) and "</think>" in content and not content.split("</think>")[-1].strip()
+        if isinstance(content, list):
+            for k, part in enumerate(content):
+                if not is_blank(part):
+                    yield f"turn {i + 1}: found content[{k}]", changed(content=content[:k] + content[k + 1:])
+        elif not is_blank(content) and not (thoughts and m["role"] == "assistant" and i != last):
+            yield f"turn {i + 1}: found content", changed(content="")
+        calls = m.get("tool_calls") or []
+        for k in range(len(calls)):
+            yield f"turn {i + 1}: found tool_calls[{k}]", changed(tool_calls=calls[:k] + calls[k + 1:])
+        if i == last and not is_blank(m.get("reasoning_content") or m.get("thinking")):
+            yield f"turn {i + 1}: found reasoning_content", {**record, "messages": messages[:i] + [
+                {k: v for k, v in m.items() if k not in ("reasoning_content", "thinking")}]}
+
+
+def left_out(fast, record, prompts, text):
+    """The parts without which transformers writes the same text."""
+    return [name for name, less in without_each(record, prompts) if expected(fast, less, prompts)[0] == text]
+
+
 def check(ralo, path):
     with open(path, encoding="utf-8", newline="") as f:
         template = f.read()
@@ -161,8 +199,15 @@ def check(ralo, path):
                     notes.append(f"{what}: answer not found")
                     got = whole[i]
                     error = got.get("error", "")
+                parts = [] if text is None else left_out(fast, case, prompts, text)
+                told = re.search(r"((?:turn \d+: )?found \S+), which the chat template", error)
                 if text is None and error:
                     result["both refuse"] += 1
+                elif parts or told:
+                    right = told and told.group(1) in parts
+                    result["left out" if right else "different"] += 1
+                    if not right:
+                        notes.append(f"{what}: left out {parts}, ralo says {error[-300:] or 'nothing'}")
                 elif text is None or error:
                     result["different"] += 1
                     notes.append(f"{what}: ralo {error[-200:] or repr(got['text'][:200])}, transformers {ids if text is None else repr(text[:200])}")
@@ -177,7 +222,7 @@ def check(ralo, path):
                     result["equal"] += 1
     if result["different"] or result["other ids"]:
         return "different", result, notes
-    return ("equal" if result["equal"] else "refused by both"), result, notes
+    return ("equal" if result["equal"] or result["left out"] else "refused by both"), result, notes
 
 
 def main():
@@ -205,11 +250,11 @@ def main():
     print(", ".join(f"{v} {k}" for k, v in sorted(total.items())), f"of {sum(total.values())}")
     if o.table:
         with open(o.table, "w", encoding="utf-8") as f:
-            f.write("| template | result | conversations equal | refused by both | answers found |\n|---|---|---|---|---|\n")
+            f.write("| template | result | conversations equal | a part left out | refused by both | answers found |\n|---|---|---|---|---|---|\n")
             for name, verdict, r, notes in rows:
                 lost = r["answers found"] + r["answers lost"]
                 reason = f" ({notes[0][:100]})" if verdict == "refused" and notes else ""
-                f.write(f"| {name} | {verdict}{reason} | {r['equal']} | {r['both refuse']} | {r['answers found']} of {lost} |\n")
+                f.write(f"| {name} | {verdict}{reason} | {r['equal']} | {r['left out']} | {r['both refuse']} | {r['answers found']} of {lost} |\n")
     return 1 if total["different"] else 0
 
 

@@ -54,7 +54,7 @@ static bool is_space(const char *text) {
     return char_is_space(ch) || (ch >= 0x1c && ch <= 0x1f);
 }
 
-static span strip(span s) {
+span chat_strip(span s) {
     while (s.length > 0 && is_space(s.text)) {
         size_t n = char_length(s.text[0]);
         s.text += n;
@@ -113,7 +113,7 @@ static status llama3(const chat *c, const turns *t, chat_tokens *out) {
     chat_add_id(out, tokenizer_bos(c->t), false);
     for (size_t i = 0; i < t->n; i++) {
         const record_message *m = &t->messages[i];
-        span content = strip(m->content);
+        span content = chat_strip(m->content);
         TRY(llama3_header(c, turn_role_name(m->role), out));
         if (m->role == TURN_ASSISTANT) {
             TRY(chat_add_answer(c, gap, content, chat_is_response(t, i), out));
@@ -159,7 +159,7 @@ static status llama2(const chat *c, const turns *t, chat_tokens *out) {
                 strbuf_add(&answer, "\n<</SYS>>\n\n");
             }
             strbuf_add_bytes(&answer, m->content.text, m->content.length);
-            span asked = strip((span){answer.text, answer.length});
+            span asked = chat_strip((span){answer.text, answer.length});
             strbuf_add(&question, "[INST] ");
             strbuf_add_bytes(&question, asked.text, asked.length);
             strbuf_add(&question, " [/INST]");
@@ -169,7 +169,7 @@ static status llama2(const chat *c, const turns *t, chat_tokens *out) {
                      done);
             continue;
         }
-        span content = strip(m->content);
+        span content = chat_strip(m->content);
         answer.length = 0;
         strbuf_add(&answer, " ");
         strbuf_add_bytes(&answer, content.text, content.length);

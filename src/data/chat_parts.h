@@ -40,7 +40,27 @@ status chat_add_answer(const chat *c, span head, span answer, bool trained, chat
 /* ---- chat_formats.c ---- */
 chat_format chat_recognise_tokens(const tokenizer *t);
 status chat_find_control_tokens(chat *c);
+span chat_strip(span s); /* as Python's str.strip */
 status chat_write_format(const chat *c, const turns *t, chat_tokens *out);
+
+/* A conversation while it is rendered. */
+typedef struct rendering {
+    const chat *c;
+    const turns *t;
+    const jinja *template;
+    json_t *messages;  /* (t->n) as the template gets them */
+    json_t *variables; /* its globals; "messages" and "add_generation_prompt" change from render to render */
+    jinja_output whole, part, own; /* own: the whole with one turn's bytes marked */
+    text_cut *cuts;                /* begin and end of each trained stretch */
+    size_t n_cuts, cuts_capacity;
+    struct written_part *parts; /* what the record holds (chat_written.c) */
+    size_t n_parts, parts_capacity;
+} rendering;
+
+/* ---- chat_written.c ---- */
+void chat_written_collect(rendering *s);
+status chat_written_render(rendering *s); /* s->whole, with s->variables as they are */
+status chat_written_check(rendering *s);  /* ERR_INPUT for the first thing of the record that the whole does not show */
 
 /* ---- chat_render.c ---- */
 status chat_render_probe(chat *c); /* finds c->end and c->header in a short conversation */

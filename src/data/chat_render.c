@@ -9,23 +9,14 @@
  * whole are found, and the template's text around them is compared with that around them in the shorter renders. A response
  * that still is not found is an error, never a guess.
  *
+ * What the template leaves out of the record is an error too (chat_written.c).
+ *
  * Costs two renders per response, so a conversation's time is quadratic in its turns; rendering is about as fast as
  * encoding. */
 #include "data/chat_parts.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct rendering {
-    const chat *c;
-    const turns *t;
-    const jinja *template;
-    json_t *messages;  /* (t->n) as the template gets them */
-    json_t *variables; /* its globals; "messages" and "add_generation_prompt" change from render to render */
-    jinja_output whole, part, own; /* own: the whole with one turn's bytes marked */
-    text_cut *cuts;                /* begin and end of each trained stretch */
-    size_t n_cuts, cuts_capacity;
-} rendering;
 
 /* ---- variables ------------------------------------------------------------------------------------------------- */
 
@@ -90,6 +81,7 @@ static status rendering_open(rendering *s, const chat *c, const turns *t) {
                    r->path, (unsigned long long)r->line);
     TRY(make_messages(s));
     make_variables(s);
+    chat_written_collect(s);
     return OK;
 }
 
@@ -100,6 +92,7 @@ static void rendering_close(rendering *s) {
     jinja_output_free(&s->part);
     jinja_output_free(&s->own);
     free(s->cuts);
+    free(s->parts);
 }
 
 /* ---- renders --------------------------------------------------------------------------------------------------- */
@@ -142,8 +135,9 @@ static const char *content_advice(const rendering *s, size_t *turn) {
 static status render_whole(rendering *s) {
     const data_record *r = s->t->record;
     size_t turn;
-    status rc = render_first(s, s->t->n, s->t->open, &s->whole);
-    if (rc == OK) return OK;
+    set_turns(s, s->t->n, s->t->open);
+    status rc = chat_written_render(s);
+    if (rc == OK) return chat_written_check(s);
     const char *advice = content_advice(s, &turn),
                *raised = s->whole.raised ? "the chat template refuses the conversation: " : "";
     if (!advice) return ERR(rc, "%s:%llu: %s%s", r->path, (unsigned long long)r->line, raised, error_message());

@@ -31,7 +31,7 @@ static status hash_tokenizer(const data_options *o, const tokenizer *t, XXH3_sta
     return OK;
 }
 
-enum { ENCODER_VERSION = 4 }; /* increase when ids change: cached tokens are then built again */
+enum { ENCODER_VERSION = 5 }; /* increase when ids change: cached tokens are then built again */
 
 /* What changes tokens: this code, the tokenizer's file, its specials, the chat format, what is read of a record. */
 static status hash_identity(tokenize_job *j) {

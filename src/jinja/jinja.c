@@ -35,6 +35,7 @@ void jinja_close(jinja *t) {
     free(t);
 }
 
+const char *jinja_name(const jinja *t) { return t->name; }
 bool jinja_marks_generation(const jinja *t) { return t->marks_generation; }
 
 bool jinja_reads(const jinja *t, const char *variable) {
@@ -91,6 +92,26 @@ static void bind_globals(render *r, size_t only) {
     }
 }
 
+/* ---- parts ---------------------------------------------------------------------------------------------------------- */
+
+static const uint8_t part_codes[JINJA_MAX_PARTS] = {7,  11, 13, 14, 19, 21, 22, 25, 26, 28,
+                                                    35, 37, 38, 41, 42, 44, 49, 50, 52, 56};
+
+uint8_t part_marks(const render *r, const json_t *j) {
+    for (size_t i = 0; i < r->n_parts; i++)
+        if (r->parts[i].value == j) return (uint8_t)(part_codes[i] * MARK_PARTS);
+    return 0;
+}
+
+static void find_parts(const builder *b, jinja_part *parts, size_t n) {
+    bool is_there[64] = {false};
+    for (size_t i = 0; b->mask && i < b->length; i++) is_there[b->mask[i] / MARK_PARTS] = true;
+    if (!b->mask && b->length) is_there[b->marks / MARK_PARTS] = true;
+    for (size_t i = 0; i < n; i++) parts[i].is_written = is_there[part_codes[i]];
+}
+
+/* ---- output --------------------------------------------------------------------------------------------------------- */
+
 static void ranges_of(const builder *b, uint8_t mark, jinja_range **ranges, size_t *n, size_t *capacity) {
     *n = 0;
     for (size_t i = 0, begin; i < b->length;) {
@@ -120,8 +141,9 @@ static void output_clear(jinja_output *out) {
     out->raised = NULL;
 }
 
-status render_limited(const jinja *t, const json_t *variables, size_t only, const limits *most, jinja_output *out) {
-    render r = {.most = *most, .template = t, .variables = variables};
+static status render_whole(const jinja *t, const json_t *variables, size_t only, const limits *most, jinja_part *parts,
+                           size_t n_parts, jinja_output *out) {
+    render r = {.most = *most, .template = t, .variables = variables, .parts = parts, .n_parts = n_parts};
     builder b;
     status rc = OK;
     output_clear(out);
@@ -134,14 +156,26 @@ status render_limited(const jinja *t, const json_t *variables, size_t only, cons
     if (failed(&r)) {
         rc = ERR(ERR_INPUT, "%s:%d: %s", t->name, r.failed_line, r.message);
         out->raised = r.raised;
-    } else output_write(&b, out);
+    } else {
+        output_write(&b, out);
+        find_parts(&b, parts, n_parts);
+    }
     builder_fini(&b);
     arena_fini(&r.memory);
     return rc;
 }
 
+status render_limited(const jinja *t, const json_t *variables, size_t only, const limits *most, jinja_output *out) {
+    return render_whole(t, variables, only, most, NULL, 0, out);
+}
+
 status jinja_render(const jinja *t, const json_t *variables, jinja_output *out) {
     return render_limited(t, variables, ALL_VARIABLES, &LIMITS_DEFAULT, out);
+}
+
+status jinja_render_parts(const jinja *t, const json_t *variables, jinja_part *parts, size_t n, jinja_output *out) {
+    ASSERT(n <= JINJA_MAX_PARTS);
+    return render_whole(t, variables, ALL_VARIABLES, &LIMITS_DEFAULT, parts, n, out);
 }
 
 status jinja_render_message(const jinja *t, const json_t *variables, size_t i, jinja_output *out) {

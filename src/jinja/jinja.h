@@ -35,6 +35,7 @@ typedef struct jinja jinja;
 /* `name` stands in error messages: the file. The source must be UTF-8. */
 status jinja_open(jinja **out, const char *source, size_t n_bytes, const char *name);
 void jinja_close(jinja *t);
+const char *jinja_name(const jinja *t);
 bool jinja_marks_generation(const jinja *t);            /* has it {% generation %} blocks? */
 bool jinja_reads(const jinja *t, const char *variable); /* does it name this variable (tools, enable_thinking)? */
 
@@ -52,6 +53,15 @@ typedef struct jinja_output { /* zero it, use it for many renders, free it */
 /* `variables` is an object; its members are the template's globals, in the order of the file that they came from (`tojson`
  * and `items` keep it). Strings are UTF-8. strftime_now reads the clock in local time, as transformers does. */
 status jinja_render(const jinja *t, const json_t *variables, jinja_output *out);
+/* Parts of the variables whose way into the output is asked for. None lies inside of another, and none is a value that jansson
+ * shares (null, true, false). */
+enum { JINJA_MAX_PARTS = 20 };
+typedef struct jinja_part {
+    const json_t *value;
+    bool is_written; /* a byte of the output came out of it. Else the output may still depend on it, by an {% if %} */
+} jinja_part;
+/* The same output. It costs nothing more: the bytes of each part have marks of their own. */
+status jinja_render_parts(const jinja *t, const json_t *variables, jinja_part *parts, size_t n, jinja_output *out);
 /* The same text, but from_variables holds only the bytes that came out of messages[i], at any depth. */
 status jinja_render_message(const jinja *t, const json_t *variables, size_t i, jinja_output *out);
 void jinja_output_free(jinja_output *out);

@@ -38,6 +38,8 @@ struct render {
     limits most;
     const jinja *template;
     const json_t *variables;
+    const jinja_part *parts;
+    size_t n_parts;
     arena memory;
     size_t builder_bytes; /* of strings that are being built */
     uint64_t n_steps;
@@ -51,6 +53,8 @@ struct render {
     builder *out;
     value captured; /* what a block rendered, for its filter */
 };
+
+uint8_t part_marks(const render *r, const json_t *j); /* 0: it is none of the parts */
 
 /* How deep evaluating may go into itself: macros that call macros, expressions in expressions. */
 enum { RUN_DEPTH_MAX = 1000 };
@@ -109,7 +113,7 @@ typedef struct filter_row {
 } filter_row;
 value markup_value(render *r, value text);          /* marked safe */
 value markup_as(render *r, value from, value text); /* marked as `from` is */
-value value_escape_html(render *r, value v);              /* for HTML; marked safe */
+value value_escape_html(render *r, value v);        /* for HTML; marked safe */
 const filter_row *filter_find(const char *name);
 value filter_call(render *r, const char *name, value v, const arguments *a);
 

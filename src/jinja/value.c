@@ -277,6 +277,7 @@ const value *dict_find_text(const dict *d, const char *key, size_t n) {
 /* ---- out of JSON ---------------------------------------------------------------------------------------------------- */
 
 value value_from_json(render *r, const json_t *j, uint8_t marks, int depth) {
+    marks |= part_marks(r, j);
     value v = {.marks = marks};
     if (depth > JINJA_MAX_DEPTH) return fail(r, "a variable is nested deeper than %d", JINJA_MAX_DEPTH);
     switch (json_typeof(j)) {

@@ -211,6 +211,31 @@ check 2 "found no file of data in the directory nothing" -- show --set data.sour
 check 2 "x.parquet: found a file of Parquet" "read_parquet" -- show --set data.source=x.parquet
 check 2 "found no file tatsu-lab/alpaca" "load_dataset('tatsu-lab/alpaca'" -- show --set data.source=tatsu-lab/alpaca
 rm tokenizer/tokenizer_config.json tokenizer/chat_template.jinja
+
+# ---- what the template does not write: named, or counted, in every task
+mkdir drops && cp tokenizer/tokenizer.json drops
+echo "{% for m in messages if m.role != 'tool' %}<|im_start|>{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}" >drops/chat_template.jinja
+python3 - <<'END'
+import json
+user, answer = {"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}
+call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+lost = {"messages": [user, call, {"role": "tool", "content": "r"}, answer], "tools": [{"name": "f"}]}
+with open("lost.jsonl", "w") as f:
+    f.writelines(json.dumps(r) + "\n" for r in [{"messages": [user, answer]}] * 20 + [lost])
+with open("lost-pairs.jsonl", "w") as f:
+    f.write(json.dumps({"prompt": [user], "chosen": [call], "rejected": [answer]}) + "\n")
+with open("lost-prompts.jsonl", "w") as f:
+    f.write(json.dumps({"prompt": "x", "tools": [{"name": "f"}], "answer": "y"}) + "\n")
+END
+check 2 "lost.jsonl:21: found tools[0], which the chat template drops/chat_template.jinja does not write" "data.on_error=skip" -- \
+    train "${tiny[@]}" --set data.tokenizer=drops --set data.source=lost.jsonl --set run.dir=never
+tail -n 1 lost.jsonl >lost-one.jsonl
+check 2 "lost-one.jsonl:1: found tools[0]" -- show --set data.tokenizer=drops --set data.source=lost-one.jsonl
+check 0 "20 records to train" "1 invalid line is skipped" "lost.jsonl:21: found tools" -- train "${tiny[@]}" --set data.tokenizer=drops \
+    --set data.eval_fraction=0 --set train.eval_rows=0 --set data.source=lost.jsonl --set data.on_error=skip --set train.steps=1 --set run.dir=without-lost
+check 2 "lost-pairs.jsonl:1: turn 2: found tool_calls[0]" -- show --set train.task=preference --set data.tokenizer=drops --set data.source=lost-pairs.jsonl
+check 2 "lost-prompts.jsonl:1: found tools[0]" -- train "${tiny[@]}" --set train.task=rloo --set reward.list=exact --set data.tokenizer=drops \
+    --set data.source=lost-prompts.jsonl --set run.dir=never
 echo '{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}' >turns.jsonl
 check 2 "turns need a chat template" "put a chat_template.jinja into the tokenizer's directory" -- show --set data.source=turns.jsonl \
     --set data.tokenizer=tokenizer --set data.chat=none

@@ -108,11 +108,12 @@ static void what_a_template_refuses_is_told_with_the_line(void **state) {
     tokenizer_close(t);
 }
 
-/* The answer is not written, or twice: nobody can say what is to be learned. With every token trained that does not matter. */
+/* The answer comes first, or only its length is written: nobody can say what is to be learned. With every token trained that does
+ * not matter. */
 static void an_answer_that_is_not_found_is_refused(void **state) {
     static const char *const templates[] = {
-        "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}",
-        "{{ messages | length }}{% for m in messages %}{{ m.content[:0] }}{% endfor %}",
+        "{{ messages | length }}{% for m in messages %}{{ m.content | length }}{% endfor %}",
+        "{{ messages | length }}{% for m in messages %}{% if m.content %}x{% endif %}{% endfor %}",
     };
     for (size_t i = 0; i < ARRAY_LENGTH(templates); i++) {
         tokenizer *t = tokenizer_with(templates[i]);
@@ -143,9 +144,9 @@ static void templates_are_rendered_to_the_byte(void **state) {
         {TURNS(ASKS) "{% if not add_generation_prompt %}{{ eos_token }}{% endif %}",
          "<|im_start|>system\n s<|im_end|>\n<|im_start|>user\n a "
          "<|im_end|>\n<|im_start|>assistant\n[b<|im_end|>\n<|end_of_text|>]"},
-        {"{% for m in messages if m.role != 'system' %}{{ m.role ~ ':' ~ m.content | trim ~ eos_token }}{% endfor %}"
+        {"{% for m in messages %}{{ m.role ~ ':' ~ m.content | trim ~ eos_token }}{% endfor %}"
          "{% if add_generation_prompt %}assistant:{% endif %}",
-         "user:a<|end_of_text|>assistant:[b<|end_of_text|>]"},
+         "system:s<|end_of_text|>user:a<|end_of_text|>assistant:[b<|end_of_text|>]"},
         {"{% for m in messages %}{{ '### ' ~ m.role | title ~ '\n' ~ m.content.strip() ~ '\n' }}{% endfor %}"
          "{% if add_generation_prompt %}{{ '### Assistant\n' }}{% endif %}",
          "### System\ns\n### User\na\n### Assistant\n[b\n]"},
@@ -168,6 +169,92 @@ static void the_newline_behind_an_answer_is_trained_where_asked(void **state) {
         expect_shown(TURNS(ASKS), &(chat_options){.format = (chat_format)format, .train_on_newline = true}, a_pair,
                      with);
         expect_shown(TURNS(ASKS), &(chat_options){.format = (chat_format)format}, a_pair, without);
+    }
+}
+
+#define USER "{\"role\": \"user\", \"content\": \"a\"}"
+#define ANSWER "{\"role\": \"assistant\", \"content\": \"b\"}"
+#define CALLS(calls) "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [" calls "]}"
+#define CALL(name) "{\"function\": {\"name\": \"" name "\", \"arguments\": {\"n\": 1}}}"
+#define RECORD(turns) "{\"messages\": [" turns "]}"
+#define TOOL5 "{\"name\": \"p\"}, {\"name\": \"q\"}, {\"name\": \"r\"}, {\"name\": \"s\"}, {\"name\": \"t\"}"
+/* Writes tools and calls, but not those called "x". */
+#define WRITES                                                                                                    \
+    "{% for t in tools or [] if t.name != 'x' %}{{ t | tojson }}{% endfor %}{% for m in messages %}{{ m.role }}:" \
+    "{{ m.content if m.content is string else m.content[0].text }}"                                               \
+    "{% for c in m.tool_calls or [] if c.function.name != 'x' %}{{ c.function.arguments | tojson }}{% endfor %}"  \
+    "{{ eos_token }}{% endfor %}"
+#define DROPS_EARLIER                                                                            \
+    "{% for m in messages %}{{ m.role }}:{% if loop.last %}{{ m.reasoning_content }}{% endif %}" \
+    "{{ m.content.split('</think>')[-1] | trim }}{{ eos_token }}{% endfor %}"
+
+/* What would be lost without a word: by its turn and key, whether it is trained on or asked; and what is written, if only by an
+ * {% if %}, is not refused. */
+static void what_a_template_leaves_out_is_refused(void **state) {
+    static const struct {
+        const char *template, *record, *lost; /* NULL: nothing */
+        bool in_prompt;                       /* and a prompt loses it too */
+    } cases[] = {
+        {TURNS(""), "{\"prompt\": \"a\", \"completion\": \"b\", \"tools\": [{\"name\": \"f\"}]}", "found tools[0]",
+         true},
+        {TURNS(""), RECORD(USER ", " CALLS(CALL("f"))), "turn 2: found tool_calls[0]", false},
+        {TURNS(""), RECORD(USER ", {\"role\": \"assistant\", \"content\": \"\", \"function_call\": {\"name\": \"f\"}}"),
+         "turn 2: found function_call", false},
+        {"{% for m in messages if m.role != 'tool' %}{{ m.content }}{% endfor %}",
+         RECORD(USER ", " ANSWER ", {\"role\": \"tool\", \"content\": \"r\"}, " ANSWER), "turn 3: found content", true},
+        {"{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}",
+         RECORD("{\"role\": \"system\", \"content\": \"s\"}, " USER ", " ANSWER), "turn 1: found content", true},
+        {"{% for m in messages %}{{ m.content }}{% if m.tool_calls %}{{ m.tool_calls[0].function.name }}{% endif %}{% "
+         "endfor %}",
+         RECORD(USER ", " CALLS(CALL("f") ", " CALL("f"))), "turn 2: found tool_calls[1]", false},
+        {WRITES, RECORD(USER ", " CALLS(CALL("f") ", " CALL("x")) ", " ANSWER), "turn 2: found tool_calls[1]", true},
+        {WRITES, RECORD(USER ", " CALLS(CALL("f") ", " CALL("f")) ", " ANSWER), NULL, false},
+        {WRITES,
+         "{\"prompt\": \"a\", \"completion\": \"b\", \"tools\": [" TOOL5 ", " TOOL5 ", " TOOL5 ", " TOOL5 ", " TOOL5
+         ", {\"name\": \"x\"}, " TOOL5 "]}",
+         "found tools[25]", true},
+        {WRITES,
+         RECORD("{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, {\"type\": \"text\", "
+                "\"text\": \"c\"}]}, " ANSWER),
+         "turn 1: found content[1]", true},
+        {"{% for m in messages %}{% if loop.index != 3 %}{{ m.content }}{% endif %}{% endfor %}", /* the same text stands elsewhere */
+         RECORD(USER ", " ANSWER ", " USER ", " ANSWER), "turn 3: found content", true},
+        {DROPS_EARLIER,
+         RECORD(USER ", {\"role\": \"assistant\", \"content\": \"b\", \"reasoning_content\": \"t\"}, " USER
+                     ", {\"role\": \"assistant\", \"content\": \"<think>u</think>\\n\"}, " USER
+                     ", {\"role\": \"assistant\", \"content\": \"c\", \"reasoning_content\": \"v\"}"),
+         NULL, false},
+        {TURNS(""), RECORD(USER ", {\"role\": \"assistant\", \"content\": \"b\", \"reasoning_content\": \"t\"}"),
+         "turn 2: found reasoning_content", false},
+        {WRITES,
+         "{\"messages\": [{\"role\": \"system\", \"content\": \" \\u3000\"}, {\"role\": \"user\", \"content\": "
+         "\"\"}, " ANSWER "], \"tools\": [{}]}",
+         NULL, false},
+        {"{% for m in messages %}{{ m.content }}{% if m.tool_calls %}[call]{% endif %}{% endfor %}{{ tools is none }}",
+         "{\"messages\": [" USER ", " CALLS(CALL("f")) "], \"tools\": [{\"name\": \"f\"}]}", NULL, false},
+        {"{% for m in messages %}{{ m.content or raise_exception('empty') }}{% endfor %}", RECORD(USER ", " ANSWER),
+         NULL, false},
+    };
+    for (size_t i = 0; i < ARRAY_LENGTH(cases); i++) {
+        char words[256];
+        tokenizer *t = tokenizer_with(cases[i].template);
+        chat *c = open_chat(t, CHAT_AUTO);
+        record_parser p = {0};
+        chat_tokens out = {0};
+        data_record r = parse_record(&p, cases[i].record);
+        snprintf(words, sizeof words,
+                 "file.jsonl:7|%s, which the chat template|tokenizer_config.json does not write|on_error",
+                 cases[i].lost);
+        status rc = chat_encode(c, &r, TRAIN_ON_ALL, &out);
+        if (cases[i].lost) expect_error(rc, ERR_INPUT, words);
+        else if (rc != OK) fail_msg("case %zu: %s", i, error_message());
+        rc = chat_encode_prompt(c, &r, &out);
+        if (cases[i].in_prompt) expect_error(rc, ERR_INPUT, words);
+        else if (rc != OK) fail_msg("prompt of case %zu: %s", i, error_message());
+        chat_tokens_free(&out);
+        record_parser_close(&p);
+        chat_close(c);
+        tokenizer_close(t);
     }
 }
 
@@ -507,6 +594,7 @@ int main(void) {
         cmocka_unit_test(an_answer_that_is_not_found_is_refused),
         cmocka_unit_test(templates_are_rendered_to_the_byte),
         cmocka_unit_test(the_newline_behind_an_answer_is_trained_where_asked),
+        cmocka_unit_test(what_a_template_leaves_out_is_refused),
         cmocka_unit_test(variables_reach_the_template),
         cmocka_unit_test(control_tokens_in_tools_are_text),
         cmocka_unit_test(built_in_formats_refuse_what_they_cannot_write),

@@ -232,6 +232,42 @@ static void one_message_can_be_marked_alone(void **state) {
     json_decref(v);
 }
 
+/* Through joins, filters and JSON; two parts in one number count for neither, and the same text elsewhere for nothing. */
+static void parts_of_the_variables_are_found_in_the_output(void **state) {
+    static const struct {
+        const char *source, *written; /* of l: 0 or 1 for each */
+    } cases[] = {
+        {"{{ l | join('+') | upper }}", "11111111111111111111"},
+        {"{{ l[3] ~ l[0] }}{{ 'a' }}{{ text }}", "10010000000000000000"},
+        {"{{ l[:2] | tojson }}{{ l[19].k }}", "11000000000000000001"},
+        {"{% if l[0] %}{{ l[4] | length }}{% endif %}{{ l[17] + l[18] }}", "00000000000000000000"},
+        {"{{ l[17] }}{% set x = l[5] %}{% generation %}{{ x[::-1] }}{% endgeneration %}", "00000100000000000100"},
+        {"plain", "00000000000000000000"},
+    };
+    json_t *v = parse_json("{\"text\": \"a\", \"l\": [\"a\", \"a\", \"a\", \"a\", \"a\", \"a\", \"a\", \"a\", "
+                           "\"a\", \"a\", \"a\", \"a\", \"a\", \"a\", \"a\", \"a\", \"a\", 7, 8, {\"k\": [1.5]}]}");
+    const json_t *l = json_object_get(v, "l");
+    for (size_t i = 0; i < ARRAY_LENGTH(cases); i++) {
+        jinja *t;
+        jinja_output out = {0}, plain = {0};
+        jinja_part parts[JINJA_MAX_PARTS];
+        char got[JINJA_MAX_PARTS + 1] = "";
+        for (size_t k = 0; k < JINJA_MAX_PARTS; k++) parts[k] = (jinja_part){.value = json_array_get(l, k)};
+        assert_int_equal(jinja_open(&t, cases[i].source, strlen(cases[i].source), "t.jinja"), OK);
+        assert_int_equal(jinja_render_parts(t, v, parts, JINJA_MAX_PARTS, &out), OK);
+        for (size_t k = 0; k < JINJA_MAX_PARTS; k++) got[k] = parts[k].is_written ? '1' : '0';
+        assert_string_equal(got, cases[i].written);
+        assert_int_equal(jinja_render(t, v, &plain), OK);
+        assert_string_equal(out.text.text, plain.text.text);
+        assert_int_equal(out.n_from_variables, plain.n_from_variables);
+        assert_int_equal(out.n_generated, plain.n_generated);
+        jinja_output_free(&out);
+        jinja_output_free(&plain);
+        jinja_close(t);
+    }
+    json_decref(v);
+}
+
 static void generation_blocks_are_found(void **state) {
     static const struct {
         const char *source, *wanted;
@@ -463,6 +499,7 @@ int main(void) {
         cmocka_unit_test(bytes_know_where_they_came_from),
         cmocka_unit_test(roles_are_the_templates_own),
         cmocka_unit_test(one_message_can_be_marked_alone),
+        cmocka_unit_test(parts_of_the_variables_are_found_in_the_output),
         cmocka_unit_test(generation_blocks_are_found),
         cmocka_unit_test(a_template_says_what_it_reads),
         cmocka_unit_test(nesting_is_limited),
