@@ -210,12 +210,15 @@ static bool find_begin(rendering *s, size_t i, size_t *begin) {
 }
 
 /* What the template writes after the response where it is the last turn, at the end of one of its own texts: a later turn
- * may write one of them again, such as the name of the tool that it answers. */
+ * may write one of them again, such as the name of the tool that it answers. Where it writes nothing, as GLM's, the response ends
+ * with its own text: what follows is the header of the next turn, which is not there when the response is the last. */
 static bool find_same_end(rendering *s, size_t i, size_t *end) {
     if (!try_render_first(s, i + 1, false, &s->part)) return false;
     const char *whole = s->whole.text.text;
     size_t tail = variables_end(&s->part, s->part.text.length), n = s->part.text.length - tail;
-    for (size_t k = s->own.n_from_variables; k-- > 0 && n > 0;) {
+    *end = s->own.from_variables[s->own.n_from_variables - 1].end;
+    if (n == 0) return true;
+    for (size_t k = s->own.n_from_variables; k-- > 0;) {
         size_t at = s->own.from_variables[k].end;
         *end = at + n;
         if (n <= s->whole.text.length - at && memcmp(s->part.text.text + tail, whole + at, n) == 0) return true;

@@ -258,6 +258,44 @@ static void what_a_template_leaves_out_is_refused(void **state) {
     }
 }
 
+/* As GLM-4.5's: a turn has no end of its own, the next one's header ends it, and earlier thoughts are dropped. */
+#define GLM                                                                                                         \
+    "{% for m in messages %}<|im_start|>{% if m.role == 'assistant' %}A\n<think>{% if loop.last %}{{ "              \
+    "m.reasoning_content"                                                                                           \
+    " or '' }}{% endif %}</think>\n{{ m.content.split('</think>')[-1] }}{% for c in m.tool_calls or [] %}<call>{{ " \
+    "c.name }}</call>"                                                                                              \
+    "{% endfor %}{% else %}{{ m.role }}\n{{ m.content }}{% endif %}{% endfor %}"                                    \
+    "{% if add_generation_prompt %}<|im_start|>A\n<think>{% endif %}"
+#define ASKED "<|im_start|>user\na<|im_start|>A\n<think>"
+
+/* Whether earlier thoughts were dropped or not; and where the template gives an earlier answer another end than the last, each
+ * answer learns its own. */
+static void what_follows_an_answer_is_trained_alike_in_every_turn(void **state) {
+    static const struct {
+        const char *template, *record, *want;
+    } cases[] = {
+        {GLM, RECORD(USER ", " ANSWER ", " USER ", " ANSWER), ASKED "[</think>\nb]" ASKED "[</think>\nb]"},
+        {GLM,
+         RECORD(USER ", {\"role\": \"assistant\", \"content\": \"b\", \"reasoning_content\": \"t\"}, " USER
+                     ", {\"role\": \"assistant\", \"content\": \"b\", \"reasoning_content\": \"t\"}"),
+         ASKED "[</think>\nb]" ASKED "[t</think>\nb]"},
+        {GLM, RECORD(USER ", {\"role\": \"assistant\", \"content\": \"<think>t</think>b\"}, " USER ", " ANSWER),
+         ASKED "[</think>\nb]" ASKED "[</think>\nb]"},
+        {GLM,
+         RECORD(USER ", {\"role\": \"assistant\", \"content\": \"\", \"reasoning_content\": \"t\", \"tool_calls\": "
+                     "[{\"name\": \"f\"}]}, {\"role\": \"tool\", \"content\": \"f\"}, " ANSWER),
+         ASKED "[</think>\n<call>f</call>]<|im_start|>tool\nf<|im_start|>A\n<think>[</think>\nb]"},
+        {"{% for m in messages %}{% if loop.last %}{{ m.reasoning_content }}{% endif %}{{ m.content }}{% if m.role == "
+         "'assistant' %}"
+         "{% if loop.last %}<|end_of_text|>{% else %}<|eot_id|>{% endif %}{% endif %}{% endfor %}",
+         RECORD(USER ", {\"role\": \"assistant\", \"content\": \"b\", \"reasoning_content\": \"t\"}, " USER
+                     ", " ANSWER),
+         "a[b<|eot_id|>]a[b<|end_of_text|>]"},
+    };
+    for (size_t i = 0; i < ARRAY_LENGTH(cases); i++)
+        expect_shown(cases[i].template, &(chat_options){0}, cases[i].record, cases[i].want);
+}
+
 /* Variables of the template: of all records, of one, and those that are not theirs to set. */
 static void variables_reach_the_template(void **state) {
     static const char template[] = "{{ bos_token }}{{ mood | default('none') }},{{ n is defined }},{{ tools is none }},"
@@ -595,6 +633,7 @@ int main(void) {
         cmocka_unit_test(templates_are_rendered_to_the_byte),
         cmocka_unit_test(the_newline_behind_an_answer_is_trained_where_asked),
         cmocka_unit_test(what_a_template_leaves_out_is_refused),
+        cmocka_unit_test(what_follows_an_answer_is_trained_alike_in_every_turn),
         cmocka_unit_test(variables_reach_the_template),
         cmocka_unit_test(control_tokens_in_tools_are_text),
         cmocka_unit_test(built_in_formats_refuse_what_they_cannot_write),
