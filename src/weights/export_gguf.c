@@ -247,12 +247,6 @@ done:
     return rc;
 }
 
-static void add_name(exporter *x, const char *name) {
-    size_t n = strlen(name);
-    while (n > 0 && name[n - 1] == '/') n--;
-    if (n > 0 && utf8_check(name, n).n_valid == n) gguf_add_bytes(&x->header, "general.name", name, n);
-}
-
 status gguf_write(export_job *job, const model_source *s, const export_options *o, export_report *report) {
     status rc = OK;
     exporter state = {.job = job,
@@ -269,7 +263,6 @@ status gguf_write(export_job *job, const model_source *s, const export_options *
     gguf_header_init(&x->header);
     TRY_GOTO(rc, gguf_check_model(x->config), done);
     gguf_describe_model(&x->header, x->config, o->gguf);
-    add_name(x, x->config->name);
     TRY_GOTO(rc, gguf_describe_tokenizer(&x->header, s, o->tokenizer && strcmp(o->tokenizer, "none") == 0), done);
     TRY_GOTO(rc, list_items(x, report), done);
     report->format = formats[o->gguf];

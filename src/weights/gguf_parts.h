@@ -20,7 +20,7 @@ typedef struct gguf_name {
 
 /* What llama.cpp does not compute as the model does is refused by its name, before anything is written. */
 status gguf_check_model(const model_config *c);
-/* general.* but the name, and the keys of the architecture. */
+/* general.* but the name, which stands with the tokenizer, and the keys of the architecture. */
 void gguf_describe_model(gguf_header *h, const model_config *c, gguf_format f);
 bool gguf_needs_output(const model_config *c); /* a tied model whose file must have the table twice */
 /* Tensors of what the frequencies of the rotated pairs are divided by, and how many of them there are; the model was checked. */
@@ -36,5 +36,5 @@ status gguf_tensor_name(const model_config *c, const model_param *q, const param
 gguf_type gguf_tensor_type(const model_config *c, gguf_format f, gguf_role role, int64_t layer, bool is_vector,
                            int64_t columns);
 
-/* tokenizer.*. s->tokenizer is the one to write; none: the file gets no vocabulary. */
+/* general.name and tokenizer.*. s->tokenizer is the one to write; none: the file gets no vocabulary. */
 status gguf_describe_tokenizer(gguf_header *h, const model_source *s, bool none);

@@ -8,6 +8,7 @@
 #include "weights/gguf_parts.h"
 
 #include <stdlib.h>
+#include <strings.h>
 
 enum {
     TOKEN_NORMAL = 1,
@@ -275,11 +276,55 @@ static status describe_specials(gguf_header *h, const model_source *s, const tok
     return OK;
 }
 
+/* ---- name ---------------------------------------------------------------------------------------------------------- */
+
+/* Where the name of a model holds "phi3" or "phi-3", llama.cpp sets attributes of four tokens of Phi-3, and does not load a file
+ * that lacks one of them (llama-vocab.cpp). Such a file gets "phi_3" there. t: NULL: the file has no vocabulary. */
+static bool loads_as_phi3(const tokenizer *t) {
+    static const char *const tokens[] = {"</s>", "<unk>", "<s>", "<|endoftext|>"};
+    for (size_t i = 0; i < ARRAY_LENGTH(tokens); i++)
+        if (tokenizer_special(t, tokens[i]) < 0) return false;
+    return true;
+}
+
+/* The place of "phi3" or "phi-3" in any case; NULL: it is not there. */
+static const char *find_phi3(const char *name, size_t *n) {
+    for (; *name; name++) {
+        *n = strncasecmp(name, "phi-3", 5) == 0 ? 5 : strncasecmp(name, "phi3", 4) == 0 ? 4 : 0;
+        if (*n) return name;
+    }
+    return NULL;
+}
+
+static void add_name(gguf_header *h, const char *name, const tokenizer *t) {
+    strbuf out;
+    size_t n = name ? strlen(name) : 0, n_match;
+    while (n > 0 && name[n - 1] == '/') n--;
+    if (n == 0 || utf8_check(name, n).n_valid != n) return;
+    strbuf_init(&out);
+    strbuf_add_bytes(&out, name, n);
+    for (const char *at; t && !loads_as_phi3(t) && (at = find_phi3(out.text, &n_match));) {
+        strbuf changed;
+        strbuf_init(&changed);
+        strbuf_printf(&changed, "%.*s_3%s", (int)(at + 3 - out.text), out.text, at + n_match);
+        strbuf_fini(&out);
+        out = changed;
+    }
+    if (out.length != n || memcmp(out.text, name, n) != 0)
+        log_warn(
+            "general.name is %s instead of %.*s: llama.cpp takes every model of that name for a Phi-3, and does not "
+            "load one whose vocabulary lacks </s>, <unk>, <s> or <|endoftext|>",
+            out.text, (int)n, name);
+    gguf_add_bytes(h, "general.name", out.text, out.length);
+    strbuf_fini(&out);
+}
+
 /* ------------------------------------------------------------------------------------------------------------------ */
 
 static status describe(gguf_header *h, const model_source *s, const tokenizer *t, arena *memory) {
     char *text = NULL;
     vocabulary v = {.n = s->config.vocab, .f = tokenizer_read_from(t), .memory = memory};
+    add_name(h, s->config.name, t);
     if (v.f) TRY(describe_file(h, &v));
     else describe_bytes(h, v.n);
     TRY(describe_specials(h, s, t));
@@ -293,6 +338,7 @@ status gguf_describe_tokenizer(gguf_header *h, const model_source *s, bool none)
     tokenizer *t;
     arena memory;
     if (none) {
+        add_name(h, s->config.name, NULL);
         gguf_add_text(h, "tokenizer.ggml.model", "none");
         return OK;
     }

@@ -249,6 +249,21 @@ assert t('ggml.scores')[259] == 0 and max(t('ggml.scores')[:259]) == -1e6 and t(
 assert t('ggml.add_bos_token') is True and t('ggml.bos_token_id') == 1 and t('ggml.unknown_token_id') == 0
 P
 
+# A name that llama.cpp takes for Phi-3 is written where the vocabulary has what it looks for then, and changed where it has not.
+cp -r run my-Phi3-phi-3
+mkdir four && sed 's/"b"/"<|endoftext|>"/' spm/tokenizer.json >four/tokenizer.json && cp spm/tokenizer_config.json four
+check 0 "general.name is my-Phi_3-phi_3 instead of my-Phi3-phi-3" "</s>" -- export my-Phi3-phi-3 phi-bpe.gguf --tokenizer bpe
+check 0 "general.name is my-Phi_3-phi_3" -- export my-Phi3-phi-3 phi-bytes.gguf
+check 0 "general.name is" -- export my-Phi3-phi-3 phi-spm.gguf --tokenizer spm
+check 0 "!general.name" -- export my-Phi3-phi-3 phi-four.gguf --tokenizer four
+check 0 "!general.name" -- export my-Phi3-phi-3 phi-none.gguf --tokenizer none
+python3 - <<'P' || fail "the name of a model is not right"
+import sys; sys.path.insert(0, '.')
+from reader import *
+names = {n: Gguf(f'phi-{n}.gguf').keys['general.name'] for n in ('bpe', 'bytes', 'spm', 'four', 'none')}
+assert names == dict(bpe='my-Phi_3-phi_3', bytes='my-Phi_3-phi_3', spm='my-Phi_3-phi_3', four='my-Phi3-phi-3', none='my-Phi3-phi-3'), names
+P
+
 # Longrope of a part of each head: both lists of factors, and the rest as llama.cpp reads it.
 mkdir phi
 cat >phi/config.json <<'J'
