@@ -149,6 +149,10 @@ def without_each(record, prompts):
                     yield f"turn {i + 1}: found content[{k}]", changed(content=content[:k] + content[k + 1:])
         elif not is_blank(content) and not (thoughts and m["role"] == "assistant" and i != last):
             yield f"turn {i + 1}: found content", changed(content="")
+        if i == last and isinstance(content, str) and "</think>" in content:
+            before, _, rest = content.rpartition("</think>")
+            if before.partition("<think>")[2].strip() or ("<think>" not in before and before.strip()):
+                yield f"turn {i + 1}: found <think> in content", changed(content=rest)
         calls = m.get("tool_calls") or []
         for k in range(len(calls)):
             yield f"turn {i + 1}: found tool_calls[{k}]", changed(tool_calls=calls[:k] + calls[k + 1:])
@@ -200,7 +204,7 @@ def check(ralo, path):
                     got = whole[i]
                     error = got.get("error", "")
                 parts = [] if text is None else left_out(fast, case, prompts, text)
-                told = re.search(r"((?:turn \d+: )?found \S+), which the chat template", error)
+                told = re.search(r"((?:turn \d+: )?found (?:<think> in )?\S+), which the chat template", error)
                 if text is None and error:
                     result["both refuse"] += 1
                 elif parts or told:

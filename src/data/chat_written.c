@@ -3,18 +3,20 @@
  * Templates skip what they do not know: one drops tools, calls and results, another writes the first of two calls. The model would
  * learn from another conversation than the one in the file, such as an empty answer where a call was.
  *
- * The parts are each turn's text, each tool, each call, and the thoughts of the last answer. The render that is needed anyway says
+ * The parts are each turn's text, each tool, each call, and the thoughts of the last answer, beside its text or in it. The render that is needed anyway says
  * which parts have bytes in the text (jinja_part). Only a part without any is taken out of the record for another render; if the
  * text stays the same, the part is lost, and the record is refused. So a record that is written in full costs no render more, or
  * one per JINJA_MAX_PARTS parts if it has more of them.
  * Exempt are empty values and thoughts of earlier turns, which templates drop on purpose. */
+#define _GNU_SOURCE 1 /* memmem */
 #include "data/chat_parts.h"
 #include "data/record_parts.h"
 
 #include <string.h>
 
-#define BESIDE SIZE_MAX /* no turn: a key of the record */
-#define WHOLE SIZE_MAX  /* no element: the value of the key itself */
+#define BESIDE SIZE_MAX         /* no turn: a key of the record */
+#define WHOLE SIZE_MAX          /* no element: the value of the key itself */
+#define THOUGHTS (SIZE_MAX - 1) /* of a text: what stands in it before "</think>" */
 
 typedef struct written_part {
     json_t *value;
@@ -48,12 +50,30 @@ static void add_parts(rendering *s, const json_t *object, size_t turn, const cha
     json_array_foreach(v, i, element) add_part(s, element, turn, key, i);
 }
 
-/* Nothing but "<think>...</think>". */
+/* "<think>thoughts</think>rest"; false: the text is none of this kind. */
+static bool split_thoughts(const json_t *content, span *thoughts, const char **rest) {
+    static const char begin[] = "<think>", end[] = "</think>";
+    const char *text = json_string_value(content), *last = NULL;
+    for (const char *at = text; at && (at = strstr(at, end)); at += strlen(end)) last = at;
+    if (!last) return false;
+    const char *first = strstr(text, begin), *from = first && first < last ? first + strlen(begin) : text;
+    *thoughts = chat_strip((span){from, (size_t)(last - from)});
+    *rest = last + strlen(end);
+    return true;
+}
+
 static bool is_thoughts(const json_t *content) {
-    static const char end[] = "</think>";
-    const char *text = json_string_value(content), *behind = NULL;
-    for (const char *at = text; at && (at = strstr(at, end)); at += strlen(end)) behind = at + strlen(end);
-    return behind && is_blank_text(behind, strlen(behind));
+    span thoughts;
+    const char *rest;
+    return split_thoughts(content, &thoughts, &rest) && is_blank_text(rest, strlen(rest));
+}
+
+static void add_thoughts(rendering *s, json_t *turn, size_t i) {
+    span thoughts;
+    const char *rest;
+    json_t *content = json_object_get(turn, "content");
+    add_parts(s, turn, i, "reasoning_content");
+    if (split_thoughts(content, &thoughts, &rest) && thoughts.length > 0) add_part(s, content, i, "content", THOUGHTS);
 }
 
 /* The answer that nothing but results of tools follows; t->n: there is none, as in a prompt. */
@@ -68,11 +88,11 @@ void chat_written_collect(rendering *s) {
     size_t last = find_last_answer(s->t);
     add_parts(s, s->variables, BESIDE, "tools");
     for (size_t i = 0; i < s->t->n; i++) {
-        const json_t *turn = json_array_get(s->messages, i);
+        json_t *turn = json_array_get(s->messages, i);
         bool is_earlier = s->t->messages[i].role == TURN_ASSISTANT && i != last;
         if (!is_earlier || !is_thoughts(json_object_get(turn, "content"))) add_parts(s, turn, i, "content");
         for (size_t k = 0; k < ARRAY_LENGTH(keys); k++) add_parts(s, turn, i, keys[k]);
-        if (i == last) add_parts(s, turn, i, "reasoning_content");
+        if (i == last) add_thoughts(s, turn, i);
     }
 }
 
@@ -80,7 +100,9 @@ void chat_written_collect(rendering *s) {
 
 static size_t ask_parts(const rendering *s, size_t first, jinja_part *asked) {
     size_t n = MIN(s->n_parts - first, (size_t)JINJA_MAX_PARTS);
-    for (size_t i = 0; i < n; i++) asked[i] = (jinja_part){.value = s->parts[first + i].value};
+    for (size_t i = 0; i < n; i++)
+        if (s->parts[first + i].index == THOUGHTS) asked[i] = (jinja_part){0}; /* inside of a part */
+        else asked[i] = (jinja_part){.value = s->parts[first + i].value};
     return n;
 }
 
@@ -106,11 +128,23 @@ static json_t *list_without(const json_t *list, size_t index) {
 
 static json_t *turn_without(const json_t *turn, const written_part *p) {
     json_t *out = json_copy((json_t *)(uintptr_t)turn);
-    if (p->index != WHOLE) json_object_set_new(out, p->key, list_without(json_object_get(turn, p->key), p->index));
+    span thoughts;
+    const char *rest;
+    if (p->index == THOUGHTS && split_thoughts(p->value, &thoughts, &rest))
+        json_object_set_new(out, p->key, json_string(rest));
+    else if (p->index != WHOLE) json_object_set_new(out, p->key, list_without(json_object_get(turn, p->key), p->index));
     else if (strcmp(p->key, "content") == 0) json_object_set_new(out, p->key, json_string(""));
     else json_object_del(out, p->key);
     if (strcmp(p->key, "reasoning_content") == 0) json_object_del(out, "thinking"), json_object_del(out, "reasoning");
     return out;
+}
+
+/* Most templates write thoughts as they are. */
+static bool shows_thoughts(const rendering *s, const written_part *p) {
+    span thoughts;
+    const char *rest;
+    return p->index == THOUGHTS && split_thoughts(p->value, &thoughts, &rest) &&
+           memmem(s->whole.text.text, s->whole.text.length, thoughts.text, thoughts.length);
 }
 
 /* Is the text the same without the part? If the template refuses the record then, the part matters. */
@@ -135,13 +169,15 @@ static bool is_lost(rendering *s, const written_part *p) {
 static status refuse(const rendering *s, const written_part *p) {
     const data_record *r = s->t->record;
     char turn[32] = "", index[32] = "";
+    const char *what = p->index == THOUGHTS ? "<think> in " : "";
     if (p->turn != BESIDE) snprintf(turn, sizeof turn, "turn %zu: ", p->turn + 1);
-    if (p->index != WHOLE) snprintf(index, sizeof index, "[%zu]", p->index);
-    return ERR(ERR_INPUT,
-               "%s:%llu: %sfound %s%s, which the chat template %s does not write: the text is the same without it, so "
-               "training would not see it; expected parts that the template writes: put it into the text, or use a "
-               "template that writes it" SKIP_HINT,
-               r->path, (unsigned long long)r->line, turn, p->key, index, jinja_name(s->template));
+    if (p->index < THOUGHTS) snprintf(index, sizeof index, "[%zu]", p->index);
+    return ERR(
+        ERR_INPUT,
+        "%s:%llu: %sfound %s%s%s, which the chat template %s does not write: the text is the same without it, so "
+        "training would not see it; expected parts that the template writes: put it into the text, or use a "
+        "template that writes it" SKIP_HINT,
+        r->path, (unsigned long long)r->line, turn, what, p->key, index, jinja_name(s->template));
 }
 
 status chat_written_check(rendering *s) {
@@ -152,6 +188,7 @@ status chat_written_check(rendering *s) {
         forget_written(s, first, asked, n);
     }
     for (size_t i = 0; i < s->n_parts; i++)
-        if (s->parts[i].value && is_lost(s, &s->parts[i])) return refuse(s, &s->parts[i]);
+        if (s->parts[i].value && !shows_thoughts(s, &s->parts[i]) && is_lost(s, &s->parts[i]))
+            return refuse(s, &s->parts[i]);
     return OK;
 }

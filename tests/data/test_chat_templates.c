@@ -226,6 +226,14 @@ static void what_a_template_leaves_out_is_refused(void **state) {
          NULL, false},
         {TURNS(""), RECORD(USER ", {\"role\": \"assistant\", \"content\": \"b\", \"reasoning_content\": \"t\"}"),
          "turn 2: found reasoning_content", false},
+        {"{% for m in messages %}{{ m.content.split('</think>')[-1] | trim }}{{ eos_token }}{% endfor %}",
+         RECORD(USER ", {\"role\": \"assistant\", \"content\": \"<think>u</think>b\"}, " USER
+                     ", {\"role\": \"assistant\", \"content\": \"<think>\\nv\\n</think>\\n\\nb\"}"),
+         "turn 4: found <think> in content", false},
+        {"{% for m in messages %}{{ m.content | upper }}{{ eos_token }}{% endfor %}",
+         RECORD(USER ", {\"role\": \"assistant\", \"content\": \"<think>v</think>b\"}"), NULL, false},
+        {"{% for m in messages %}{{ m.content.split('</think>')[-1] | trim }}{{ eos_token }}{% endfor %}",
+         RECORD(USER ", {\"role\": \"assistant\", \"content\": \"<think>\\n\\n</think>b\"}"), NULL, false},
         {WRITES,
          "{\"messages\": [{\"role\": \"system\", \"content\": \" \\u3000\"}, {\"role\": \"user\", \"content\": "
          "\"\"}, " ANSWER "], \"tools\": [{}]}",
