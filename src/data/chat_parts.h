@@ -57,6 +57,10 @@ typedef struct rendering {
     size_t n_parts, parts_capacity;
 } rendering;
 
+/* ---- ending.c ---- */
+char *chat_format_template(
+    const chat *c); /* a built-in format in the language of templates; NULL: it is none. The caller frees */
+
 /* ---- chat_written.c ---- */
 void chat_written_collect(rendering *s);
 status chat_written_render(rendering *s); /* s->whole, with s->variables as they are */

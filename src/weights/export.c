@@ -202,12 +202,21 @@ static status write_weights(exporter *x, uint64_t shard_bytes) {
 
 /* ---- the other files --------------------------------------------------------------------------------------------- */
 
+static status write_generation(const exporter *x, const json_t *description, arena *memory) {
+    json_t *generation = export_aligned(description, "generation");
+    status rc =
+        generation ? json_write_file(arena_format(memory, "%s/generation_config.json", x->dir), generation) : OK;
+    json_decref(generation);
+    return rc;
+}
+
+/* Adapters bring the end token that they were trained with, where their base has another one: PEFT does not read it, ralo does. */
 static status write_adapter_config(const exporter *x, const json_t *description, arena *memory) {
     const char *base = json_string_value(json_object_get(json_object_get(description, "base"), "path"));
     json_t *config = adapter_config_to_json(&x->from->m->config, &x->job->lora, base);
     status rc = json_write_file(arena_format(memory, "%s/adapter_config.json", x->dir), config);
     json_decref(config);
-    return rc;
+    return rc == OK && export_eos_changes(description) ? write_generation(x, description, memory) : rc;
 }
 
 static status write_config(const exporter *x, const json_t *description, arena *memory) {
@@ -219,17 +228,14 @@ static status write_config(const exporter *x, const json_t *description, arena *
         json_decref(params);
         return written;
     }
-    json_t *config = json_copy(json_object_get(description, "config")); /* shallow: only its own members change */
+    json_t *config = export_aligned(description, "config");
     if (x->job->heads == EXPORT_FIRST_HEAD) json_object_del(config, "n_future_tokens");
     json_object_set_new(config, "dtype", json_string(names[x->type]));
     json_object_set_new(config, "torch_dtype", json_string(names[x->type])); /* transformers 4 */
     status rc = json_write_file(arena_format(memory, "%s/config.json", x->dir), config);
     json_decref(config);
     TRY(rc);
-    const json_t *generation = json_object_get(description, "generation");
-    if (json_is_object(generation))
-        TRY(json_write_file(arena_format(memory, "%s/generation_config.json", x->dir), generation));
-    return OK;
+    return write_generation(x, description, memory);
 }
 
 /* ---- the directory ----------------------------------------------------------------------------------------------- */
@@ -294,7 +300,10 @@ static status fill(exporter *x, const export_options *o) {
     bool adapter = j->kind == EXPORT_ADAPTER;
     x->from->hash_stored = writes_all(x);
     TRY(adapter ? write_adapter_config(x, j->description, &x->memory) : write_config(x, j->description, &x->memory));
-    if (j->tokenizer) TRY(tokenizer_files_write(j->tokenizer, x->dir));
+    bool aligns = j->tokenizer && !j->is_given;
+    if (aligns) TRY(export_write_tokenizer(j->description, j->tokenizer, x->dir, &x->memory));
+    else if (j->tokenizer) TRY(tokenizer_files_write(j->tokenizer, x->dir));
+    export_say_aligned(j->description, aligns);
     TRY(write_weights(x, adapter || j->heads == EXPORT_META ? UINT64_MAX : o->shard_bytes));
     if (j->check) TRY(j->check(j));
     TRY(export_write_card(j, o, x->report, x->dir, x->from->hash_stored ? params_hash_finish(x->from->stored) : 0));
@@ -381,7 +390,8 @@ status export_running(exec *e, const plan *p, const char *description, const tok
     export_job j = {.kind = lora ? EXPORT_ADAPTER : EXPORT_MODEL,
                     .from = {.m = &p->model, .g = &p->program, .base = here, .adapters = here},
                     .lora = p->request.lora,
-                    .description = root};
+                    .description = root,
+                    .is_given = o->tokenizer != NULL};
     tokenizer_files read = {0};
     pissa convert = {0};
     status rc = export_choose_tokenizer(o, tokenizer, &read, &j.tokenizer);

@@ -4,6 +4,7 @@
 #include "weights/export_job.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 /* On one line, and no end of a cell or of code. */
 static void add_plain(strbuf *b, const char *text) {
@@ -54,6 +55,21 @@ static void add_settings(strbuf *b, const char *settings) {
     }
 }
 
+/* PEFT leaves the end token as the base has it. */
+static void add_adapter_usage(strbuf *b, const export_job *j, const char *name, const char *base) {
+    strbuf_printf(b,
+                  "    from peft import PeftModel\n    from transformers import AutoModelForCausalLM\n"
+                  "    base = AutoModelForCausalLM.from_pretrained(\"%s\")\n"
+                  "    model = PeftModel.from_pretrained(base, \"%s\")\n",
+                  base, name);
+    if (!export_eos_changes(j->description)) return;
+    json_t *generation = export_aligned(j->description, "generation");
+    char *ends = json_dumps(json_object_get(generation, "eos_token_id"), JSON_ENCODE_ANY);
+    strbuf_printf(b, "    model.generation_config.eos_token_id = %s\n", ends);
+    free(ends);
+    json_decref(generation);
+}
+
 static void add_usage(strbuf *b, const export_job *j, const char *name, const char *base) {
     strbuf_add(b, "\n## Use\n\n");
     if (j->from.m->config.value_head) {
@@ -64,12 +80,7 @@ static void add_usage(strbuf *b, const export_job *j, const char *name, const ch
         strbuf_printf(b, "Meta's layout: `ralo generate --model %s`.\n", name);
         return;
     }
-    if (j->kind == EXPORT_ADAPTER)
-        strbuf_printf(b,
-                      "    from peft import PeftModel\n    from transformers import AutoModelForCausalLM\n"
-                      "    base = AutoModelForCausalLM.from_pretrained(\"%s\")\n"
-                      "    model = PeftModel.from_pretrained(base, \"%s\")\n",
-                      base ? base : "BASE", name);
+    if (j->kind == EXPORT_ADAPTER) add_adapter_usage(b, j, name, base ? base : "BASE");
     else
         strbuf_printf(b,
                       "    from transformers import AutoModelForCausalLM\n"

@@ -38,7 +38,7 @@ static status read_sibling(const char *dir, const char *name, json_t **out) {
 status export_describe(const model_config *m, const char *model_dir, const data_options *o, const dataset *d,
                        char **out) {
     status rc = OK;
-    json_t *config = model_config_to_json(m), *original = NULL, *generation = NULL;
+    json_t *config = model_config_to_json(m), *original = NULL, *generation = NULL, *end = NULL;
     json_t *root = json_pack("{s:o}", "config", config);
     char tokenizer[PATH_MAX];
     if (model_dir) {
@@ -49,10 +49,10 @@ status export_describe(const model_config *m, const char *model_dir, const data_
         json_t *id = json_object_get(original, id_keys[i]);
         json_object_set(config, id_keys[i], id ? id : json_null());
     }
-    bool given = o->eos_token && *o->eos_token; /* the settings know better than the model's directory */
-    int32_t eos = original && !given ? -1 : tokenizer_eos(dataset_tokenizer(d));
+    if (d) TRY_GOTO(rc, dataset_ending(d, o, &end), done);
+    bool given = o->eos_token && *o->eos_token;
+    int32_t eos = original ? -1 : tokenizer_eos(dataset_tokenizer(d));
     if (eos >= 0) json_object_set_new(config, "eos_token_id", json_integer(eos));
-    if (eos >= 0 && json_is_object(generation)) json_object_set_new(generation, "eos_token_id", json_integer(eos));
     if (json_is_object(generation)) {
         json_object_set(root, "generation", generation);
     } else {
@@ -66,6 +66,8 @@ status export_describe(const model_config *m, const char *model_dir, const data_
         rc = ERR(ERR_INPUT, "data.tokenizer: the path '%s' is not valid UTF-8", tokenizer);
         goto done;
     }
+    if (end && given) json_object_set_new(end, "is_given", json_true());
+    if (end) json_object_set(root, "end", end);
     data_report data = {.chat = CHAT_AUTO};
     if (d) dataset_report(d, SPLIT_TRAIN, &data);
     if (data.chat != CHAT_AUTO) json_object_set_new(root, "chat", json_string(chat_format_name(data.chat)));
@@ -77,5 +79,6 @@ done:
     json_decref(root);
     json_decref(original);
     json_decref(generation);
+    json_decref(end);
     return rc;
 }

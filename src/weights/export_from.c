@@ -99,6 +99,7 @@ static status export_stored(const char *from, const export_options *o, export_re
     j.from = (param_reader){.m = &m, .g = &g, .base = {.r = r}, .adapters = {.r = r}};
     TRY_GOTO(rc, kept_tokenizer(r, out->from, j.description, o, &kept), done);
     TRY_GOTO(rc, export_choose_tokenizer(o, &kept, &read, &j.tokenizer), done);
+    j.is_given = o->tokenizer != NULL;
     if (j.lora.pissa) TRY_GOTO(rc, export_convert_pissa(&j, &convert, &c, out->from), done);
     rc = export_write(&j, o, out);
 done:
@@ -175,6 +176,10 @@ static status describe(merger *x, const json_t **out) {
     TRY(export_describe(&x->m.config, x->source.base.dir, &(data_options){0}, NULL, &text));
     *out = x->description = json_loads(text, 0, NULL);
     free(text);
+    if (!x->source.adapters_name_ends) return OK;
+    json_object_set(x->description, "generation", x->source.generation);
+    json_object_set(json_object_get(x->description, "config"), "eos_token_id",
+                    json_object_get(x->source.generation, "eos_token_id"));
     return OK;
 }
 
@@ -233,7 +238,13 @@ static status finish_gguf(merger *x, const export_options *o, export_job *j, exp
     j->names = &x->names;
     if (!x->source.lora.rank) snprintf(out->from, sizeof out->from, "%s", x->source.dir);
     if (x->source.base.reader) out->step = checkpoint_reader_step(x->source.base.reader);
-    return gguf_write(j, &x->source, o, out);
+    model_source *s = &x->source;
+    if (s->description && !s->adapters_name_ends) {
+        json_decref(s->generation);
+        s->generation = export_aligned(s->description, "generation");
+        export_say_aligned(s->description, s->template != NULL);
+    }
+    return gguf_write(j, s, o, out);
 }
 
 static status open_source(model_source *s, const char *from, const export_options *o) {
@@ -271,6 +282,7 @@ static status merge(merger *x, const char *from, const export_options *o, export
     if (s->config.meta_files && !o->heads) j.heads = EXPORT_META; /* of the first head, laid out as its base */
     TRY(describe(x, &j.description));
     TRY(find_tokenizer(x, o, &j.tokenizer));
+    j.is_given = o->tokenizer != NULL || s->adapters.dir != NULL;
     if (out->type == DTYPE_COUNT) out->type = base_type(x);
     return export_write(&j, o, out);
 }

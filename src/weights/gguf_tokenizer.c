@@ -328,7 +328,8 @@ static status describe(gguf_header *h, const model_source *s, const tokenizer *t
     if (v.f) TRY(describe_file(h, &v));
     else describe_bytes(h, v.n);
     TRY(describe_specials(h, s, t));
-    if (v.f) TRY(tokenizer_chat_template(s->tokenizer, &text));
+    if (s->template) text = mem_string(s->template);
+    else if (v.f) TRY(tokenizer_chat_template(s->tokenizer, &text));
     if (text) gguf_add_text(h, "tokenizer.chat_template", text);
     free(text);
     return OK;

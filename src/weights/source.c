@@ -83,6 +83,7 @@ static void use_description(model_source *s, const char *dir) {
     s->chat = find_chat(json_string_value(json_object_get(s->description, "chat")), dir);
     const char *kwargs = json_string_value(json_object_get(s->description, "chat_kwargs"));
     s->chat_kwargs = kwargs ? arena_string(&s->memory, kwargs) : NULL;
+    s->template = json_string_value(json_object_get(json_object_get(s->description, "end"), "template"));
 }
 
 static status read_description(model_source *s, checkpoint_reader *r, const char *dir) {
@@ -171,6 +172,13 @@ static status open_adapter(model_source *s, const char *adapter) {
         if (s->base.dir) adapter_warn_base(&config, adapter, s->base.dir);
         s->lora = config.lora;
         s->adapters.dir = arena_string(&s->memory, adapter);
+        const char *generation = arena_format(&s->memory, "%s/generation_config.json", adapter);
+        if (access(generation, F_OK) == 0) {
+            json_decref(s->generation);
+            s->generation = NULL;
+            TRY(json_read_file(generation, JSON_MOST_BYTES, &s->generation));
+            s->adapters_name_ends = true;
+        }
         snprintf(s->adapters_dir, sizeof s->adapters_dir, "%s", adapter);
         return OK;
     }
@@ -190,12 +198,14 @@ static status open_adapter(model_source *s, const char *adapter) {
 
 static status choose_tokenizer(model_source *s, const char *given) {
     if (given) {
+        s->template = NULL;
         s->tokenizer = arena_string(&s->memory, given);
         return OK;
     }
     const char *dirs[] = {s->adapters.dir, s->description ? NULL : s->base.dir};
     for (size_t i = 0; i < ARRAY_LENGTH(dirs); i++)
         if (dirs[i] && access(arena_format(&s->memory, "%s/tokenizer.json", dirs[i]), F_OK) == 0) {
+            s->template = NULL;
             s->tokenizer = dirs[i];
             return OK;
         }
@@ -388,6 +398,8 @@ status model_source_shares_base(const model_source *s, const model_source *other
 
 /* Adds an id. Ids of a larger vocabulary are often left over in these files: an id that is not a token is ignored. */
 static status read_id(const model_source *s, const json_t *id, int32_t *ids, size_t *n) {
+    for (size_t i = 0; i < *n && json_is_integer(id); i++)
+        if (ids[i] == json_integer_value(id)) return OK;
     if (!json_is_integer(id))
         return ERR(ERR_INPUT,
                    "%s: key 'eos_token_id' of generation_config.json, or else of config.json: found no whole number, "
@@ -401,11 +413,14 @@ static status read_id(const model_source *s, const json_t *id, int32_t *ids, siz
 status model_source_eos(const model_source *s, const tokenizer *t, int32_t **ids, size_t *n) {
     const json_t *eos = json_object_get(s->generation, "eos_token_id");
     size_t count = json_is_array(eos) ? json_array_size(eos) : eos && !json_is_null(eos);
+    const json_t *trained = json_object_get(json_object_get(s->description, "end"), "ids");
+    size_t n_trained = json_array_size(trained);
     status rc = OK;
-    *ids = mem_alloc((count + 1) * sizeof **ids);
+    *ids = mem_alloc((count + n_trained + 1) * sizeof **ids);
     *n = 0;
     for (size_t i = 0; i < count && rc == OK; i++)
         rc = read_id(s, json_is_array(eos) ? json_array_get(eos, i) : eos, *ids, n);
+    for (size_t i = 0; i < n_trained && rc == OK; i++) rc = read_id(s, json_array_get(trained, i), *ids, n);
     if (rc != OK) {
         free(*ids);
         *ids = NULL;

@@ -23,7 +23,9 @@ typedef struct model_source {
     const char *tokenizer;     /* for tokenizer_open */
     chat_format chat;          /* its turns were trained in; CHAT_AUTO: not given */
     const char *chat_kwargs;   /* of its template then; NULL: none */
+    const char *template;      /* of the built-in format then; NULL: the tokenizer's own, or none */
     json_t *generation;        /* generation_config.json, or what config.json says of it; NULL: nothing */
+    bool adapters_name_ends;   /* it is that of PEFT's directory */
     const json_t *description; /* of the checkpoint; NULL: a Hugging Face directory */
     json_t *own_description;   /* of a running model; NULL: it is not one */
     const json_t *kept;        /* tokenizer files of the checkpoint, for tokenizer_files_load; NULL: none */
@@ -51,5 +53,5 @@ void model_source_clear_adapters(exec *e, const plan *p);
  * the base that they were trained over. Both have adapters over the same model. */
 status model_source_shares_base(const model_source *s, const model_source *other);
 /* The tokens that end a text: eos_token_id of generation_config.json (a number or a list) or, where there is no such file, of
- * config.json; else the tokenizer's. The caller frees; none at all is possible. */
+ * config.json, with those that a run has trained; else the tokenizer's. The caller frees; none at all is possible. */
 status model_source_eos(const model_source *s, const tokenizer *t, int32_t **ids, size_t *n);

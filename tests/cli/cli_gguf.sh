@@ -264,6 +264,58 @@ names = {n: Gguf(f'phi-{n}.gguf').keys['general.name'] for n in ('bpe', 'bytes',
 assert names == dict(bpe='my-Phi_3-phi_3', bytes='my-Phi_3-phi_3', spm='my-Phi_3-phi_3', four='my-Phi3-phi-3', none='my-Phi3-phi-3'), names
 P
 
+# What was trained is what every file names: an end token that model and tokenizer do not agree on, and a built-in chat format.
+mkdir letters
+cp "$TEST_FIXTURES/chat/bytes.json" letters/tokenizer.json
+echo '{"add_bos_token": false, "eos_token": {"content": "<|endoftext|>", "lstrip": false}, "chat_template": "{{ messages }}",
+ "model_max_length": 1000000000000000019884624838656}' >letters/tokenizer_config.json
+for i in $(seq 30); do echo '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}'; done >turns.jsonl
+chat=("${common[@]}" --set data.source=turns.jsonl --set data.chat=chatml --set model.path=base)
+run 0 train "${common[@]}" --preset test-llama --set model.vocab=352 --set data.tokenizer=letters --set run.dir=letters-run --set run.export=base
+set_ends() { # VALUE: what the files of the base name
+    python3 - "$1" <<'P'
+import json, sys
+for name in ('config', 'generation_config'):
+    config = json.load(open(f'base/{name}.json'))
+    config['eos_token_id'] = json.loads(sys.argv[1])
+    json.dump(config, open(f'base/{name}.json', 'w'))
+P
+}
+set_ends 2
+check 0 "the export names 341 <|endoftext|> as end token, which was trained, instead of 2" "!chat template" -- \
+    train "${common[@]}" --set model.path=base --set run.dir=text-run --set run.export=text
+check 0 "the export names 343 <|im_end|> as end token" "the chat template of data.chat=chatml" -- train "${chat[@]}" --set run.dir=chat-run --set run.export=chat
+check 0 "343 <|im_end|>" "data.chat=chatml" -- export chat-run chat.gguf
+check 0 "343 <|im_end|>" "!data.chat" -- export chat-run given --tokenizer letters
+check 0 "343 <|im_end|>" "data.chat=chatml" -- train "${chat[@]}" --set model.lora.rank=2 --set run.dir=chat-lora --set run.export=chat-adapter
+check 0 "343 <|im_end|>" -- export chat-lora chat-merged --merge
+run 0 export base chat-peft --merge --adapter chat-adapter
+run 0 export base chat-peft.gguf --adapter chat-adapter
+check 0 "!as end token" "!the chat template" -- export chat chat-again.gguf
+set_ends '[2, 343]'
+check 0 "!as end token" "data.chat=chatml" -- train "${chat[@]}" --set run.dir=listed-run --set run.export=listed
+echo "{% for m in messages %}{{ m.content + eos_token }}{% endfor %}" >base/chat_template.jinja
+check 0 "the export names 341 <|endoftext|>" "!the chat template" -- train "${chat[@]}" --set data.chat=auto --set run.dir=own-run --set run.export=own
+check 2 "found no token '<|start_header_id|>'" -- train "${common[@]}" --set model.path=hf --set data.source=turns.jsonl --set data.chat=llama3 # bytes
+python3 - <<'P' || fail "an end token or a chat template is not what was trained"
+import sys; sys.path.insert(0, '.')
+from reader import *
+read = lambda path: json.load(open(path))
+for dir, eos, token in (('text', 341, '<|endoftext|>'), ('chat', 343, '<|im_end|>'), ('chat-merged', 343, '<|im_end|>'), ('chat-peft', 343, '<|im_end|>'),
+                        ('listed', [2, 343], '<|im_end|>'), ('given', 343, '<|endoftext|>'), ('own', 341, '<|endoftext|>')):
+    assert read(f'{dir}/config.json')['eos_token_id'] == read(f'{dir}/generation_config.json')['eos_token_id'] == eos, dir
+    own = read(f'{dir}/tokenizer_config.json')
+    assert (own['eos_token']['content'] if isinstance(own['eos_token'], dict) else own['eos_token']) == token, (dir, own)
+    assert own['model_max_length'] == 1000000000000000019884624838656 and own['add_bos_token'] is False
+    if token == '<|im_end|>': assert own['chat_template'] == open(f'{dir}/chat_template.jinja').read() and '<|im_start|>' in own['chat_template'], dir
+    else: assert own['chat_template'] == '{{ messages }}' and Path(f'{dir}/chat_template.jinja').exists() == (dir == 'own'), dir
+assert read('chat-adapter/generation_config.json')['eos_token_id'] == 343 and read('chat-adapter/tokenizer_config.json')['eos_token'] == '<|im_end|>'
+assert 'model.generation_config.eos_token_id = 343' in open('chat-adapter/README.md').read()
+for path in ('chat.gguf', 'chat-peft.gguf', 'chat-again.gguf'):
+    k = Gguf(path).keys
+    assert k['tokenizer.ggml.eos_token_id'] == 343 and k['tokenizer.chat_template'] == open('chat/chat_template.jinja').read(), path
+P
+
 # Longrope of a part of each head: both lists of factors, and the rest as llama.cpp reads it.
 mkdir phi
 cat >phi/config.json <<'J'

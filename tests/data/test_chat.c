@@ -1,6 +1,7 @@
 /* test_chat.c - a tokenizer's chat template gives the ids of transformers' apply_chat_template, answers alone are trained on,
  * and no content can write a control token; built-in formats by name. Fixtures come from tools/make_chat_fixtures.py. */
 #include "chat_fixtures.h"
+#include "data/chat_parts.h"
 
 #include <stdlib.h>
 
@@ -50,6 +51,22 @@ static void every_template_gives_the_ids_of_transformers(void **state) {
     assert_int_equal(i, 10);
 }
 
+/* The template that exports get instead of the format. */
+static void check_exported(const json_t *template, const chat *c, const char *format) {
+    size_t k;
+    json_t *row, *exported = json_deep_copy(template);
+    char *text = chat_format_template(c);
+    json_object_set_new(json_object_get(exported, "config"), "chat_template", json_string(text));
+    tokenizer *t = tokenizer_of(exported);
+    chat *rendered = open_chat(t, CHAT_TEMPLATE);
+    assert_int_equal(chat_end_of_turn(rendered), chat_end_of_turn(c));
+    json_array_foreach(json_object_get(template, "cases"), k, row) check_case(rendered, row, format);
+    chat_close(rendered);
+    tokenizer_close(t);
+    json_decref(exported);
+    free(text);
+}
+
 static void built_in_formats_give_the_ids_of_their_templates(void **state) {
     size_t i, k, n = 0;
     json_t *template, *row;
@@ -62,6 +79,7 @@ static void built_in_formats_give_the_ids_of_their_templates(void **state) {
             chat *c = open_chat(t, f);
             assert_int_equal(chat_format_of(c), f);
             json_array_foreach(json_object_get(template, "cases"), k, row) check_case(c, row, format);
+            check_exported(template, c, format);
             chat_close(c);
             n++;
         }
