@@ -38,6 +38,7 @@ static void begin_run(board *b, const char *run_dir, const char *name) {
     b->run = (board_file){.name = "run.json"};
     b->plan = (board_file){.name = "plan.json"};
     b->memory = (board_file){.name = "memory.json"};
+    b->config = (board_file){.name = "config.yaml", .is_yaml = true};
     tail_init(&b->metrics_tail, "metrics.jsonl", 0);
     tail_init(&b->samples_tail, "samples.jsonl", SAMPLES_TAIL);
     tail_init(&b->completions_tail, "completions.jsonl", SAMPLES_TAIL);
@@ -79,6 +80,7 @@ static void forget_run(board *b) {
     board_file_fini(&b->run);
     board_file_fini(&b->plan);
     board_file_fini(&b->memory);
+    board_file_fini(&b->config);
     free(b->run_sent);
     b->run_sent = NULL;
     b->is_reading = b->ranks_changed = false;
@@ -341,6 +343,7 @@ static void tell_run(board *b) {
 static void poll_files(board *b) {
     bool run_changed = false, changed = false;
     board_file_poll(&b->run, b->dir, &run_changed);
+    board_file_poll(&b->config, b->dir, &run_changed); /* both are told by tell_run, if it says anything new */
     board_file_poll(&b->plan, b->dir, &changed);
     board_file_poll(&b->memory, b->dir, &changed);
     if (changed) stream_put(&b->stream, "files", "{}");

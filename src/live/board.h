@@ -32,11 +32,22 @@ typedef struct board_file {
     const char *name;
     uint64_t inode, size;
     int64_t changed_ns;
-    json_t *root; /* NULL: not there, or no JSON object */
+    bool is_yaml; /* root: what it says as JSON */
+    json_t *root; /* NULL: not there, or no object */
     char *text;   /* the same, printed */
 } board_file;
 
-enum { MONITOR_RSS, MONITOR_DEVICE, MONITOR_DRIVER, MONITOR_HOST, MONITOR_VALUES };
+enum {
+    MONITOR_RSS,
+    MONITOR_DEVICE,
+    MONITOR_DRIVER,
+    MONITOR_HOST,
+    MONITOR_BUSY,
+    MONITOR_WATTS,
+    MONITOR_CELSIUS,
+    MONITOR_PACE,
+    MONITOR_VALUES
+};
 typedef struct board_rank {
     int rank;
     char path[32];
@@ -66,7 +77,7 @@ typedef struct board {
     json_t *samples, *completions; /* arrays, oldest first */
     json_t *fresh_samples;         /* since the last event */
 
-    board_file run, plan, memory;
+    board_file run, plan, memory, config;
     board_rank *ranks; /* in order of rank */
     size_t n_ranks, ranks_room, n_ranks_unseen;
     bool ranks_changed;

@@ -13,7 +13,8 @@
 
 enum { NEWEST_BYTES = 4096 };
 
-static const char *const keys[MONITOR_VALUES] = {"rss_bytes", "device_bytes", "driver_bytes", "host_bytes"};
+static const char *const keys[MONITOR_VALUES] = {"rss_bytes",        "device_bytes", "driver_bytes", "host_bytes",
+                                                 "gpu_busy_percent", "gpu_watts",    "gpu_celsius",  "pace_ms"};
 
 static bool is_drawn(const board_rank *r) { return r->rank < BOARD_RANKS_DRAWN; }
 

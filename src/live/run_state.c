@@ -1,4 +1,4 @@
-/* run_state.c - run.json and what follows from it: is the run going on, how far is it, when will it end.
+/* run_state.c - run.json and what follows from it: is the run going on, how far is it, when will it end; and the settings that matter.
  *
  * A run that says "running" and whose process is gone has died: on this host its process id tells, on another one the newest sign of life
  * of its ranks. */
@@ -20,6 +20,17 @@ void board_file_fini(board_file *f) {
     f->root = NULL, f->text = NULL;
 }
 
+/* An object, or NULL. */
+static json_t *read_object(const board_file *f, const char *text, size_t n) {
+    if (!f->is_yaml) return json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL);
+    arena memory;
+    yaml_node *root;
+    arena_init(&memory);
+    json_t *out = yaml_read_text(text, n, f->name, &memory, &root) == OK ? yaml_to_json(root) : NULL;
+    arena_fini(&memory);
+    return out;
+}
+
 void board_file_poll(board_file *f, int dir, bool *changed) {
     struct stat info;
     if (fstatat(dir, f->name, &info, AT_SYMLINK_NOFOLLOW) != 0) return;
@@ -33,8 +44,9 @@ void board_file_poll(board_file *f, int dir, bool *changed) {
     if (file_open_at(dir, f->name, f->name, &fd, &n_bytes) != OK) return;
     status rc = file_read_fd(fd, f->name, BOARD_FILE_MOST, &text, &n);
     close(fd);
-    json_t *root = rc == OK ? json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    json_t *root = rc == OK ? read_object(f, text, n) : NULL;
     free(text);
+    error_clear();
     if (!json_is_object(root)) { /* half of a file that is not replaced as a whole: what was known before stays */
         json_decref(root);
         return;
@@ -81,6 +93,38 @@ static void set_number(json_t *to, const char *key, double x) {
     if (isfinite(x)) json_object_set_new(to, key, is_whole ? json_integer((json_int_t)x) : json_real(x));
 }
 
+/* The settings that people ask for first, as config.yaml has them: text, number or flag. */
+static void set_settings(json_t *to, const json_t *config) {
+    static const char *const keys[] = {
+        "precision",          "train.lr",        "train.schedule",  "train.warmup",    "train.warmup_ratio",
+        "train.weight_decay", "train.seed",      "train.batch",     "train.weighting", "data.source",
+        "data.train_on",      "preference.loss", "preference.beta", "rl.loss",         "rl.group",
+        "reward.list",        "model.base",      "model.adapter",   "model.lora.rank", "model.lora.alpha",
+        "model.lora.targets"};
+    json_t *settings = json_object();
+    for (size_t i = 0; i < ARRAY_LENGTH(keys); i++) {
+        const json_t *at = config;
+        char key[64];
+        for (const char *part = keys[i]; at && *part; part += part[0] == '.') {
+            size_t n = strcspn(part, ".");
+            snprintf(key, sizeof key, "%.*s", (int)n, part);
+            at = json_object_get(at, key);
+            part += n;
+        }
+        const char *text = json_string_value(at);
+        if (text) json_object_set_new(settings, keys[i], json_text(text, MIN(strlen(text), (size_t)WORD_MOST)));
+        else if (json_is_number(at) || json_is_boolean(at))
+            json_object_set_new(settings, keys[i], json_copy((json_t *)at));
+    }
+    json_object_set_new(to, "settings", settings);
+}
+
+/* As the terminal computes it, from the clock of rank 0; of a run without monitor/, from the steps alone. */
+static double pace_ms(const board *b) {
+    bool has_first = b->n_ranks && b->ranks[0].rank == 0 && b->ranks[0].values[MONITOR_PACE] > 0;
+    return has_first ? b->ranks[0].values[MONITOR_PACE] : b->step_ms;
+}
+
 static double newest_of(const board *b, const char *name) {
     for (size_t i = 0; i < b->n_metrics; i++)
         if (strcmp(b->metrics[i].name, name) == 0)
@@ -108,8 +152,9 @@ json_t *run_state_make(const board *b) {
     set_number(to, "device_bytes", newest_of(b, "memory/device_bytes"));
     if (b->step_ms > 0) set_number(to, "step_ms", b->step_ms);
     if (steps > 0 && epochs > 0) set_number(to, "epoch", epochs * MIN(step / steps, 1.0));
-    if (strcmp(state, "running") == 0 && steps >= step && b->step_ms > 0)
-        set_number(to, "eta_seconds", (steps - step) * b->step_ms / 1000);
+    if (strcmp(state, "running") == 0 && steps >= step && pace_ms(b) > 0)
+        set_number(to, "eta_seconds", (steps - step) * pace_ms(b) / 1000);
+    set_settings(to, b->config.root);
     if (b->is_reading && b->metrics_tail.size)
         set_number(to, "reading", (double)b->metrics_tail.offset / (double)b->metrics_tail.size);
     return to;

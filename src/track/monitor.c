@@ -2,14 +2,16 @@
  *
  * run.json and plan.json are written whole by the thread that trains, before the first step and after the last. Everything else
  * is the sampler's: one thread that wakes every second (later every ten), reads /proc/self/statm and the numbers that the last step
- * left in atomics, and adds a line. A step only stores these numbers: it takes no lock, allocates nothing and writes nothing. The
+ * left in atomics, asks the management library of a GPU (gpu_meter.h), and adds a line. A step only stores these numbers: it takes no lock, allocates nothing and writes nothing. The
  * driver's reading comes with them, from between two steps (train/step.c).
  *
  * Files fail one by one: a failure is reported once, that file is given up, and the run goes on. */
+#include "track/gpu_meter.h"
 #include "track/jsonl.h"
 #include "track/track.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +38,10 @@ struct monitor {
     /* Written by the thread that trains, read by the sampler. */
     _Atomic int64_t step;
     _Atomic uint64_t tier_bytes[TIER_COUNT], driver_bytes;
-    _Atomic bool measured; /* the first step has left its numbers */
+    _Atomic uint64_t pace_ns; /* 0: not known */
+    _Atomic bool measured;    /* the first step has left its numbers */
+    int64_t first_step;       /* that was reported, and when it was done; of the thread that trains alone */
+    uint64_t first_ns;
 
     pthread_t thread;
     bool sampling; /* the thread runs */
@@ -46,6 +51,9 @@ struct monitor {
 
     /* The sampler's, and after it ended monitor_close's. */
     jsonl samples;
+    bool has_gpu;
+    uint8_t gpu_id[16];
+    gpu_meter gpu;
     uint64_t begin_ns;
     bool written_measured; /* what memory.json holds */
     uint64_t written[TIER_COUNT];
@@ -169,16 +177,31 @@ static void write_memory(monitor *m) {
 
 /* ---- the sampler ---------------------------------------------------------------------------------------------------- */
 
+static json_t *known_or_null(double x, double unit) {
+    return isfinite(x) ? json_real(round(x / unit) * unit) : json_null();
+}
+
+static void add_gpu(const monitor *m, json_t *line) {
+    if (!m->gpu.device) return;
+    gpu_reading r = gpu_meter_read(&m->gpu);
+    json_object_set_new(line, "gpu_busy_percent", known_or_null(r.busy_percent, 1));
+    json_object_set_new(line, "gpu_watts", known_or_null(r.watts, 0.125));
+    json_object_set_new(line, "gpu_celsius", known_or_null(r.celsius, 1));
+}
+
 static void add_sample(monitor *m) {
     char text[512];
+    uint64_t pace = atomic_load_explicit(&m->pace_ns, memory_order_relaxed);
     uint64_t driver = atomic_load_explicit(&m->driver_bytes, memory_order_relaxed);
     if (!jsonl_is_open(&m->samples)) return;
-    json_t *line = json_pack("{s:f, s:I, s:I, s:I, s:o, s:I}", "time", now_s(), "step",
+    json_t *line = json_pack("{s:f, s:I, s:I, s:I, s:o, s:I, s:o}", "time", now_s(), "step",
                              (json_int_t)atomic_load_explicit(&m->step, memory_order_relaxed), "rss_bytes",
                              (json_int_t)sys_rss_bytes(), "device_bytes",
                              (json_int_t)atomic_load_explicit(&m->tier_bytes[TIER_DEVICE], memory_order_relaxed),
                              "driver_bytes", driver ? json_integer((json_int_t)driver) : json_null(), "host_bytes",
-                             (json_int_t)atomic_load_explicit(&m->tier_bytes[TIER_HOST], memory_order_relaxed));
+                             (json_int_t)atomic_load_explicit(&m->tier_bytes[TIER_HOST], memory_order_relaxed),
+                             "pace_ms", pace ? json_real((double)pace * 1e-6) : json_null());
+    add_gpu(m, line);
     char *dumped = json_dumps(line, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(15));
     strbuf_printf(&m->samples.lines, "%s\n", dumped);
     free(dumped);
@@ -201,6 +224,7 @@ static bool wait_for_next(monitor *m) {
 
 static void *sampler_main(void *argument) {
     monitor *m = argument;
+    if (m->has_gpu) gpu_meter_open(&m->gpu, m->gpu_id);
     do {
         add_sample(m);
         write_memory(m);
@@ -222,8 +246,17 @@ static status open_samples(monitor *m) {
     return OK;
 }
 
+static void find_gpu(monitor *m) {
+    const train_request *r = m->options.request;
+    device_info info;
+    m->has_gpu = r->backend && r->backend->discrete && r->backend->describe(r->gpu.index, &info) == OK;
+    if (m->has_gpu) memcpy(m->gpu_id, info.id, sizeof m->gpu_id);
+    error_clear();
+}
+
 static void start_sampler(monitor *m) {
     m->begin_ns = clock_ns();
+    find_gpu(m);
     write_memory(m);
     if (open_samples(m) != OK) give_up(m, "memory is not sampled over this run");
     int error = thread_start(&m->thread, sampler_main, m);
@@ -243,6 +276,7 @@ static void stop_sampler(monitor *m) {
     pthread_join(m->thread, NULL);
     m->sampling = false;
     add_sample(m);
+    gpu_meter_close(&m->gpu);
     write_memory(m);
 }
 
@@ -287,6 +321,10 @@ void monitor_start(monitor *m, int64_t step) {
 
 void monitor_step(monitor *m, const train_step_report *r) {
     if (!m) return;
+    uint64_t now = clock_ns();
+    if (!m->first_ns) m->first_step = r->step, m->first_ns = now;
+    double pace_ns = track_pace_ms(m->first_step, m->first_ns, r, now) * 1e6;
+    atomic_store_explicit(&m->pace_ns, pace_ns > 0 ? (uint64_t)fmin(pace_ns, 1e18) : 0, memory_order_relaxed);
     atomic_store_explicit(&m->step, r->step, memory_order_relaxed);
     for (tier t = 0; t < TIER_COUNT; t++)
         atomic_store_explicit(&m->tier_bytes[t], r->tier_bytes[t], memory_order_relaxed);

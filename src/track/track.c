@@ -194,13 +194,15 @@ static void duration_format(char *out, size_t n, double seconds) {
     else snprintf(out, n, "%lld:%02lld", m, s % 60);
 }
 
-/* From the wall clock since the first step seen, so that evaluations and checkpoints on the way are counted in. */
+double track_pace_ms(int64_t first_step, uint64_t first_ns, const train_step_report *now, uint64_t now_ns) {
+    int64_t n_done = now->step - first_step;
+    return n_done > 0 ? (double)(now_ns - first_ns) * 1e-6 / (double)n_done : now->step_ms;
+}
+
 static double seconds_left(const track *t, const record *r) {
     const train_step_report *s = &r->step.report;
-    int64_t n_done = s->step - t->first_step.step.report.step;
-    double per_step =
-        n_done > 0 ? (double)(r->time_ns - t->first_step.time_ns) * 1e-9 / (double)n_done : s->step_ms * 1e-3;
-    return per_step * (double)(s->steps - s->step);
+    return track_pace_ms(t->first_step.step.report.step, t->first_step.time_ns, s, r->time_ns) * 1e-3 *
+           (double)(s->steps - s->step);
 }
 
 __attribute__((format(printf, 4, 5))) static void part_add(line_part *parts, int *n, int rank, const char *fmt, ...) {

@@ -137,6 +137,31 @@ def while_it_trains(browser, page_url, planned):
     return wide
 
 
+SETTING = "(document.querySelector('[data-setting=\"%s\"] dd') || {textContent: ''}).textContent"
+METERS = "['GPUs busy, mean', 'GPU power, sum', 'hottest GPU'].map(k => (document.querySelector(`[data-tile=\"${k}\"] dd`) || {}).textContent)"
+
+
+def what_is_trained(page, run):
+    """The settings that matter come before the curves; meters of a GPU are shown where a rank has them, and only there."""
+    for name, text in (("learning rate", "0.003, cosine, warmup 50 steps"), ("precision", "fp32"), ("LoRA", "no"), ("data", "builtin:arithmetic"),
+                       ("epochs", "100,000 steps of endless data"), ("batch", "4 rows of 128 tokens, micro-batch 4")):
+        check(page.eval(SETTING % name) == text, f"{name}: {page.eval(SETTING % name)!r}, expected {text!r}")
+    check(page.eval("document.getElementById('settings').compareDocumentPosition(document.getElementById('plan')) & 4") == 4, "settings after the plan")
+    check(page.eval("document.querySelectorAll('#ranks [data-meter]:not([hidden]), [data-tile^=GPU], #run-meters svg').length") == 0, "meters without a GPU")
+    with open(f"{run}/monitor/rank-00001.jsonl", "w") as f:
+        for i in range(3):
+            f.write(json.dumps({"time": time.time() - 3 + i, "step": i, "rss_bytes": 5e7, "gpu_busy_percent": 95 + i, "gpu_watts": 640.25, "gpu_celsius": 61}) + "\n")
+    page.wait(f"JSON.stringify({METERS}) === JSON.stringify(['97 %', '640 W', '61 °C'])")
+    check(page.eval("document.querySelectorAll('#ranks th:not([hidden])').length") == 11, "columns of the meters")
+    page.open(page.eval("location.href"))  # the rank is new: its curves come with the page
+    page.wait("document.querySelectorAll('#rank-choice option').length === 2")
+    page.eval("(() => { const c = document.getElementById('rank-choice'); c.value = '1'; c.dispatchEvent(new Event('change')); })()")
+    page.size(page.width, page.eval("document.documentElement.scrollHeight"))
+    page.wait("[...document.querySelectorAll('#run-meters svg path')].length === 3")
+    page.size(page.width, page.height)
+    os.unlink(f"{run}/monitor/rank-00001.jsonl")
+
+
 ATTACK = """<!doctype html><title>other</title><body><script>
 const target = %r, results = {};
 const done = (k, v) => { results[k] = v; if (Object.keys(results).length === 5) document.title = JSON.stringify(results); };
@@ -154,7 +179,7 @@ def another_origin(browser, page_url):
             self.send_response(200)
             self.send_header("Content-Type", "text/html")
             self.end_headers()
-            self.wfile.write((ATTACK % page_url).encode())
+            self.wfile.write((ATTACK % page_url.partition("?")[0]).encode())  # it knows the address, and the browser has the cookie
 
         def log_message(self, *_):
             pass
@@ -178,6 +203,7 @@ def main():
         planned = complete(run, process.pid)
         with Browser() as browser:
             page = while_it_trains(browser, url, planned)
+            what_is_trained(page, run)
             another_origin(browser, url)
             process.send_signal(signal.SIGINT)
             check(process.wait(60) == 130, "the run did not stop as it should")

@@ -1,6 +1,6 @@
 /* fuzz_live.c - the files of a run directory, as the live page reads them while they grow.
  *
- * Sections: metrics.jsonl, what is appended to it, samples.jsonl, run.json, memory.json, monitor/rank-00000.jsonl. Whatever they hold: every answer
+ * Sections: metrics.jsonl, what is appended to it, samples.jsonl, run.json, memory.json, monitor/rank-00000.jsonl, config.yaml. Whatever they hold: every answer
  * is JSON, curves have as many x as y, x ascends, tables end where board.h says, and every event is one line of JSON. */
 #include "fuzz/fuzz.h"
 #include "live/board.h"
@@ -45,7 +45,7 @@ static void check_answers(board *b) {
     json_t *value;
     board_write_run(b, &out);
     json_t *root = read_back(&out);
-    ASSERT(json_is_string(json_object_get(root, "state")));
+    ASSERT(json_is_string(json_object_get(root, "state")) && json_is_object(json_object_get(root, "settings")));
     json_decref(root);
     board_write_metrics(b, 100, -INFINITY, &out);
     root = read_back(&out);
@@ -108,7 +108,7 @@ static void poll_all(board *b) {
 void fuzz_one(const uint8_t *data, size_t size) {
     fuzz_input in = {data, size};
     span metrics = fuzz_section(&in), more = fuzz_section(&in), samples = fuzz_section(&in), run = fuzz_section(&in),
-         memory = fuzz_section(&in), monitor = fuzz_section(&in);
+         memory = fuzz_section(&in), monitor = fuzz_section(&in), config = fuzz_section(&in);
     const char *dir = fuzz_directory(NULL, 0);
     char path[4200];
     snprintf(path, sizeof path, "%s/monitor", dir);
@@ -119,6 +119,7 @@ void fuzz_one(const uint8_t *data, size_t size) {
     put(dir, "run.json", run, "w");
     put(dir, "memory.json", memory, "w");
     put(dir, "monitor/rank-00000.jsonl", monitor, "w");
+    put(dir, "config.yaml", config, "w");
     board b;
     ASSERT(board_open(&b, dir, NULL, no_wake, NULL) == OK);
     poll_all(&b);

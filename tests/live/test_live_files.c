@@ -387,6 +387,55 @@ static void progress_and_the_time_left(void **state) {
                 json_number_value(json_object_get(run, "eta_seconds")) == 150);
     assert_true(json_is_integer(json_object_get(run, "pid")) && json_is_integer(json_object_get(run, "step")));
     json_decref(run);
+    /* Rank 0 knows the pace of the clock, with evaluations and saves: what the terminal shows. */
+    assert_int_equal(mkdir(path_of("monitor"), 0777), 0);
+    write_text(path_of("monitor/rank-00000.jsonl"),
+               "{\"time\": 5, \"step\": 25, \"pace_ms\": 3000, \"gpu_busy_percent\": 97, \"gpu_watts\": null}\n");
+    b.ranks_ns = 0;
+    poll_all(&b);
+    run = board_json(&b, board_write_run);
+    assert_true(json_number_value(json_object_get(run, "eta_seconds")) == 225);
+    json_decref(run);
+    json_t *memory = board_json(&b, all_memory);
+    const json_t *rank = json_array_get(json_object_get(json_object_get(memory, "monitor"), "ranks"), 0);
+    assert_true(json_number_value(json_object_get(rank, "gpu_busy_percent")) == 97);
+    assert_null(json_object_get(rank, "gpu_watts"));
+    json_decref(memory);
+    board_close(&b);
+}
+
+/* Of config.yaml a few settings, as they stand there; what is strange is left out. */
+static void the_settings_that_matter(void **state) {
+    board b;
+    char text[2000];
+    write_text(path_of("run.json"), "{\"state\": \"finished\"}");
+    assert_int_equal(board_open(&b, test_dir, NULL, no_wake, NULL), OK);
+    poll_all(&b);
+    json_t *run = board_json(&b, board_write_run);
+    assert_int_equal(json_object_size(json_object_get(run, "settings")), 0); /* no file */
+    json_decref(run);
+    memset(text, 'x', sizeof text);
+    int n = snprintf(text, sizeof text,
+                     "precision: bf16\ntrain: {lr: 0.0002, schedule: [a], warmup: auto, seed: {}}\nmodel: {lora: "
+                     "{rank: 16}}\ndata: {source: ");
+    text[n] = 'x', text[1900] = 0;
+    strcat(text, "}\nsecret: key\n");
+    write_text(path_of("config.yaml"), text);
+    poll_all(&b);
+    run = board_json(&b, board_write_run);
+    const json_t *s = json_object_get(run, "settings");
+    assert_int_equal(json_object_size(s), 5);
+    assert_string_equal(json_string_value(json_object_get(s, "precision")), "bf16");
+    assert_true(json_number_value(json_object_get(s, "train.lr")) == 0.0002);
+    assert_string_equal(json_string_value(json_object_get(s, "train.warmup")), "auto");
+    assert_int_equal(json_integer_value(json_object_get(s, "model.lora.rank")), 16);
+    assert_true(json_string_length(json_object_get(s, "data.source")) == 300);
+    json_decref(run);
+    write_text(path_of("config.yaml"), "train: [");
+    poll_all(&b);
+    run = board_json(&b, board_write_run);
+    assert_int_equal(json_object_size(json_object_get(run, "settings")), 5); /* what was known stays */
+    json_decref(run);
     board_close(&b);
 }
 
@@ -452,6 +501,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(tables_are_bounded, test_dir_open, test_dir_close),
         cmocka_unit_test_setup_teardown(a_run_whose_process_is_gone_has_died, test_dir_open, test_dir_close),
         cmocka_unit_test_setup_teardown(progress_and_the_time_left, test_dir_open, test_dir_close),
+        cmocka_unit_test_setup_teardown(the_settings_that_matter, test_dir_open, test_dir_close),
         cmocka_unit_test(slow_clients_load_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

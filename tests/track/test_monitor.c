@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -144,8 +145,74 @@ static void a_run_is_described_from_its_start_to_its_end(void **state) {
     assert_int_equal(whole(last, "device_bytes"), f.k.p.program.arena_bytes[TIER_DEVICE]);
     assert_true(whole(last, "rss_bytes") > 1 << 20);
     assert_true(json_is_null(json_object_get(json_array_get(lines, 0), "driver_bytes")));
+    assert_true(json_is_null(json_object_get(json_array_get(lines, 0), "pace_ms")));
+    assert_true(json_number_value(json_object_get(last, "pace_ms")) > 0);
+    assert_null(json_object_get(last, "gpu_busy_percent")); /* it trains on a CPU */
     json_decref(lines);
     fixture_close(&f);
+}
+
+/* The time of the clock, with what lies between steps; of the first step its own. */
+static void the_pace_counts_what_lies_between_steps(void **state) {
+    train_step_report r = {.step = 4, .steps = 9, .step_ms = 250};
+    assert_true(track_pace_ms(4, 7000000000, &r, 7000000000) == 250);
+    r.step = 8;
+    assert_true(track_pace_ms(4, 7000000000, &r, 9000000000) == 500);
+}
+
+static int gpu_number; /* in its identity */
+static status describe_gpu(int device, device_info *out) {
+    *out = (device_info){.name = "stand-in"};
+    for (int i = 0; i < 16; i++) out->id[i] = (uint8_t)(i + gpu_number);
+    return OK;
+}
+
+/* The last line of a run that says it trains on a GPU. */
+static json_t *line_of_gpu_run(void) {
+    static const backend gpu = {.name = "stand-in", .discrete = true, .describe = describe_gpu};
+    fixture f;
+    fixture_open(&f);
+    const backend *own = f.k.r.backend;
+    f.k.r.backend = &gpu;
+    monitor *m = opened(&f, true);
+    monitor_start(m, 0);
+    wait_for_sample(&f);
+    monitor_close(m, OK);
+    f.k.r.backend = own;
+    json_t *lines = read_lines(&f, "monitor/rank-00000.jsonl");
+    json_t *last = json_incref(json_array_get(lines, json_array_size(lines) - 1));
+    json_decref(lines);
+    fixture_close(&f);
+    return last;
+}
+
+static void meters_of_a_gpu_are_sampled_where_its_driver_has_them(void **state) {
+    json_t *line = line_of_gpu_run(); /* no library, or a real one, which knows no such device */
+    assert_null(json_object_get(line, "gpu_busy_percent"));
+    json_decref(line);
+
+    void *library = dlopen(NVML_STAND_IN, RTLD_NOW);
+    assert_non_null(library);
+    void *loaded = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_NOLOAD);
+    if (loaded != library) skip(); /* a real one was loaded before */
+    line = line_of_gpu_run();
+    assert_int_equal(whole(line, "step"), 0);
+    assert_true(json_number_value(json_object_get(line, "gpu_busy_percent")) == 97);
+    assert_true(json_number_value(json_object_get(line, "gpu_watts")) == 640.25);
+    assert_true(json_number_value(json_object_get(line, "gpu_celsius")) == 61);
+    json_decref(line);
+
+    *(int *)dlsym(library, "nvml_stand_in_power") = 3; /* not supported */
+    line = line_of_gpu_run();
+    assert_true(json_is_null(json_object_get(line, "gpu_watts")));
+    assert_true(json_number_value(json_object_get(line, "gpu_celsius")) == 61);
+    json_decref(line);
+
+    gpu_number = 1; /* a device that it does not know */
+    line = line_of_gpu_run();
+    assert_null(json_object_get(line, "gpu_busy_percent"));
+    json_decref(line);
+    assert_int_equal(*(int *)dlsym(library, "nvml_stand_in_open"), 0);
 }
 
 /* Steps store numbers as fast as they can while the sampler reads them: what a thread sanitizer looks at. */
@@ -261,6 +328,8 @@ static void what_cannot_be_written_is_said_once_and_stops_nothing(void **state) 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_run_is_described_from_its_start_to_its_end),
+        cmocka_unit_test(the_pace_counts_what_lies_between_steps),
+        cmocka_unit_test(meters_of_a_gpu_are_sampled_where_its_driver_has_them),
         cmocka_unit_test(the_sampler_follows_a_run_that_steps),
         cmocka_unit_test(stopped_failed_and_resumed_are_told_apart),
         cmocka_unit_test(without_the_monitor_there_is_state_alone),

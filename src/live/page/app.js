@@ -60,10 +60,56 @@ function drawRun() {
     ["step time", Number.isFinite(r.step_ms) ? formatNumber(r.step_ms) + " ms" : "–"],
     ["tokens", formatCount(r.tokens)],
     ["device memory", formatBytes(r.device_bytes)],
+    ...meterTiles(r),
     Number.isFinite(r.reading) && ["reading", Math.round(r.reading * 100) + " %"],
   ].filter(Boolean);
   $("tiles").replaceChildren(...tiles.map(([k, v]) => el("div", { "data-tile": k }, el("dt", {}, k), el("dd", {}, v))));
   document.title = `${Number.isFinite(share) ? Math.floor(share * 100) + " % · " : ""}${r.name} · ralo`;
+}
+
+/* What a GPU's driver measures: [key, name in the table and in charts, how it is written]. A run without a GPU has none. */
+const METERS = [["gpu_busy_percent", "GPU busy, %", n => `${formatNumber(n)} %`], ["gpu_watts", "GPU power, W", n => `${formatWhole(n)} W`],
+  ["gpu_celsius", "GPU temperature, °C", n => `${formatWhole(n)} °C`]];
+
+/* Of several ranks the mean share, the sum of the power and the hottest. */
+function meterTiles(r) {
+  const of = key => known.ranks.ranks.map(one => one[key]).filter(Number.isFinite), many = known.ranks.ranks.length > 1;
+  const [busy, watts, celsius] = METERS.map(([key]) => of(key)), sum = a => a.reduce((x, y) => x + y, 0);
+  return r.state !== "running" ? [] : [
+    busy.length && [many ? "GPUs busy, mean" : "GPU busy", METERS[0][2](sum(busy) / busy.length)],
+    watts.length && [many ? "GPU power, sum" : "GPU power", METERS[1][2](sum(watts))],
+    celsius.length && [many ? "hottest GPU" : "GPU temperature", METERS[2][2](Math.max(...celsius))],
+  ];
+}
+
+/* ---- the settings that matter ---- */
+
+const isGiven = v => v !== undefined && v !== "" && v !== "none" && v !== "auto";
+
+function drawSettings() {
+  const r = known.run || {}, s = r.settings || {}, p = known.plan || {}, t = p.strategy || {};
+  const rank = Number(s["model.lora.rank"]) || 0, some = list => list.filter(Boolean).join(", ");
+  const loss = { preference: s["preference.loss"], rloo: s["rl.loss"] }[r.task];
+  const share = p.trained_parameters / p.parameters;
+  const pairs = [
+    ["method", r.task && some([loss && loss !== r.task ? `${r.task}: ${loss}` : r.task, r.task === "preference" && isGiven(s["preference.beta"]) && `beta ${s["preference.beta"]}`,
+      isGiven(s["train.weighting"]) && s["train.weighting"] !== "baseline" && `tokens weighed by ${s["train.weighting"]}`])],
+    ["model", r.model && some([r.model, Number.isFinite(p.parameters) && `${formatCount(p.parameters)} parameters`])],
+    ["trained", Number.isFinite(share) && (share < 1 ? `${formatCount(p.trained_parameters)} parameters (${formatNumber(Number((share * 100).toPrecision(2)))} %)` : "all parameters")],
+    ["LoRA", s["model.lora.rank"] !== undefined && (rank > 0 ? some([`rank ${rank}`, `alpha ${isGiven(s["model.lora.alpha"]) ? s["model.lora.alpha"] : 2 * rank}`, s["model.lora.targets"],
+      s["model.base"] !== "bf16" && isGiven(s["model.base"]) && `base in ${s["model.base"]}`]) : isGiven(s["model.adapter"]) ? `from ${s["model.adapter"]}` : "no")],
+    ["data", isGiven(s["data.source"]) ? some([s["data.source"], Number.isFinite(r.records) && `${formatWhole(r.records)} records`]) : r.data],
+    ["rewards", r.task === "rloo" && isGiven(s["reward.list"]) && s["reward.list"]],
+    ["epochs", Number.isFinite(r.epochs) ? formatNumber(r.epochs) : Number.isFinite(r.steps) && `${formatWhole(r.steps)} steps of endless data`],
+    ["learning rate", s["train.lr"] !== undefined && some([isGiven(s["train.lr"]) ? formatNumber(Number(s["train.lr"])) : s["train.lr"], s["train.schedule"],
+      isGiven(s["train.warmup_ratio"]) ? `warmup ${formatNumber(s["train.warmup_ratio"] * 100)} %` : isGiven(s["train.warmup"]) && Number(s["train.warmup"]) !== 0 && `warmup ${s["train.warmup"]} steps`])],
+    ["batch", Number.isFinite(p.tokens_per_step) && t.seq_len > 0 && some([`${formatWhole(p.tokens_per_step / t.seq_len)} rows of ${formatWhole(t.seq_len)} tokens`, `micro-batch ${t.micro_batch}`])],
+    ["precision", (t.precision || s.precision) && some([t.precision || s.precision, t.states && t.states !== "fp32" && `optimizer states ${t.states}`])],
+    ["weight decay", s["train.weight_decay"]],
+    ["seed", s["train.seed"]],
+  ].filter(([, v]) => v !== undefined && v !== false && v !== "");
+  $("settings-section").hidden = Object.keys(s).length === 0;
+  $("settings").replaceChildren(...pairs.map(([k, v]) => el("div", { "data-setting": k }, el("dt", {}, k), el("dd", {}, v))));
 }
 
 /* ---- curves ---- */
@@ -209,7 +255,22 @@ function drawRunMemory() {
   const start = Math.min(first, (known.run && known.run.started) || first);
   runMemoryChart = runMemoryChart || new LineChart($("run-memory"), "memory over the run", { height: 180, bytes: true, xName: "at", formatX: formatTime, readX: formatTime });
   runMemoryChart.figure.dataset.metric = "memory over the run";
+  drawRunMeters(one, start);
   runMemoryChart.setSeries(MONITORED.map(([k, name], i) => ({ name, color: i, x: isCurve(one[k]) ? one[k].x.map(t => t - start) : [], y: isCurve(one[k]) ? one[k].y : [] })));
+}
+
+const meterCharts = new Map();
+
+function drawRunMeters(one, start) {
+  for (const [key, name] of METERS) {
+    if (!isCurve(one[key]) || !one[key].x.length) continue;
+    if (!meterCharts.has(key)) {
+      const chart = new LineChart($("run-meters"), name, { formatY: formatNumber, xName: "at", formatX: formatTime, readX: formatTime });
+      chart.figure.dataset.metric = key;
+      meterCharts.set(key, chart);
+    }
+    meterCharts.get(key).setSeries([{ name, color: 0, x: one[key].x.map(t => t - start), y: one[key].y }]);
+  }
 }
 
 /* ---- ranks, samples, plan ---- */
@@ -218,13 +279,16 @@ function drawRanks() {
   const { ranks, now, unseen } = known.ranks, running = known.run && known.run.state === "running";
   $("ranks-none").hidden = ranks.length > 0;
   $("ranks").hidden = ranks.length === 0;
+  const metered = ranks.some(r => METERS.some(([k]) => Number.isFinite(r[k])));
+  document.querySelectorAll("#ranks [data-meter]").forEach(e => { e.hidden = !metered; });
   const rows = ranks.map(r => {
     const age = now - r.time, state = !running ? "ended" : age <= 60 ? "alive" : "silent";
     return el("tr", {}, el("td", {}, r.rank), el("td", { "data-state": state }, state), el("td", {}, formatWhole(r.step)),
       el("td", {}, r.time > 0 ? `${formatTime(Math.max(0, age))} ago` : "never"),
-      ...MONITORED.map(([k]) => el("td", {}, formatBytes(r[k]))));
+      ...MONITORED.map(([k]) => el("td", {}, formatBytes(r[k]))),
+      ...(metered ? METERS.map(([k, , format]) => el("td", {}, Number.isFinite(r[k]) ? format(r[k]) : "–")) : []));
   });
-  if (unseen) rows.push(el("tr", {}, el("td", { colspan: 8 }, `and ${unseen} more`)));
+  if (unseen) rows.push(el("tr", {}, el("td", { colspan: metered ? 11 : 8 }, `and ${unseen} more`)));
   $("ranks").tBodies[0].replaceChildren(...rows);
 }
 
@@ -255,7 +319,7 @@ function drawPlan() {
   $("plan").replaceChildren(...pairs.filter(([, v]) => v !== undefined && v !== null).map(([k, v]) => el("div", {}, el("dt", {}, k), el("dd", {}, v))));
 }
 
-const draw = { run: drawRun, curves: drawCurves, bars: drawBars, stepMemory: drawStepMemory, runMemory: drawRunMemory, ranks: drawRanks, samples: drawSamples, plan: drawPlan };
+const draw = { run: drawRun, settings: drawSettings, curves: drawCurves, bars: drawBars, stepMemory: drawStepMemory, runMemory: drawRunMemory, ranks: drawRanks, samples: drawSamples, plan: drawPlan };
 
 /* ---- loading ---- */
 
@@ -264,7 +328,7 @@ const columns = () => Math.min(2048, Math.max(200, Math.round(document.documentE
 function take(run) {
   known.run = run;
   if (Number.isFinite(run.now)) clockOffset = run.now - Date.now() / 1000;
-  redraw("run", "ranks");
+  redraw("run", "settings", "ranks");
 }
 
 /* One at a time: an answer that was under way may be older than what asks for the next. */
@@ -297,7 +361,7 @@ async function loadMemory() {
 
 async function loadPlan() {
   known.plan = await get("/api/plan");
-  redraw("plan", "bars");
+  redraw("plan", "settings", "bars");
 }
 
 async function loadSamples() {
@@ -326,14 +390,14 @@ function appendRanks(event) {
   const curves = (known.memory && known.memory.curves) || [];
   for (const r of event.ranks) {
     const one = curves.find(c => c.rank === r.rank);
-    for (const [k] of MONITORED) {
+    for (const [k] of [...MONITORED, ...METERS]) {
       if (!one || !isCurve(one[k]) || !Number.isFinite(r[k]) || !(r.time > (one[k].x[one[k].x.length - 1] ?? -Infinity))) continue;
       one[k].x.push(r.time);
       one[k].y.push(r[k]);
     }
   }
   if (!curves.length && event.ranks.length) loadMemory().catch(failed);
-  redraw("ranks", "runMemory");
+  redraw("run", "ranks", "runMemory");
 }
 
 function addSamples(list) {
