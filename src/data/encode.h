@@ -136,6 +136,8 @@ typedef struct pattern {
     span literal;
     substitutes substitutes;
     bool has_jit, has_open_jit;
+    size_t window; /* bytes; see pattern.c */
+    uint64_t steps_per_byte_read;
     /* Matching may begin at any place where no match is in progress: nothing looks back, and no match is empty. */
     bool restarts;
     const char *file, *where; /* for messages */

@@ -9,7 +9,10 @@
  * Patterns are as untrusted as the rest of a file: matching is bounded (match limit, stack, heap), and one that runs
  * into a bound is an error that names it, not a program that hangs. A bound for each match is not enough, for a text has
  * as many matches as it has letters: PCRE2 does not say how many steps a match took, so each is tried with few steps
- * first, and those that need more draw on what is allowed for the whole text. */
+ * first, and those that need more draw on what is allowed for the whole text.
+ * PCRE2 counts no step where it only goes on along the text, so `(?=a*+b)a` would read a text of one letter to its end at
+ * every place. A match is therefore looked for in a window first. An attempt that asks for what lies behind the window
+ * (a partial match) is settled alone, in longer and longer windows, and each of them draws on the same allowance. */
 #define _GNU_SOURCE 1 /* memmem */
 #include "data/encode.h"
 
@@ -21,6 +24,11 @@
 static const uint32_t match_limits[] = {1000, 100000, MATCH_LIMIT}; /* tried one after the other */
 #define STEPS_ALWAYS (2 * (uint64_t)MATCH_LIMIT)                    /* for a text, in matches above the first limit */
 #define STEPS_PER_BYTE 2000u
+#define STEPS_PER_BYTE_READ(expression_bytes) (4 + (expression_bytes) / 16) /* of a window behind the first */
+/* Words are much shorter. A long expression may read its window many times at each place, so it gets a shorter one. */
+#define WINDOW_MAX ((size_t)1024)
+#define WINDOW_MIN ((size_t)64)
+#define WINDOW_WORK ((size_t)1 << 18) /* bytes of the window times those of the expression */
 #define HEAP_LIMIT_KIB (256u << 10)
 #define STACK_MIN_BYTES (32u << 10)
 #define STACK_MAX_BYTES (16u << 20) /* address space; touched only as far as it is needed */
@@ -259,6 +267,8 @@ static status compile(pattern *p, const char *text, size_t length) {
     pcre2_pattern_info(p->code, PCRE2_INFO_MAXLOOKBEHIND, &n_back);
     pcre2_pattern_info(p->code, PCRE2_INFO_MATCHEMPTY, &matches_empty);
     p->restarts = !n_back && !matches_empty;
+    p->steps_per_byte_read = STEPS_PER_BYTE_READ(length);
+    p->window = MAX(WINDOW_MIN, MIN(WINDOW_MAX, WINDOW_WORK / MAX(length, (size_t)1)));
     return OK;
 }
 
@@ -343,18 +353,72 @@ static const char *find_literal(const span *literal, const char *text, const cha
     return NULL;
 }
 
-static int match_bounded(const pattern_walk *w, uint32_t n_steps) {
+/* Runs PCRE2 on the text up to `to`, with at most that many steps. `anchored`: only a match that begins at `from`. */
+static int match_bounded(const pattern_walk *w, size_t from, size_t to, bool anchored, uint32_t n_steps) {
     const pattern *p = w->p;
     PCRE2_SPTR subject = (PCRE2_SPTR)(w->copy ? w->copy : w->text);
     int rc = PCRE2_ERROR_JIT_STACKLIMIT;
-    uint32_t partial = w->open ? PCRE2_PARTIAL_HARD : 0;
+    uint32_t partial = w->open || to < w->length ? PCRE2_PARTIAL_HARD : 0;
     pcre2_set_match_limit(w->m->context, n_steps);
-    if (w->open ? p->has_open_jit : p->has_jit)
-        rc = pcre2_jit_match(p->code, subject, w->length, w->from, partial, w->m->data, w->m->context);
+    if (!anchored && (partial ? p->has_open_jit : p->has_jit))
+        rc = pcre2_jit_match(p->code, subject, to, from, partial, w->m->data, w->m->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter takes its memory from the heap */
-        rc = pcre2_match(p->code, subject, w->length, w->from, partial | PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, w->m->data,
+        rc = pcre2_match(p->code, subject, to, from,
+                         partial | PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT | (anchored ? PCRE2_ANCHORED : 0), w->m->data,
                          w->m->context);
     return rc;
+}
+
+static bool steps_take(matcher *m, uint64_t n) {
+    if (m->n_steps_left < n) return false;
+    m->n_steps_left -= n;
+    return true;
+}
+
+static int match_within(const pattern_walk *w, size_t from, size_t to, bool anchored) {
+    int rc = match_bounded(w, from, to, anchored, match_limits[0]);
+    for (size_t i = 1; i < ARRAY_LENGTH(match_limits) && rc == PCRE2_ERROR_MATCHLIMIT; i++) {
+        if (!steps_take(w->m, match_limits[i])) break;
+        rc = match_bounded(w, from, to, anchored, match_limits[i]);
+    }
+    /* A match at the very end of the window did not see whether anything follows. */
+    if (rc >= 0 && to < w->length && pcre2_get_ovector_pointer(w->m->data)[0] >= to) return PCRE2_ERROR_NOMATCH;
+    return rc;
+}
+
+/* The end of a window of so many bytes, between two characters. */
+static size_t window_end(const pattern_walk *w, size_t from, size_t n_bytes) {
+    return w->length - from <= n_bytes ? w->length : char_before(w->text, from + n_bytes + 1);
+}
+
+/* The attempt at `from`, which asks for what lies behind its window. */
+static int match_here(const pattern_walk *w, size_t from) {
+    for (size_t n = 2 * w->p->window;; n *= 2) {
+        size_t to = window_end(w, from, n);
+        if (!steps_take(w->m, w->p->steps_per_byte_read * (to - from))) return PCRE2_ERROR_MATCHLIMIT;
+        int rc = match_within(w, from, to, true);
+        if (rc != PCRE2_ERROR_PARTIAL || to == w->length) return rc;
+    }
+}
+
+/* What PCRE2 says of the whole text from w->from on. */
+static int match_text(const pattern_walk *w) {
+    const PCRE2_SIZE *places = pcre2_get_ovector_pointer(w->m->data);
+    for (size_t from = w->from;;) {
+        size_t to = window_end(w, from, w->p->window);
+        int rc = match_within(w, from, to, false);
+        if (to == w->length) return rc;
+        if (rc == PCRE2_ERROR_NOMATCH) {
+            from = to;
+        } else if (rc == PCRE2_ERROR_PARTIAL) {
+            from = places[0];
+            rc = match_here(w, from);
+            if (rc != PCRE2_ERROR_NOMATCH) return rc;
+            from += char_length(w->text[from]);
+        } else {
+            return rc;
+        }
+    }
 }
 
 /* Where text that is not known may complete the literal: the longest end of the text that begins it. */
@@ -374,12 +438,7 @@ static status match_once(pattern_walk *w, size_t *start, size_t *end, bool *foun
         else if (w->open) w->undecided = literal_undecided(&p->literal, w->text, w->from, w->length);
         return OK;
     }
-    int rc = match_bounded(w, match_limits[0]);
-    for (size_t i = 1; i < ARRAY_LENGTH(match_limits) && rc == PCRE2_ERROR_MATCHLIMIT; i++) {
-        if (w->m->n_steps_left < match_limits[i]) break;
-        w->m->n_steps_left -= match_limits[i];
-        rc = match_bounded(w, match_limits[i]);
-    }
+    int rc = match_text(w);
     const PCRE2_SIZE *places = pcre2_get_ovector_pointer(w->m->data);
     *found = rc >= 0;
     w->undecided = rc == PCRE2_ERROR_PARTIAL ? places[0] : w->length;

@@ -1,5 +1,6 @@
 /* test_tokenizer_files.c - a broken or hostile tokenizer.json gives an error that says where, and no text takes a tokenizer
  * more than its length. */
+#include "data/encode.h"
 #include "token_ids.h"
 #include "tokenizer_variants.h"
 
@@ -230,6 +231,109 @@ static void catastrophic_patterns_end_in_an_error(void **state) {
     }
 }
 
+/* They take no step that PCRE2 counts: each reads on to the end of the text, at every place of it. */
+static void patterns_that_read_to_the_end_at_every_place_end_in_an_error(void **state) {
+    static const char *const patterns[] = {"(?=a*+[bc])a", "(?=a*+[bc])a|a", "a*b",
+                                           "(?!a*+$)a|.",  "(?<!b)a*c|.",    "(?>a*)b|aaaa"};
+    enum { N = 100000 };
+    char *text = mem_alloc(N);
+    memset(text, 'a', N);
+    for (size_t i = 0; i < ARRAY_LENGTH(patterns); i++) {
+        tokenizer *t;
+        ids out = {0};
+        strbuf file;
+        strbuf_init(&file);
+        strbuf_printf(&file, SPLIT_WITH("%s"), patterns[i]);
+        write_bytes(path_of("slow.json"), file.text, file.length);
+        assert_int_equal(tokenizer_open(&t, path_of("slow.json")), OK);
+        encode(t, text, 500, 0, &out);
+        assert_int_equal(out.n, 500); /* such a pattern is no error by itself */
+        out.n = 0;
+        status rc = tokenizer_encode(t, text, N, &out.id, &out.n, &out.capacity);
+        expect_error(rc, ERR_INPUT, "slow.json: pre_tokenizer.pattern|too many steps");
+        assert_int_equal(out.n, 0);
+        free(out.id);
+        strbuf_fini(&file);
+        tokenizer_close(t);
+    }
+    free(text);
+}
+
+typedef struct found {
+    size_t n, at[4096];
+} found;
+static void find_all(pattern *p, matcher *m, const char *text, size_t length, size_t window, found *out) {
+    pattern_walk w;
+    size_t start, end;
+    bool is_found;
+    p->window = window;
+    out->n = 0;
+    matcher_begin(m);
+    matcher_allow(m, length);
+    pattern_begin(&w, p, m, text, length);
+    for (;;) {
+        assert_int_equal(pattern_next(&w, &start, &end, &is_found), OK);
+        if (!is_found || out->n == ARRAY_LENGTH(out->at)) break;
+        out->at[out->n++] = start;
+        out->at[out->n++] = end;
+    }
+    pattern_end(&w);
+}
+
+/* Runs of letters, digits, spaces and line breaks, most of them short and some longer than a window. */
+static size_t text_of_runs(uint64_t seed, char *out, size_t most) {
+    static const char *const units[] = {"a", "b", "7", " ", "\n", "\xc3\xa9", "\xe6\xb1\x89", "'s", "-"};
+    size_t n = 0;
+    for (uint64_t i = 0;; i += 3) {
+        const char *unit = units[rng_below(seed, i, ARRAY_LENGTH(units))];
+        uint64_t times = 1 + rng_below(seed, i + 1, rng_below(seed, i + 2, 12) ? 8 : 300);
+        for (; times > 0; times--, n += strlen(unit)) {
+            if (n + strlen(unit) > most) return n;
+            memcpy(out + n, unit, strlen(unit));
+        }
+    }
+}
+
+static void matches_do_not_depend_on_the_window(void **state) {
+    static const char *const patterns[] = {"'(?i:s|t)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
+                                           "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+                                           "\\p{N}{1,3}(?=(?:\\p{N}{3})*(?:\\P{N}|$))",
+                                           "a*",
+                                           "a*$",
+                                           "^ *",
+                                           "(?<=a)b+",
+                                           "(?<!\\d) +\\Z",
+                                           "\\z",
+                                           "b+?a",
+                                           "(?=a+b)a",
+                                           "\\n+",
+                                           "[^7]*7",
+                                           "(?:ab?)*\\s",
+                                           "\u6c49+(?=\u6c49)"};
+    enum { MOST = 1500 };
+    char text[MOST];
+    static found whole, parts;
+    matcher m;
+    matcher_open(&m);
+    for (size_t i = 0; i < ARRAY_LENGTH(patterns); i++) {
+        pattern p;
+        tokenizer_pattern source = {.is_regex = true, .text = {patterns[i], strlen(patterns[i])}};
+        assert_int_equal(pattern_open(&p, &source, "f", "w"), OK);
+        for (uint64_t seed = 0; seed < 60; seed++) {
+            size_t n = text_of_runs(seed, text, MOST);
+            find_all(&p, &m, text, n, MOST, &whole);
+            for (size_t window = 4; window < MOST; window = window * 3 + 1) {
+                find_all(&p, &m, text, n, window, &parts);
+                if (parts.n != whole.n || memcmp(parts.at, whole.at, whole.n * sizeof *whole.at) != 0)
+                    fail_msg("'%s' on text %llu: other matches with a window of %zu bytes", patterns[i],
+                             (unsigned long long)seed, window);
+            }
+        }
+        pattern_close(&p);
+    }
+    matcher_close(&m);
+}
+
 /* Thirty steps that double a text would make a gigabyte of one letter. */
 static void texts_that_grow_and_grow_are_an_error(void **state) {
     static const char replace[] = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aa\"}";
@@ -378,6 +482,8 @@ int main(void) {
         cmocka_unit_test(merges_may_stand_before_the_vocabulary),
         cmocka_unit_test(unknown_characters_without_their_token_are_an_error),
         cmocka_unit_test(catastrophic_patterns_end_in_an_error),
+        cmocka_unit_test(patterns_that_read_to_the_end_at_every_place_end_in_an_error),
+        cmocka_unit_test(matches_do_not_depend_on_the_window),
         cmocka_unit_test(texts_that_grow_and_grow_are_an_error),
         cmocka_unit_test(long_words_take_no_square_time),
         cmocka_unit_test(many_tokens_among_spaces_take_no_square_time),
