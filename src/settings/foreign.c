@@ -24,7 +24,6 @@ void foreign_init(foreign *f) {
 void foreign_fini(foreign *f) {
     for (size_t i = 0; i < f->n_files; i++) free(f->files[i].items);
     free(f->entries);
-    free(f->problems);
     arena_fini(&f->memory);
     *f = (foreign){0};
 }
@@ -33,11 +32,11 @@ bool foreign_was_read(const foreign *f) { return f->n_files > 0; }
 
 /* ---- problems ---------------------------------------------------------------------------------------------------- */
 
+/* The first ones are kept, each once; the others are counted. A file may hold a wrong key in each of its lines. */
 static void problem_add(foreign *f, const char *text) {
-    for (size_t i = 0; i < f->n_problems; i++)
+    for (size_t i = 0; i < MIN(f->n_problems, (size_t)FOREIGN_PROBLEMS); i++)
         if (strcmp(f->problems[i], text) == 0) return;
-    f->problems = array_grow(f->problems, &f->problems_capacity, f->n_problems + 1, sizeof *f->problems);
-    f->problems[f->n_problems++] = arena_string(&f->memory, text);
+    if (f->n_problems++ < FOREIGN_PROBLEMS) f->problems[f->n_problems - 1] = arena_string(&f->memory, text);
 }
 
 void foreign_problem(foreign *f, const char *format, ...) {
@@ -63,7 +62,8 @@ static status problems_report(const foreign *f) {
     strbuf all;
     strbuf_init(&all);
     size_t shown = 0, room = sizeof((error_record *)0)->message - 128;
-    for (; shown < f->n_problems && all.length + strlen(f->problems[shown]) < room; shown++)
+    for (; shown < MIN(f->n_problems, (size_t)FOREIGN_PROBLEMS) && all.length + strlen(f->problems[shown]) < room;
+         shown++)
         strbuf_printf(&all, "\n    %s", f->problems[shown]);
     if (shown < f->n_problems) strbuf_printf(&all, "\n    ... and %zu more", f->n_problems - shown);
     status rc = ERR(ERR_INPUT, "%zu things cannot be translated:%s", f->n_problems, all.text);

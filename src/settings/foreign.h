@@ -43,18 +43,19 @@ typedef struct foreign_entry {
     bool is_file;        /* it names a file whose keys are entries of their own */
 } foreign_entry;
 
-enum { FOREIGN_FILES = 2 }; /* a CONFIG and a --deepspeed file */
+enum { FOREIGN_FILES = 2 };     /* a CONFIG and a --deepspeed file */
+enum { FOREIGN_PROBLEMS = 64 }; /* more than one error message holds */
 
 typedef struct foreign {
     foreign_file files[FOREIGN_FILES];
     size_t n_files;
     foreign_entry *entries;
     size_t n_entries, capacity;
-    const char *stage, *stages_dir; /* --stage and --dir: of a CONFIG with stages (stages.h); NULL: not given */
-    int n_ranks;                    /* that run, or are planned for; 0: one */
-    const char *refusal;            /* why `train` must not run with this, though `plan` may; NULL: it may */
-    const char **problems;          /* why the files cannot be translated; foreign_apply refuses with all of them */
-    size_t n_problems, problems_capacity;
+    const char *stage, *stages_dir;         /* --stage and --dir: of a CONFIG with stages (stages.h); NULL: not given */
+    int n_ranks;                            /* that run, or are planned for; 0: one */
+    const char *refusal;                    /* why `train` must not run with this, though `plan` may; NULL: it may */
+    const char *problems[FOREIGN_PROBLEMS]; /* why the files cannot be translated; foreign_apply refuses with them */
+    size_t n_problems;                      /* also those that are not kept */
     arena memory;
 } foreign;
 
