@@ -28,8 +28,8 @@
  *   - The library prints nothing: its log goes to the function given to ralo_set_log, or nowhere. It leaves
  *     stdout, stderr, malloc, signal handlers, the process's locale and the current directory alone. Numbers have a point,
  *     whatever the locale: while a call runs, its thread (callbacks included) is in the C locale.
- *   - It never exits. Two things end the process through abort(), with a line on stderr: a refused host allocation, and a
- *     broken invariant of ralo itself, which is a bug.
+ *   - It never exits. Memory that is refused where the size of a text or file decides is RALO_ERROR_RUN. Two things end the process
+ *     through abort(), with a line on stderr: a refused small allocation, and a broken invariant of ralo itself, a bug.
  *   - Threads of its own are started by _open and ended by _close; they block every signal.
  *   - Structs that the library fills or reads end in reserved bytes: later versions of libralo.so.0 may use them, and a
  *     program need not be compiled again. */

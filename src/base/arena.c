@@ -4,14 +4,16 @@
  * its own. Nothing is freed before arena_fini, so pointers stay valid while the arena lives.
  * Out of memory ends the program with the size that was asked for: these are small host objects (plans, names,
  * configs), and no caller could do anything better. Tensors never live here. */
-#include "base/base.h"
+#include "base/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define ARENA_ALIGN 16
 #define ARENA_BLOCK_MIN ((size_t)16 << 10)
 #define ARENA_BLOCK_MAX ((size_t)1 << 20)
+#define MEM_LARGE ((size_t)256 << 10) /* smaller ones are always there */
 
 struct arena_block {
     arena_block *next;
@@ -19,9 +21,24 @@ struct arena_block {
     _Alignas(ARENA_ALIGN) unsigned char bytes[];
 };
 
+static int exit_code_of_refusal; /* 0: abort */
+
+void mem_exit_when_refused(int exit_code) { exit_code_of_refusal = exit_code; }
+
 _Noreturn void mem_refused(size_t n_bytes) {
-    fprintf(stderr, "ralo: out of host memory: %zu bytes were refused by the system\n", n_bytes);
+    fprintf(
+        stderr,
+        "ralo: out of host memory: %zu bytes were refused by the system; free some, or raise the limit (ulimit -v)\n",
+        n_bytes);
+    /* Not exit: its handlers want memory, and other threads may be waiting for it. */
+    if (exit_code_of_refusal) _exit(exit_code_of_refusal);
     abort();
+}
+
+bool mem_is_there(size_t n_bytes) {
+    void *p = n_bytes < MEM_LARGE ? NULL : malloc(n_bytes); /* large ones are mapped, and untouched they cost nothing */
+    free(p);
+    return n_bytes < MEM_LARGE || p;
 }
 
 void *mem_alloc(size_t n_bytes) {

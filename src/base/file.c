@@ -81,14 +81,14 @@ static status read_to_end(int fd, const char *path, size_t size_hint, size_t max
     /* Files under /proc and pipes report size 0, and a file may grow while we read: trust only what arrives. */
     size_t capacity = MAX(MIN(size_hint, max_bytes), (size_t)4095) + 1, length = 0;
     char *text = malloc(capacity + 1);
-    if (!text) return ERR(ERR_FIT, "read %s: no memory for %zu bytes", path, capacity);
+    if (!text) return ERR(ERR_RUN, "read %s: no memory for %zu bytes", path, capacity);
     for (;;) {
         if (length == capacity) {
             size_t grown = capacity * 2;
             char *more = realloc(text, grown + 1);
             if (!more) {
                 free(text);
-                return ERR(ERR_FIT, "read %s: no memory for %zu bytes", path, grown);
+                return ERR(ERR_RUN, "read %s: no memory for %zu bytes", path, grown);
             }
             text = more;
             capacity = grown;

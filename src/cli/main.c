@@ -1,5 +1,6 @@
 /* main.c - from argv to a command of the table; the only place that exits. */
 #define _DEFAULT_SOURCE 1 /* on_exit */
+#include "base/memory.h"
 #include "cli/cli.h"
 #include "cli/console.h"
 #include "ralo.h"
@@ -59,7 +60,8 @@ static void exit_without_destructors(int code, void *unused) {
 int main(int argc, char **argv) {
     occupy_standard_files();
     console_open();
-    signal(SIGXFSZ, SIG_IGN);              /* a write beyond the size limit then fails with an error */
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond the size limit then fails with an error */
+    mem_exit_when_refused(error_exit_code(ERR_RUN));
     json_set_alloc_funcs(mem_alloc, free); /* jansson silently drops what it cannot allocate */
     on_exit(exit_without_destructors, NULL);
     status rc = dispatch(argc - 1, argv + 1);

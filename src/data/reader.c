@@ -51,7 +51,7 @@ static status make_room(reader *r) {
     if (r->capacity - r->end >= READ_BYTES) return OK;
     size_t grown = MAX(r->capacity * 2, (size_t)2 * READ_BYTES);
     char *more = realloc(r->buffer, grown);
-    if (!more) return ERR(ERR_FIT, "read %s: not enough memory for a line or block of %zu bytes", r->path, grown);
+    if (!more) return ERR(ERR_RUN, "read %s: not enough memory for a line or block of %zu bytes", r->path, grown);
     r->buffer = more;
     r->capacity = grown;
     return OK;

@@ -7,6 +7,7 @@
  * A file: see file_tokenizer.c. A call that encodes borrows an encoder (buffers and a cache of words) from a list under
  * a lock and gives it back; there are as many as calls ever ran at once, and threads never share one.
  * BOS and EOS come from tokenizer_config.json beside the file, else from names that published models use. */
+#include "base/memory.h"
 #include "data/encode.h"
 
 #include <errno.h>
@@ -228,10 +229,18 @@ static status encode_text(const tokenizer *t, encoder *e, const char *text, size
     return OK;
 }
 
+/* What a text or ids take on their way: normal forms, ids, merges. Texts are as long as an input has them. */
+static status memory_check(const char *what, size_t n, size_t bytes_each) {
+    if (n <= SIZE_MAX / bytes_each && mem_is_there(n * bytes_each)) return OK;
+    return ERR(ERR_RUN, "not enough host memory to %s: %zu times about %zu bytes were refused; give less at once", what,
+               n, bytes_each);
+}
+
 status tokenizer_encode_with(const tokenizer *t, const char *text, size_t n_bytes, unsigned flags, int32_t **tokens,
                              size_t *n, size_t *capacity) {
     id_list out = {tokens, n, capacity};
     size_t before = *n;
+    TRY(memory_check("tokenize a text", n_bytes, t->file ? 16 : 6));
     if (!t->file) {
         encode_bytes(text, n_bytes, flags, &out);
         return OK;
@@ -248,6 +257,7 @@ status tokenizer_encode_marked(const tokenizer *t, const char *text, size_t n_by
     id_list out = {tokens, n, capacity};
     size_t before = *n;
     ASSERT(t->file); /* bytes have no special tokens that a text could hold */
+    TRY(memory_check("tokenize a text", n_bytes, 16));
     encoder *e = encoder_take(t);
     status rc = file_tokenizer_encode_marked(t->file, e, text, n_bytes, m, &out);
     encoder_give(t, e);
@@ -351,6 +361,7 @@ status decode_stream_end(decode_stream *s, strbuf *out) {
 
 status tokenizer_decode_with(const tokenizer *t, const int32_t *tokens, size_t n, unsigned flags, strbuf *out) {
     status rc = OK;
+    TRY(memory_check("turn tokens into text", n, 12));
     decode_stream *s = tokenizer_decode_stream(t, flags);
     for (size_t i = 0; i < n && rc == OK; i++) rc = decode_stream_push(s, tokens[i], out);
     if (rc == OK) rc = decode_stream_end(s, out);

@@ -33,7 +33,7 @@ static status open_gzip(void **out, const char *path) {
     gzip *g = mem_alloc(sizeof *g);
     status rc = load(g, path);
     if (rc == OK && g->inflateInit2_(&g->stream, MAX_WBITS + GZIP_ONLY, ZLIB_VERSION, (int)sizeof g->stream) != Z_OK)
-        rc = ERR(ERR_FIT, "%s: zlib cannot be started: %s", path, g->stream.msg ? g->stream.msg : "no memory");
+        rc = ERR(ERR_RUN, "%s: zlib cannot be started: %s", path, g->stream.msg ? g->stream.msg : "no memory");
     if (rc == OK) *out = g;
     else free(g);
     return rc;

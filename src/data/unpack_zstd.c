@@ -32,7 +32,7 @@ static status open_zstd(void **out, const char *path) {
     zstd *z = mem_alloc(sizeof *z);
     status rc = load(z, path);
     if (rc == OK && !(z->stream = z->ZSTD_createDStream()))
-        rc = ERR(ERR_FIT, "%s: libzstd cannot be started: no memory", path);
+        rc = ERR(ERR_RUN, "%s: libzstd cannot be started: no memory", path);
     if (rc == OK) *out = z;
     else free(z);
     return rc;

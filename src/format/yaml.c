@@ -41,7 +41,7 @@ static status parser_error(const reader *r) {
     const yaml_parser_t *p = &r->parser;
     const char *problem = p->problem ? p->problem : "the parser stopped";
     if (p->error == YAML_MEMORY_ERROR)
-        return ERR(ERR_FIT, "%s: no memory to parse %zu bytes of YAML", r->where, r->n_bytes);
+        return ERR(ERR_RUN, "%s: no memory to parse %zu bytes of YAML", r->where, r->n_bytes);
     if (p->error == YAML_READER_ERROR) {
         int line, column;
         position_of(r, p->problem_offset, &line, &column);
@@ -214,7 +214,7 @@ status yaml_read_text(const char *text, size_t n_bytes, const char *where, arena
     if (n_bytes > YAML_MAX_BYTES)
         return ERR(ERR_INPUT, "%s: found %zu bytes of YAML, expected at most %zu", where, n_bytes, YAML_MAX_BYTES);
     reader r = {.where = where, .text = text, .n_bytes = n_bytes, .memory = memory};
-    if (!yaml_parser_initialize(&r.parser)) return ERR(ERR_FIT, "%s: no memory for a YAML parser", where);
+    if (!yaml_parser_initialize(&r.parser)) return ERR(ERR_RUN, "%s: no memory for a YAML parser", where);
     /* Set explicitly: libyaml would take a byte order mark as a reason to read UTF-16. */
     yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, n_bytes);

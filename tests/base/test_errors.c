@@ -1,5 +1,5 @@
 /* test_errors.c - errors keep their message and trail, asserts are on, the log writes whole lines. */
-#include "base/base.h"
+#include "base/memory.h"
 #include "child.h"
 
 #include <setjmp.h>
@@ -120,6 +120,18 @@ static void test_error_print_shows_the_trail_on_wish_and_for_bugs(void **state) 
     assert_string_equal(printed_error(), "");
 }
 
+static int need_more_than_there_is(void) {
+    mem_exit_when_refused(error_exit_code(ERR_RUN));
+    if (!mem_is_there((size_t)16 << 20) || mem_is_there((size_t)256 << 20)) return 5;
+    mem_alloc((size_t)256 << 20);
+    return 6;
+}
+
+static void test_a_program_without_memory_ends_with_1(void **state) {
+    int code = with_little_memory((size_t)64 << 20, need_more_than_there_is);
+    assert_true(code == 1 || code == SKIPPED);
+}
+
 static void test_exit_codes(void **state) {
     assert_int_equal(error_exit_code(OK), 0);
     assert_int_equal(error_exit_code(ERR_RUN), 1);
@@ -200,6 +212,7 @@ int main(void) {
         cmocka_unit_test(test_error_without_message_does_not_show_an_old_one),
         cmocka_unit_test(test_error_is_per_thread_and_can_be_carried),
         cmocka_unit_test(test_error_print_shows_the_trail_on_wish_and_for_bugs),
+        cmocka_unit_test(test_a_program_without_memory_ends_with_1),
         cmocka_unit_test(test_exit_codes),
         cmocka_unit_test(test_assert_is_on),
         cmocka_unit_test(test_log_writes_one_line_per_call),

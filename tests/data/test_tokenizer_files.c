@@ -1,5 +1,6 @@
 /* test_tokenizer_files.c - a broken or hostile tokenizer.json gives an error that says where, and no text takes a tokenizer
  * more than its length. */
+#include "child.h"
 #include "data/encode.h"
 #include "token_ids.h"
 #include "tokenizer_variants.h"
@@ -439,6 +440,33 @@ static void marks_in_any_number_are_ordered_quickly(void **state) {
     tokenizer_close(t);
 }
 
+static const tokenizer *of_child;
+static int encode_and_decode_much(void) {
+    enum { N = 30 << 20 };
+    ids out = {0};
+    strbuf back;
+    strbuf_init(&back);
+    char *text = malloc(N);
+    memset(text, 'a', N);
+    status rc = tokenizer_encode(of_child, text, N, &out.id, &out.n, &out.capacity);
+    if (rc != ERR_RUN || !strstr(error_message(), "not enough host memory to tokenize")) return 1;
+    rc = tokenizer_decode(of_child, (int32_t *)(void *)text, N / 4, &back);
+    return rc == ERR_RUN && strstr(error_message(), "not enough host memory to turn tokens") ? 42 : 2;
+}
+
+/* The program that uses the library has to live on. */
+static void a_text_without_memory_is_an_error(void **state) {
+    tokenizer *file = open_variant(variant_named("gpt2")), *bytes;
+    assert_int_equal(tokenizer_open(&bytes, "byte"), OK);
+    for (int i = 0; i < 2; i++) {
+        of_child = i ? file : bytes;
+        int code = with_little_memory((size_t)64 << 20, encode_and_decode_much);
+        assert_true(code == 42 || code == SKIPPED);
+    }
+    tokenizer_close(file);
+    tokenizer_close(bytes);
+}
+
 enum { SHARED_TEXTS = 200 };
 typedef struct shared_work {
     const tokenizer *t;
@@ -484,6 +512,7 @@ int main(void) {
         cmocka_unit_test(catastrophic_patterns_end_in_an_error),
         cmocka_unit_test(patterns_that_read_to_the_end_at_every_place_end_in_an_error),
         cmocka_unit_test(matches_do_not_depend_on_the_window),
+        cmocka_unit_test(a_text_without_memory_is_an_error),
         cmocka_unit_test(texts_that_grow_and_grow_are_an_error),
         cmocka_unit_test(long_words_take_no_square_time),
         cmocka_unit_test(many_tokens_among_spaces_take_no_square_time),
