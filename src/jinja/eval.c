@@ -94,7 +94,7 @@ value own_attribute(render *r, value of, const char *name, size_t n) {
         return (value){.kind = V_METHOD, .method = m};
     }
     if (of.kind == V_NAMESPACE) {
-        const value *v = dict_find_text(of.d, name, n);
+        const value *v = dict_find_text(r, of.d, name, n);
         if (v) return *v;
     }
     if (of.kind == V_LOOP) return loop_attribute(r, of.loop, name, n);
@@ -118,7 +118,7 @@ value get_attribute(render *r, value of, const char *name, size_t n) {
     value v = own_attribute(r, of, name, n);
     if (v.kind != V_MISSING) return v;
     if (of.kind == V_DICT) {
-        const value *item = dict_find_text(of.d, name, n);
+        const value *item = dict_find_text(r, of.d, name, n);
         if (item) return *item;
     }
     if (is_dunder(name, n)) return undefined_unsafe(r, of, string_quote(r, name_value(r, name, n).s));

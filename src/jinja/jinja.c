@@ -60,7 +60,7 @@ static bool is_plain_word(const string *s) {
 }
 
 static void clear_role(render *r, value message) {
-    const value *role = message.kind == V_DICT ? dict_find_text(message.d, "role", 4) : NULL;
+    const value *role = message.kind == V_DICT ? dict_find_text(r, message.d, "role", 4) : NULL;
     if (!role || role->kind != V_STRING || !is_plain_word(role->s)) return;
     dict_set(r, message.d, string_literal(r, "role"), string_of(r, role->s->text, role->s->length, 0));
 }
@@ -152,7 +152,6 @@ static status render_whole(const jinja *t, const json_t *variables, size_t only,
     r.out = &b;
     bind_globals(&r, only);
     if (!failed(&r)) execute(&r, (const node *const *)t->body, t->n_body);
-    if (!failed(&r) && b.length > most->output_bytes) fail(&r, "more than %zu MiB of output", most->output_bytes >> 20);
     if (failed(&r)) {
         rc = ERR(ERR_INPUT, "%s:%d: %s", t->name, r.failed_line, r.message);
         out->raised = r.raised;

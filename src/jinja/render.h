@@ -42,6 +42,7 @@ struct render {
     size_t n_parts;
     arena memory;
     size_t builder_bytes; /* of strings that are being built */
+    size_t n_bytes_there; /* of values and strings, for which there was memory when it was last asked */
     uint64_t n_steps;
     int depth, n_calls;
     bool has_failed;

@@ -1,4 +1,5 @@
 /* value.c - making, comparing and going through values; the limits of steps and memory. */
+#include "base/memory.h"
 #include "jinja/render.h"
 
 #include <inttypes.h>
@@ -31,10 +32,16 @@ bool steps_take(render *r, uint64_t n) {
 
 bool bytes_take(render *r, size_t n_bytes) { return steps_take(r, n_bytes / 64); }
 
+enum { BYTES_AHEAD = 4 << 20 };
+
 /* Is there room for that much more? An error where not. */
 static bool memory_take(render *r, size_t n_bytes) {
     size_t most = r->most.value_bytes, used = r->memory.n_bytes + r->builder_bytes;
     if (n_bytes > most || used > most - n_bytes) fail(r, "more than %zu MiB of values", most >> 20);
+    else if (used + n_bytes > r->n_bytes_there) { /* an arena's blocks are smaller than what is looked for ahead */
+        r->n_bytes_there = used + n_bytes + BYTES_AHEAD;
+        if (!mem_is_there(n_bytes + BYTES_AHEAD)) fail(r, "no memory for %zu bytes of values", used + n_bytes);
+    }
     return !r->has_failed;
 }
 
@@ -184,11 +191,11 @@ static bool hash_value(render *r, value v, int depth, uint64_t *out) {
         return true;
     case V_NONE: *out = 1; return true;
     case V_UNDEFINED: *out = 2; return true;
-    case V_TUPLE:
+    case V_TUPLE: /* may hold one tuple many times, at each depth */
         *out = 3;
         for (size_t i = 0; i < v.l->n && depth < JINJA_MAX_DEPTH; i++) {
             uint64_t h;
-            if (!hash_value(r, v.l->items[i], depth + 1, &h)) return false;
+            if (!steps_take(r, 1) || !hash_value(r, v.l->items[i], depth + 1, &h)) return false;
             *out = (*out ^ h) * 0x100000001b3u;
         }
         return true;
@@ -217,12 +224,12 @@ static bool same_key(render *r, value a, value b) {
     return value_equal(r, a, b);
 }
 
-/* The entry of a key; `key` NULL: of this text. */
+/* The entry of a key; `key` NULL: of this text. Keys that were made to collide cost steps. */
 static dict_entry *dict_entry_find(render *r, const dict *d, const value *key, const char *text, size_t n,
                                    uint64_t hash) {
     size_t slot = d->index ? hash & (d->n_slots - 1) : 0;
     for (size_t n_tried = 0;; slot++) {
-        if (r && ++n_tried > 32 && !steps_take(r, 1)) return NULL; /* keys made to collide cost steps */
+        if (++n_tried > 32 && !steps_take(r, 1)) return NULL;
         size_t i = slot;
         if (d->index) {
             slot &= d->n_slots - 1;
@@ -269,8 +276,8 @@ const value *dict_find(render *r, const dict *d, value key) {
     return e ? &e->value : NULL;
 }
 
-const value *dict_find_text(const dict *d, const char *key, size_t n) {
-    dict_entry *e = dict_entry_find(NULL, d, NULL, key, n, hash_bytes(key, n));
+const value *dict_find_text(render *r, const dict *d, const char *key, size_t n) {
+    dict_entry *e = dict_entry_find(r, d, NULL, key, n, hash_bytes(key, n));
     return e ? &e->value : NULL;
 }
 
@@ -572,14 +579,23 @@ void builder_fini(builder *b) {
     *b = (builder){.r = b->r};
 }
 
+/* No text is longer than the output may be, whether it is printed or not. */
 static bool builder_reserve(builder *b, size_t n) {
+    size_t most = b->r->most.output_bytes;
+    if (n > most || b->length > most - n) fail(b->r, "more than %zu MiB of output, or of one text", most >> 20);
+    if (failed(b->r)) return false;
     if (n <= b->capacity - b->length) return true;
-    size_t grown = MAX(b->capacity * 2, MAX(b->length + n, (size_t)64)), widths = b->mask ? 2 : 1;
+    size_t grown = MAX(MIN(b->capacity * 2, most), MAX(b->length + n, (size_t)64)), widths = b->mask ? 2 : 1;
     if (!memory_take(b->r, (grown - b->capacity) * widths)) return false;
+    char *text = realloc(b->text, grown);
+    if (text) b->text = text;
+    uint8_t *mask = b->mask && text ? realloc(b->mask, grown) : NULL;
+    if (mask) b->mask = mask;
+    if (!text || (b->mask && !mask)) {
+        fail(b->r, "no memory for a text of %zu bytes", grown);
+        return false;
+    }
     b->r->builder_bytes += (grown - b->capacity) * widths;
-    b->text = realloc(b->text, grown);
-    if (b->mask) b->mask = realloc(b->mask, grown);
-    if (!b->text || (widths == 2 && !b->mask)) mem_refused(grown);
     b->capacity = grown;
     return true;
 }
@@ -588,8 +604,12 @@ static bool builder_reserve(builder *b, size_t n) {
 static bool builder_split(builder *b) {
     if (b->mask) return true;
     if (!memory_take(b->r, b->capacity)) return false;
+    b->mask = malloc(b->capacity);
+    if (!b->mask) {
+        fail(b->r, "no memory for a text of %zu bytes", b->capacity);
+        return false;
+    }
     b->r->builder_bytes += b->capacity;
-    b->mask = mem_alloc(b->capacity);
     memset(b->mask, b->marks, b->length);
     return true;
 }
@@ -629,7 +649,9 @@ void builder_fill(builder *b, const char *unit, size_t n_unit, uint8_t marks, in
     if (times <= 0 || !n_unit) return;
     if (__builtin_mul_overflow(n_unit, (size_t)times, &n)) n = SIZE_MAX / 2;
     if (!builder_open(b, n, marks)) return;
-    for (int64_t i = 0; i < times; i++) memcpy(b->text + b->length + (size_t)i * n_unit, unit, n_unit);
+    char *to = b->text + b->length; /* one unit, then what is there twice as often */
+    memcpy(to, unit, n_unit);
+    for (size_t done = n_unit; done < n; done *= 2) memcpy(to + done, to, MIN(done, n - done));
     if (b->mask) memset(b->mask + b->length, marks, n);
     b->length += n;
 }

@@ -156,7 +156,7 @@ value iterator_value(render *r, list *items, const char *name);
 dict *dict_new(render *r);
 void dict_set(render *r, dict *d, value key, value v); /* an unhashable key is an error */
 const value *dict_find(render *r, const dict *d, value key);
-const value *dict_find_text(const dict *d, const char *key, size_t n);
+const value *dict_find_text(render *r, const dict *d, const char *key, size_t n);
 
 value value_from_json(render *r, const json_t *j, uint8_t marks, int depth); /* strings are not copied */
 

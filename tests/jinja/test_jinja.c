@@ -1,11 +1,13 @@
 /* test_jinja.c - templates render as transformers renders them, every byte knows where it came from, and no template
  * outruns its limits. The cases come from tools/make_jinja_fixtures.py. */
+#include "child.h"
 #include "files.h"
 #include "jinja/render.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <setjmp.h>
 #include <cmocka.h>
@@ -374,9 +376,47 @@ static void long_sums_are_not_deep(void **state) {
     json_decref(v);
 }
 
+#define DOUBLED                                                                                            \
+    "{% set t = (t, t) %}{% set t = (t, t) %}{% set t = (t, t) %}{% set t = (t, t) %}{% set t = (t, t) %}" \
+    "{% set t = (t, t) %}{% set t = (t, t) %}{% set t = (t, t) %}{% set t = (t, t) %}{% set t = (t, t) %}"
+#define A_HUNDRED "bcdefghijkbcdefghijkbcdefghijkbcdefghijkbcdefghijkbcdefghijkbcdefghijkbcdefghijkbcdefghijkbcdefghijk"
+
+static int64_t peak_bytes(void) {
+    struct rusage use;
+    getrusage(RUSAGE_SELF, &use);
+    return (int64_t)use.ru_maxrss << 10;
+}
+
+static const char *greedy;
+static int render_greedy(void) {
+    jinja_output out = {0};
+    status rc = render_text(greedy, "{}", &out);
+    return rc == ERR_INPUT && strstr(error_message(), "t.jinja:1: no memory for ") ? 42 : 1;
+}
+
+/* Also where a program that uses the library has little memory, a template is an error and no end. */
+static void refused_memory_is_an_error(void **state) {
+    static const char *const templates[] = {
+        "{% set x = 'a' * 200000000 %}", "{% set x = [1] * 10000000 %}",
+        "{% set ns = namespace(l=[]) %}{% for i in range(100000) %}{% set ns.l = [ns.l, 'a' * 1000] %}{% endfor %}"};
+    for (size_t i = 0; i < ARRAY_LENGTH(templates); i++) {
+        greedy = templates[i];
+        int code = with_little_memory((size_t)48 << 20, render_greedy);
+        if (code != 42 && code != SKIPPED) fail_msg("%s: exit code %d", greedy, code);
+    }
+}
+
 static void every_render_ends(void **state) {
     refuse("{{ 'ab' * 10**12 }}", "{}", "steps"); /* the usual limits: counted before the work is done */
     refuse("{{ 'ab' * 10**9 }}", "{}", "MiB");
+    int64_t before = peak_bytes();
+    /* No text is longer than the output may be, though no output comes of it; nor does it take the memory first. */
+    refuse("{% set x = 'a' * 10**9 %}", "{}", "t.jinja:1|256 MiB of output, or of one text");
+    refuse("{% set x = 'a'.center(10**9) ~ 'b'.rjust(10**9) %}", "{}", "256 MiB");
+    assert_true(peak_bytes() - before < (int64_t)256 << 20);
+    refuse_soon("{% set t = (1,) %}" DOUBLED DOUBLED DOUBLED DOUBLED "{{ {t: 1} }}",
+                "steps"); /* one tuple, 2^40 times */
+    refuse("{{ ('a' * 10**7).strip('" A_HUNDRED A_HUNDRED "a') }}", "{}", "steps");
     refuse_soon("{% for i in range(10**9) %}{% endfor %}", "Range too big");
     refuse_soon("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}", "steps");
     refuse_soon("{% set ns = namespace(s='ab') %}{% for i in range(100) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
@@ -504,6 +544,7 @@ int main(void) {
         cmocka_unit_test(a_template_says_what_it_reads),
         cmocka_unit_test(nesting_is_limited),
         cmocka_unit_test(long_sums_are_not_deep),
+        cmocka_unit_test(refused_memory_is_an_error),
         cmocka_unit_test(every_render_ends),
         cmocka_unit_test(variables_nested_too_deep_are_refused),
         cmocka_unit_test(sources_have_a_limit),
