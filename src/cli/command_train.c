@@ -21,7 +21,8 @@
 #include <unistd.h>
 
 static void on_signal(int number) {
-    if (number != SIGUSR1) ranks_announce_stop(); /* a rank is asked by SIGUSR1, and its launcher has said so */
+    bool by_launcher = number == SIGUSR1 || number == SIGUSR2; /* which has announced it */
+    if (!by_launcher) ranks_announce_stop();
     train_interrupt();
 }
 
@@ -62,12 +63,13 @@ static void catch_signals(bool is_rank) {
     if (is_rank) ranks_catch_launcher();
 }
 
-/* SIGUSR1, which mpirun forwards to its ranks, perhaps more than once (ranks.c). Caught from the start: ranks reach
- * their first step at different times, and a rank that ended while planning would look like a crash to the others. */
-static void catch_signal_of_mpirun(void) {
+/* SIGUSR1 and SIGUSR2, which mpirun forwards to its ranks, perhaps more than once (ranks.c), and job schedulers send. Caught from
+ * the start: ranks reach their first step at different times, and a rank that ended while planning would look like a crash. */
+static void catch_signals_of_launchers(void) {
     struct sigaction a = {.sa_handler = on_signal};
     sigemptyset(&a.sa_mask);
     sigaction(SIGUSR1, &a, NULL);
+    sigaction(SIGUSR2, &a, NULL);
 }
 
 typedef struct listener {
@@ -428,7 +430,7 @@ status command_train(command_line *l) {
     TRY(track_sinks_check(&sinks));
     TRY(restarts_check(l));
     if (ranks_wanted(l)) return ranks_launch(l);
-    catch_signal_of_mpirun();
+    catch_signals_of_launchers();
     ranks_catch_launcher();
     comm *ranks;
     status rc = ranks_open(&ranks, l);

@@ -1,5 +1,5 @@
 #!/bin/bash
-# cli_signals.sh - SIGINT, SIGTERM and SIGHUP stop a run after a checkpoint with exit code 130, and the resumed run ends with the
+# cli_signals.sh - SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 stop a run after a checkpoint with exit code 130, and the resumed run ends with the
 # parameters of the run that was left alone; in an evaluation too, which says how far it is. RALO names the program.
 . "$(dirname "$0")/../harness/check.sh"
 need python3 "it reads the JSON output"
@@ -27,7 +27,7 @@ stop() {
     rc=$?
     pid=
     [ $rc = 130 ] || die "$signal: exit code $rc, expected 130: $(tail -n 1 "$dir.log")"
-    grep -q '^stopping after this step' "$dir.log" || die "$signal: nothing said that it was heard"
+    [[ $signal == USR* ]] || grep -q '^stopping after this step' "$dir.log" || die "$signal: nothing said that it was heard"
     [ ! -s "$dir.json" ] || die "$signal: an interrupted run printed a result"
     step=$(sed -n 's/^stopped: interrupted after step \([0-9]*\) of.*/\1/p' "$dir.log")
     [ -n "$step" ] || die "$signal: no word on how to go on: $(tail -n 1 "$dir.log")"
@@ -55,6 +55,10 @@ hangup=HUP
 stop $hangup second 8 --resume auto --set train.save_every=10 # stopped again
 [ "$step" -gt "$before" ] || die "the second part made no step"
 resume second
+# Job schedulers and mpirun send these; what sends them says so.
+stop USR1 fourth 8
+stop USR2 fourth 8 --resume auto
+resume fourth
 
 # Under nohup the terminal may close: the run goes on to its end.
 (
