@@ -5,8 +5,8 @@
  * same result as other programs (Python's errors="replace", Rust's from_utf8_lossy). A piece at the very end that is
  * only the beginning of a character is marked: a stream keeps it instead of replacing it.
  *
- * Also text_escape, the one rule for showing text from outside: error.c, log.c, progress lines and the program's
- * stdout and stderr all use it. */
+ * Also text_escape, the one rule for showing text from outside: what would control a terminal, or turn text around (marks
+ * of writing direction), becomes visible. error.c, log.c, progress lines and the program's stdout and stderr all use it. */
 #include "base/base.h"
 
 #include <string.h>
@@ -66,15 +66,19 @@ utf8_scan utf8_check(const char *text, size_t n_bytes) {
 
 enum { ESCAPE_BYTES = 6 }; /* the longest: \u009b */
 
-static size_t put_escape(char *out, char kind, unsigned char c) {
+static size_t put_digits(char *out, unsigned char c) {
     static const char digits[] = "0123456789abcdef";
-    size_t n = 0;
-    out[n++] = '\\';
-    out[n++] = kind;
-    if (kind == 'u') out[n++] = '0', out[n++] = '0';
-    out[n++] = digits[c >> 4];
-    out[n++] = digits[c & 15];
-    return n;
+    out[0] = digits[c >> 4];
+    out[1] = digits[c & 15];
+    return 2;
+}
+
+static size_t put_code_point(char *out, unsigned c) {
+    out[0] = '\\';
+    out[1] = 'u';
+    put_digits(out + 2, (unsigned char)(c >> 8));
+    put_digits(out + 4, (unsigned char)c);
+    return ESCAPE_BYTES;
 }
 
 /* Bytes of the character that begins here; 0: none does. */
@@ -82,6 +86,15 @@ static size_t character_bytes(const unsigned char *s, size_t n, utf8_scan *scan)
     *scan = utf8_check((const char *)s, MIN(n, (size_t)4));
     if (scan->n_valid == 0) return 0;
     return *s < 0x80 ? 1 : *s < 0xe0 ? 2 : *s < 0xf0 ? 3 : 4;
+}
+
+/* Characters that change the order in which the text around them is shown: a name could be read as another. */
+static bool is_bidi_control(const unsigned char *s, size_t width) {
+    if (width == 2) return s[0] == 0xd8 && s[1] == 0x9c; /* U+061C */
+    if (width != 3 || s[0] != 0xe2) return false;
+    if (s[1] == 0x80)
+        return s[2] == 0x8e || s[2] == 0x8f || (s[2] >= 0xaa && s[2] <= 0xae); /* U+200E, F, U+202A to E */
+    return s[1] == 0x81 && s[2] >= 0xa6 && s[2] <= 0xa9;                       /* U+2066 to 9 */
 }
 
 size_t text_escape(const char *text, size_t n_bytes, bool more, char *out, size_t room, size_t *taken) {
@@ -92,13 +105,18 @@ size_t text_escape(const char *text, size_t n_bytes, bool more, char *out, size_
         size_t width = character_bytes(s, n_bytes - at, &scan);
         if (width == 0 && scan.is_cut && more) break;
         bool c0 = width == 1 && *s < 0x20 && *s != '\n' && *s != '\t', delete = width == 1 && *s == 0x7f;
-        bool c1 = width == 2 && *s == 0xc2 && s[1] < 0xa0;
-        if (room - n < (width && !c0 && !delete &&!c1 ? width : ESCAPE_BYTES)) break;
+        bool c1 = width == 2 && *s == 0xc2 && s[1] < 0xa0, bidi = is_bidi_control(s, width);
+        if (room - n < (width && !c0 && !delete &&!c1 && !bidi ? width : ESCAPE_BYTES)) break;
         if (width == 0 || c0) {
-            n += put_escape(out + n, 'x', *s);
+            out[n++] = '\\';
+            out[n++] = 'x';
+            n += put_digits(out + n, *s);
             at++;
         } else if (delete || c1) {
-            n += put_escape(out + n, 'u', s[width - 1]);
+            n += put_code_point(out + n, s[width - 1]);
+            at += width;
+        } else if (bidi) {
+            n += put_code_point(out + n, width == 2 ? 0x61c : 0x2000 | (s[1] & 0x3fu) << 6 | (s[2] & 0x3fu));
             at += width;
         } else {
             memcpy(out + n, s, width);

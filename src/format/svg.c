@@ -30,7 +30,8 @@ void svg_add_escaped(strbuf *b, const char *text, size_t most) {
             else if (*c == '>') strbuf_add(b, "&gt;");
             else if (*c == '"') strbuf_add(b, "&quot;");
             else if (is_forbidden(c, length)) strbuf_add(b, "\xef\xbf\xbd");
-            else strbuf_add_bytes(b, c, length);
+            else if (length == 1) strbuf_add_bytes(b, c, length);
+            else strbuf_add_escaped(b, c, length);
             at += length;
         }
         if (s.n_bad) strbuf_add(b, "\xef\xbf\xbd");

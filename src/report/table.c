@@ -146,14 +146,16 @@ json_t *run_json(const run *r) {
     return j;
 }
 
-/* 15 digits: a time in seconds has ten before its point, and any number with that many reads back as it was. */
+/* 15 digits: a time in seconds has ten before its point, and any number with that many reads back as it was. Text that a
+ * spreadsheet would run as a formula gets a quotation mark before it, which makes it text there. */
 static void csv_cell(const json_t *v, FILE *out) {
     const char *text = json_string_value(v);
     char *number =
         text || json_is_null(v) || json_is_array(v) ? NULL : json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
     if (number) fputs(number, out);
-    if (text && strpbrk(text, ",\"\n\r")) {
-        fputc('"', out);
+    bool is_formula = text && *text && strchr("=+-@\t\r", *text);
+    if (text && (is_formula || strpbrk(text, ",\"\n\r"))) {
+        fputs(is_formula ? "\"'" : "\"", out);
         for (; *text; text++) fprintf(out, *text == '"' ? "\"\"" : "%c", *text);
         fputc('"', out);
     } else if (text) {

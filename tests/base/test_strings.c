@@ -333,6 +333,11 @@ static void test_what_is_shown_does_nothing_to_a_terminal(void **state) {
     expect_shown("\xed\x95\x9c \xf0\x9f\xa9\xb7", 8, "\xed\x95\x9c \xf0\x9f\xa9\xb7");
     expect_shown("\xff\xc0\xaf\xed\xa0\x80", 6, "\\xff\\xc0\\xaf\\xed\\xa0\\x80");
     expect_shown("a\xe2\x82", 3, "a\\xe2\\x82");
+    /* Marks of writing direction, which show text in another order than it has; what stands beside them stays. */
+    expect_shown("\xd8\x9c\xe2\x80\x8e\xe2\x80\x8f\xe2\x80\xaa\xe2\x80\xae\xe2\x81\xa6\xe2\x81\xa9", 20,
+                 "\\u061c\\u200e\\u200f\\u202a\\u202e\\u2066\\u2069");
+    expect_shown("\xd8\x9b\xe2\x80\x8d\xe2\x80\xaf\xe2\x81\xa5\xe2\x81\xaa", 14,
+                 "\xd8\x9b\xe2\x80\x8d\xe2\x80\xaf\xe2\x81\xa5\xe2\x81\xaa");
     char out[8];
     size_t taken;
     assert_int_equal(text_escape("a\xe2\x82", 3, true, out, sizeof out, &taken), 1); /* the rest may come */

@@ -110,6 +110,7 @@ reader.feed(page)
 reader.close()
 must(reader.tags.get("script") == 1 and "img" not in reader.tags and not reader.stack, "elements of a run: %s" % reader.tags)
 must("alert" in page and "alert" not in reader.script, "the hostile text is shown, as text")
+must("\u202e" not in page and "\\u202e" in page, "marks of writing direction are visible and have no effect")
 must(set(re.findall(r"https?://[^\"' <]*", page)) == {"http://www.w3.org/2000/svg"}, "an address in the page")
 must("\x1b" not in page and "prefers-color-scheme: dark" in page and "width=device-width" in page, "dark, phones, controls")
 allowed = re.search(r"script-src 'sha256-([^']*)'", page)[1]
@@ -332,6 +333,19 @@ check 0 "run " "state" "finished" "failed" "died" "400/500" "note: " "!$(printf 
 [ "$("$RALO" runs --csv | python3 -c 'import csv, sys; rows = list(csv.DictReader(sys.stdin)); print(len(rows), rows[0]["state"] != "")')" = "5 True" ] ||
     fail "runs --csv"
 "$RALO" runs --csv >list.csv
+mkdir formulas # what a spreadsheet would run; numbers stay numbers
+for name in '=1+1' '+1' '-1' '@a' $'\t=1' 'a=1'; do cp -r runs/plain "formulas/$name"; done
+(cd formulas && "$RALO" runs --csv .) >formulas.csv
+python3 - <<'CSV' || fail "runs --csv writes formulas: $(cut -c 1-60 formulas.csv)"
+import csv
+rows = list(csv.DictReader(open("formulas.csv")))
+assert {r["name"].lstrip("'") for r in rows} == {"=1+1", "+1", "-1", "@a", "\t=1", "a=1"} and len(rows) == 6, [r["name"] for r in rows]
+for r in rows:
+    assert all(v[:1] not in tuple("=+@\t\r") for v in r.values()), r
+    assert r["name"] == "a=1" or r["name"][0] == "'", r
+    assert float(r["step"]) == 400 and float(r["loss"]) > 0, r
+CSV
+rm -r formulas
 run 0 runs --json && holds "all(abs(float(c[k]) - j[k]) < 1e-4 for c, j in zip(__import__('csv').DictReader(open('list.csv')), r['runs']) for k in ('started', 'ended', 'changed') if j[k])"
 run 0 runs --json && holds "len(r['runs']) == 5 and {x['state'] for x in r['runs']} == {'finished', 'failed', 'died', 'unfinished'}"
 check 0 "memory.recompute" "norms" "none" "at step 100" "train/loss" -- runs --compare gone runs/plain

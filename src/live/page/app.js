@@ -12,10 +12,18 @@ let dirty = new Set();
 /* The token was of use once: it must not stay in the address and the history. */
 if (location.search) history.replaceState(null, "", "/");
 
+/* JSON whose marks of writing direction become visible: names and texts come from anyone, and such a mark in them would show the
+   text around it in another order. They stand as they are or as \u202e; a doubled backslash begins no escape. */
+function readJson(text) {
+  const marks = /\\\\|\\u(?:061c|200[ef]|202[a-e]|206[6-9])|[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/gi;
+  return JSON.parse(text.replace(marks, c => (c === "\\\\" ? c :
+    "\\\\u" + (c.length > 1 ? c.slice(2) : c.charCodeAt(0).toString(16).padStart(4, "0")))));
+}
+
 async function get(path) {
   const answer = await fetch(path, { cache: "no-store" });
   if (!answer.ok) throw new Error(`${path}: ${answer.status} ${(await answer.text()).slice(0, 200)}`);
-  return answer.json();
+  return readJson(await answer.text());
 }
 
 const isNumbers = a => Array.isArray(a) && a.every(Number.isFinite);
@@ -413,7 +421,7 @@ function failed(e) { say(`The server does not answer: ${e.message}. Trying again
 
 function listen(from) {
   const source = new EventSource(`/events?from=${from}`);
-  const on = (name, fn) => source.addEventListener(name, e => fn(JSON.parse(e.data)));
+  const on = (name, fn) => source.addEventListener(name, e => fn(readJson(e.data)));
   on("metrics", e => (waiting ? waiting.push(e) : append(e)));
   on("run", take);
   on("ranks", appendRanks);
