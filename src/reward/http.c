@@ -2,7 +2,8 @@
  *
  * POST {"items": [{"prompt", "completion", ...}, ...]} is answered by {"scores": [...]}, a number, null or {"score": x} for each item. What
  * may pass (no connection, a time-out, 408, 429, 5xx) is tried again reward.retries times, each time after a longer pause; other
- * statuses and bodies are not. Redirects are not followed, and an answer has at most ANSWER_MOST bytes. A server that gave no score at all
+ * statuses and bodies are not. Redirects are not followed, and an answer has at most ANSWER_MOST bytes. A login comes from the
+ * environment, which also names the server that gets it: a config of somebody else cannot send it elsewhere. A server that gave no score at all
  * SILENT_STEPS times in a row ends the run, whatever reward.on_error says: it is not there, and nothing would be learnt.
  *
  * libcurl is loaded when the first such reward is opened: it brings two dozen libraries, which no other run should pay for. */
@@ -79,21 +80,70 @@ static size_t take(char *bytes, size_t size, size_t n, void *self) {
 }
 
 static status check(const reward_options *o) {
-    if (!o->url || (!str_starts_with(o->url, "http://") && !str_starts_with(o->url, "https://")))
-        return ERR(ERR_INPUT, "reward.url: found '%.200s', expected http://... or https://...", o->url ? o->url : "");
+    TRY(reward_url_check(o->url ? o->url : "", "reward.url"));
     if (!(o->timeout > 0 && o->timeout <= 1e6))
         return ERR(ERR_INPUT, "reward.timeout: found %g, expected seconds above 0", o->timeout);
     if (o->retries < 0) return ERR(ERR_INPUT, "reward.retries: found %lld, expected 0 or more", (long long)o->retries);
     return OK;
 }
 
+/* ---- the login --------------------------------------------------------------------------------------------------- */
+
+typedef struct login {
+    const char *token, *user, *password; /* a token, or both others; NULL: none */
+} login;
+
+static const char *variable(const char *name) {
+    const char *value = getenv(name);
+    return value && *value ? value : NULL;
+}
+
+/* Bytes of "https://HOST:PORT". */
+static size_t server_length(const char *url) {
+    const char *host = strstr(url, "//") + 2;
+    return (size_t)(host - url) + strcspn(host, "/");
+}
+
+static status login_find(const char *url, login *out) {
+    const char *mine = variable("RALO_REWARD_URL");
+    *out = (login){variable("RALO_REWARD_TOKEN"), variable("RALO_REWARD_USERNAME"), variable("RALO_REWARD_PASSWORD")};
+    if (!out->token && !(out->user && out->password)) return OK;
+    if (mine) TRY(reward_url_check(mine, "RALO_REWARD_URL"));
+    if (!mine || server_length(mine) != server_length(url) || strncmp(mine, url, server_length(url)) != 0)
+        return ERR(ERR_INPUT,
+                   "reward.url: found %.200s, and a login (RALO_REWARD_TOKEN, or RALO_REWARD_USERNAME and "
+                   "RALO_REWARD_PASSWORD) that goes only to the server of RALO_REWARD_URL, which is %.200s; set "
+                   "RALO_REWARD_URL to %.200s if the login is for it, else unset the login",
+                   url, mine ? mine : "not set", url);
+    if (out->token && strpbrk(out->token, "\r\n"))
+        return ERR(ERR_INPUT, "RALO_REWARD_TOKEN: found a line break, expected one line");
+    return OK;
+}
+
+static CURLcode login_set(http *h, const login *l) {
+    CURLcode rc = CURLE_OK;
+    if (l->token) {
+        strbuf header;
+        strbuf_init(&header);
+        strbuf_printf(&header, "Authorization: Bearer %s", l->token);
+        struct curl_slist *more = lib.curl_slist_append(h->headers, header.text);
+        if (more) h->headers = more;
+        else rc = CURLE_OUT_OF_MEMORY;
+        strbuf_fini(&header);
+    } else if (l->user && l->password) {
+        rc = lib.curl_easy_setopt(h->curl, CURLOPT_USERNAME, l->user);
+        if (rc == CURLE_OK) rc = lib.curl_easy_setopt(h->curl, CURLOPT_PASSWORD, l->password);
+    }
+    return rc;
+}
+
 /* No signals for time-outs: they would be the host's. */
-static bool set_up(http *h, const reward_options *o) {
+static bool set_up(http *h, const reward_options *o, const login *l) {
     long ms = (long)ceil(o->timeout * 1e3);
     h->headers = lib.curl_slist_append(NULL, "Content-Type: application/json");
     struct curl_slist *last =
         h->headers ? lib.curl_slist_append(h->headers, "Expect:") : NULL; /* else a body waits for 100 Continue */
-    CURLcode rc = last ? CURLE_OK : CURLE_OUT_OF_MEMORY;
+    CURLcode rc = last ? login_set(h, l) : CURLE_OUT_OF_MEMORY;
 #define SET(option, value) \
     if (rc == CURLE_OK) rc = lib.curl_easy_setopt(h->curl, option, value)
     SET(CURLOPT_URL, o->url);
@@ -115,14 +165,16 @@ static bool set_up(http *h, const reward_options *o) {
 }
 
 static status http_open(void **self, const reward_options *o) {
+    login l;
     TRY(check(o));
+    TRY(login_find(o->url, &l));
     TRY(load());
     http *h = mem_alloc(sizeof *h);
     h->retries = o->retries;
     h->url = mem_string(o->url);
     h->is_global = lib.curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
     h->curl = h->is_global ? lib.curl_easy_init() : NULL;
-    if (!h->curl || !set_up(h, o)) {
+    if (!h->curl || !set_up(h, o, &l)) {
         http_close(h);
         return ERR(ERR_INPUT, "reward.url: libcurl cannot be set up for it");
     }

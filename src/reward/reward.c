@@ -91,6 +91,25 @@ static status read_list(rewards *r, const char *list) {
     }
 }
 
+status reward_url_check(const char *url, const char *from) {
+    if (strchr(url, '@'))
+        return ERR(
+            ERR_INPUT,
+            "%s: found an address with a user name or password, which would be saved in config.yaml; leave it out and "
+            "set RALO_REWARD_USERNAME and RALO_REWARD_PASSWORD, or RALO_REWARD_TOKEN",
+            from);
+    if (url[strcspn(url, "?#\\ \t\r\n\"")])
+        return ERR(
+            ERR_INPUT,
+            "%s: found an address with a query, a fragment or blanks, expected http://HOST:PORT/PATH; a login comes "
+            "from RALO_REWARD_TOKEN",
+            from);
+    if ((str_starts_with(url, "http://") && url[7] && url[7] != '/') ||
+        (str_starts_with(url, "https://") && url[8] && url[8] != '/'))
+        return OK;
+    return ERR(ERR_INPUT, "%s: found '%.200s', expected http://... or https://...", from, url);
+}
+
 /* ---- open and close ---------------------------------------------------------------------------------------------- */
 
 status rewards_open(rewards **out, const reward_options *o) {

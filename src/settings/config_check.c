@@ -411,6 +411,7 @@ status config_check(const config *c) {
                    "train.fp16.initial_scale_power",
                    t->min_loss_scale, (long long)t->initial_scale_power);
     TRY(check_fp8(c));
+    if (*c->reward.url) TRY(reward_url_check(c->reward.url, "reward.url"));
     if (c->model.heads && c->model.kv_heads && c->model.heads % c->model.kv_heads != 0)
         return ERR(ERR_INPUT,
                    "model.kv_heads (%lld) does not divide model.heads (%lld): every key head serves the same "

@@ -56,6 +56,8 @@ status sink_settings_init(sink_settings *s, const track_sinks *asked, const char
 void sink_settings_fini(sink_settings *s); /* also of zeros */
 /* The URI without user name and password. */
 void sink_uri_add(strbuf *out, const char *uri);
+bool sink_has_login(void);          /* for MLflow, in the environment */
+bool sink_is_mine(const char *uri); /* Does the environment name this MLflow server? Only that one gets the login. */
 
 /* Can this program reach such a store? (mlflow_rest.c, or mlflow_absent.c where it is built without libcurl) */
 status mlflow_check(const char *uri, const char *from);

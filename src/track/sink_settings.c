@@ -77,16 +77,42 @@ void sink_uri_add(strbuf *out, const char *uri) {
     if (n) strbuf_add(out, uri + begin + n);
 }
 
+bool sink_has_login(void) {
+    static const char *const names[] = {"MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME",
+                                        "MLFLOW_TRACKING_PASSWORD"};
+    for (size_t i = 0; i < ARRAY_LENGTH(names); i++)
+        if (from_environment(names[i])) return true;
+    return false;
+}
+
+static const char *uri_of_environment(const char **name) {
+    const char *uri = from_environment(*name = "MLFLOW_TRACKING_URI");
+    return uri ? uri : from_environment(*name = "MLFLOW_URI");
+}
+
+static size_t length_without_slashes(const char *uri) {
+    size_t n = strlen(uri);
+    while (n > 0 && uri[n - 1] == '/') n--;
+    return n;
+}
+
+bool sink_is_mine(const char *uri) {
+    const char *name, *mine = uri_of_environment(&name);
+    strbuf bare;
+    if (!mine) return false;
+    strbuf_init(&bare);
+    sink_uri_add(&bare, mine);
+    size_t n = length_without_slashes(bare.text);
+    bool is = n == length_without_slashes(uri) && memcmp(bare.text, uri, n) == 0;
+    strbuf_fini(&bare);
+    return is;
+}
+
 static status check_uri(const char *uri, const char *from) {
-    size_t n = scheme_length(uri), begin;
+    size_t n = scheme_length(uri);
     bool rest = str_starts_with(uri, "http://") || str_starts_with(uri, "https://");
     if (rest && uri[strcspn(uri, "?#\\ \t\r\n\"")])
         return ERR(ERR_INPUT, "%s: found a URI with a query, a fragment or blanks, expected http://HOST:PORT", from);
-    if (rest && strcmp(from, "track.mlflow") == 0 && user_part(uri, &begin))
-        return ERR(
-            ERR_INPUT,
-            "track.mlflow: found a URI with a user name or password, which would be saved in config.yaml; leave it "
-            "out and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN");
     if (rest || str_starts_with(uri, "file:")) return OK;
     if (strncmp(uri, "databricks", 10) == 0)
         return ERR(
@@ -133,6 +159,14 @@ static char *first_given(const char *a, const char *b, const char *otherwise) {
     return clean_name(is_given(a) ? a : is_given(b) ? b : otherwise);
 }
 
+/* Of a setting, whether it is used or not: it is saved in config.yaml. */
+static status check_login(const char *uri) {
+    if (!(str_starts_with(uri, "http:") || str_starts_with(uri, "https:")) || !strchr(uri, '@')) return OK;
+    return ERR(ERR_INPUT,
+               "track.mlflow: found a URI with a user name or password, which would be saved in config.yaml; leave it "
+               "out and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN");
+}
+
 static status choose(sink_settings *s, const track_sinks *asked, const char *uri) {
     const char *to = is_given(asked->to) ? asked->to : "auto";
     if (strcmp(to, "auto") == 0) {
@@ -153,11 +187,17 @@ static status choose(sink_settings *s, const track_sinks *asked, const char *uri
 status sink_settings_init(sink_settings *s, const track_sinks *asked, const char *run_dir) {
     *s = (sink_settings){.wait = asked->wait};
     const char *from = "track.mlflow", *uri = is_given(asked->mlflow) ? asked->mlflow : NULL;
-    if (!uri && (uri = from_environment("MLFLOW_TRACKING_URI"))) from = "MLFLOW_TRACKING_URI";
-    if (!uri && (uri = from_environment("MLFLOW_URI"))) from = "MLFLOW_URI";
+    if (uri) TRY(check_login(uri));
+    else uri = uri_of_environment(&from);
     TRY(choose(s, asked, uri));
     if (s->on[ROW("mlflow")]) {
         TRY(check_uri(uri, from));
+        if (is_given(asked->mlflow) && str_starts_with(uri, "http") && sink_has_login() && !sink_is_mine(uri))
+            return ERR(ERR_INPUT,
+                       "track.mlflow: found %.200s, and a login (MLFLOW_TRACKING_TOKEN, MLFLOW_TRACKING_USERNAME, "
+                       "MLFLOW_TRACKING_PASSWORD) that goes only to the server of MLFLOW_TRACKING_URI; set "
+                       "MLFLOW_TRACKING_URI to %.200s if the login is for it, else unset the login",
+                       uri, uri);
         TRY(mlflow_check(uri, from));
         s->mlflow_uri = mem_string(uri);
         while (str_ends_with(s->mlflow_uri, "/")) s->mlflow_uri[strlen(s->mlflow_uri) - 1] = 0;

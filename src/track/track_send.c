@@ -23,36 +23,17 @@ typedef struct sending {
     bool ended; /* the last record says how the run ended */
 } sending;
 
-static bool has_login(void) {
-    static const char *const names[] = {"MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME",
-                                        "MLFLOW_TRACKING_PASSWORD"};
-    for (size_t i = 0; i < ARRAY_LENGTH(names); i++)
-        if (getenv(names[i]) && *getenv(names[i])) return true;
-    return false;
-}
-
-static bool is_same_server(const char *mine, const char *of_run) {
-    strbuf bare;
-    strbuf_init(&bare);
-    sink_uri_add(&bare, mine);
-    while (str_ends_with(bare.text, "/")) bare.text[--bare.length] = 0;
-    bool is = strcmp(bare.text, of_run) == 0;
-    strbuf_fini(&bare);
-    return is;
-}
-
 /* The server that the run was sent to: as the environment names it, with a login; else as the run does, without one. */
 static status use_mlflow(const char *run_dir, const json_t *state, track_sinks *asked) {
-    const char *of_run = json_string_value(json_object_get(state, "uri")), *mine = getenv("MLFLOW_TRACKING_URI");
-    if (!mine || !*mine) mine = getenv("MLFLOW_URI");
+    const char *of_run = json_string_value(json_object_get(state, "uri"));
     if (!of_run)
         return ERR(ERR_INPUT,
                    "%.300s/track/mlflow.json does not say which server the run was sent to; make it "
                    "{\"uri\": \"http://HOST:PORT\", \"experiment\": \"NAME\", \"name\": \"NAME\"}, "
                    "or remove mlflow.pending beside it",
                    run_dir);
-    bool same = mine && *mine && is_same_server(mine, of_run);
-    if (!same && (has_login() || str_starts_with(of_run, "file:")))
+    bool same = sink_is_mine(of_run);
+    if (!same && (sink_has_login() || str_starts_with(of_run, "file:")))
         return ERR(ERR_INPUT, "the run was sent to %.200s; set MLFLOW_TRACKING_URI to it, if that is right", of_run);
     asked->mlflow = same ? NULL : of_run;
     asked->experiment = json_string_value(json_object_get(state, "experiment"));

@@ -1,5 +1,6 @@
 /* test_reward_http.c - scores from a server that answers, is slow, breaks off, is wrong or never ends. The server is a thread of this
  * test. */
+#define _GNU_SOURCE 1 /* strcasestr */
 #include "reward/reward.h"
 #include "files.h"
 #include "http_server.h"
@@ -27,7 +28,7 @@ typedef enum mode {
 } mode;
 
 static atomic_int server_mode, n_requests;
-static char url[80];
+static char url[80], authorization[128]; /* of the last request */
 
 /* Each item's score is its column "id" and a half. */
 static bool say_scores(int fd, const char *body, size_t n_bytes, size_t missing) {
@@ -56,6 +57,9 @@ static bool say_without_end(int fd) {
 
 static bool serve(int fd, const strbuf *in, size_t body) {
     if (!strstr(in->text, "application/json") || !str_starts_with(in->text, "POST /score ")) return false;
+    const char *login = strcasestr(in->text, "\nauthorization: ");
+    snprintf(authorization, sizeof authorization, "%.*s", login ? (int)strcspn(login + 16, "\r") : 0,
+             login ? login + 16 : "");
     int n = atomic_fetch_add(&n_requests, 1);
     switch ((mode)atomic_load(&server_mode)) {
     case RIGHT: return say_scores(fd, in->text + body, in->length - body, 0);
@@ -202,11 +206,54 @@ static void wrong_requests_are_refused(void **state) {
         expect_error(rewards_open(&r, &(reward_options){.list = "http", .url = bad[i], .timeout = 1}), ERR_INPUT,
                      "reward.url: found");
     expect_error(rewards_open(&r, &(reward_options){.list = "http", .url = url}), ERR_INPUT, "reward.timeout: found 0");
+    static const char *const logins[] = {"http://u:secret@h/",
+                                         "u:secret@h",
+                                         "ftp://u:secret@h",
+                                         "http:///u:secret@h",
+                                         "https://h/score?key=secret",
+                                         "https://h/score#secret",
+                                         "http://h\\secret"};
+    for (size_t i = 0; i < ARRAY_LENGTH(logins); i++) {
+        expect_error(rewards_open(&r, &(reward_options){.list = "http", .url = logins[i], .timeout = 1}), ERR_INPUT,
+                     "reward.url: found an address with|RALO_REWARD_TOKEN");
+        assert_null(strstr(error_message(), "secret"));
+    }
     reward_options o = options_of(RIGHT);
     o.url = "http://127.0.0.1:1/score"; /* nobody listens */
     o.retries = 0;
     must(score(&o, 2));
     expect_none(2, "no answer: ");
+}
+
+/* Whatever server a config names. */
+static void a_login_goes_only_to_the_server_of_the_environment(void **state) {
+    static const char *const others[] = {NULL, "http://127.0.0.1:1/score", "https://elsewhere/"};
+    rewards *r;
+    reward_options o = options_of(RIGHT);
+    setenv("RALO_REWARD_TOKEN", "very-secret", 1);
+    for (size_t i = 0; i < ARRAY_LENGTH(others); i++) {
+        if (others[i]) setenv("RALO_REWARD_URL", others[i], 1);
+        expect_error(rewards_open(&r, &o), ERR_INPUT, "reward.url: found http://127.0.0.1:|RALO_REWARD_URL");
+        assert_null(strstr(error_message(), "secret"));
+    }
+    assert_int_equal(atomic_load(&n_requests), 0);
+    setenv("RALO_REWARD_URL", http_server_url(), 1);
+    must(score(&o, 2));
+    assert_string_equal(authorization, "Bearer very-secret");
+    o = options_of(MOVED); /* a redirect is not followed, so nobody else gets it */
+    must(score(&o, 2));
+    assert_int_equal(atomic_load(&n_requests), 1);
+    unsetenv("RALO_REWARD_TOKEN");
+    setenv("RALO_REWARD_USERNAME", "anna", 1);
+    setenv("RALO_REWARD_PASSWORD", "very-secret", 1);
+    o = options_of(RIGHT);
+    must(score(&o, 2));
+    assert_string_equal(authorization, "Basic YW5uYTp2ZXJ5LXNlY3JldA==");
+    unsetenv("RALO_REWARD_USERNAME");
+    unsetenv("RALO_REWARD_PASSWORD");
+    unsetenv("RALO_REWARD_URL");
+    must(score(&o, 2));
+    assert_string_equal(authorization, "");
 }
 
 /* A run must not go on to its end without a single score. */
@@ -232,6 +279,7 @@ static void a_server_that_is_gone_ends_the_run(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scores_come_back_in_order),
+        cmocka_unit_test(a_login_goes_only_to_the_server_of_the_environment),
         cmocka_unit_test(an_error_that_may_pass_is_tried_again),
         cmocka_unit_test(a_silent_server_costs_its_time),
         cmocka_unit_test(wrong_answers_are_counted),

@@ -14,7 +14,7 @@
 
 /* ---- the server ----------------------------------------------------------------------------------------------------------- */
 
-typedef enum mode { RIGHT, SILENT, FAILS, LOGIN, GARBAGE, BREAKS_OFF, LOSES_ANSWERS, DELETED } mode;
+typedef enum mode { RIGHT, SILENT, FAILS, LOGIN, GARBAGE, BREAKS_OFF, LOSES_ANSWERS, DELETED, MOVED } mode;
 
 static atomic_int server_mode, n_fail; /* so many requests are not RIGHT, then all are */
 
@@ -25,7 +25,7 @@ static struct {
     int n_runs, n_batches, n_experiments;
     size_t n_params_most, n_metrics_most;
     char status[16], authorization[128];
-    bool has_experiment;
+    bool has_experiment, is_elsewhere; /* asked where a redirect leads */
 } heard;
 
 static bool say(int fd, const char *status, const char *body) {
@@ -127,6 +127,7 @@ static bool serve(int fd, const strbuf *in, size_t at) {
     const char *login = strcasestr(in->text, "authorization: ");
     if (login)
         snprintf(heard.authorization, sizeof heard.authorization, "%.*s", (int)strcspn(login + 15, "\r"), login + 15);
+    heard.is_elsewhere |= strstr(in->text, " /elsewhere") != NULL;
     mode m = (mode)atomic_load(&server_mode);
     if (m == LOSES_ANSWERS && !strstr(in->text, "/create ")) m = RIGHT;
     if (m != RIGHT && m != DELETED && atomic_fetch_sub(&n_fail, 1) <= 0) m = RIGHT;
@@ -138,6 +139,7 @@ static bool serve(int fd, const strbuf *in, size_t at) {
     case LOGIN: return say(fd, "401 Unauthorized", "{}");
     case GARBAGE: return say(fd, "200 OK", "<html>\033[31mno\377</html>");
     case BREAKS_OFF: return http_break_off(fd);
+    case MOVED: return http_say(fd, "302 Found", "Location: /elsewhere\r\n", "");
     case LOSES_ANSWERS: {
         int nowhere[2];
         if (socketpair(AF_UNIX, SOCK_STREAM, 0, nowhere)) return false;
@@ -314,6 +316,7 @@ static void what_cannot_be_sent_is_kept_and_sent_later(void **state) {
 }
 
 static void a_login_is_never_shown(void **state) {
+    setenv("MLFLOW_TRACKING_URI", http_server_url(), 1); /* only the server that it names gets the login */
     setenv("MLFLOW_TRACKING_USERNAME", "anna", 1);
     setenv("MLFLOW_TRACKING_PASSWORD", "very-secret", 1);
     forget(LOGIN, 1000);
@@ -321,6 +324,11 @@ static void a_login_is_never_shown(void **state) {
     expect_said("mlflow: the server refuses the login (status 401)", 1);
     expect_said("very-secret", 0);
     assert_string_equal(heard.authorization, "Basic YW5uYTp2ZXJ5LXNlY3JldA==");
+    forget(MOVED, 1000);
+    play("moved", 1, 5, "0.1", 5, OK);
+    expect_said("gave status 302", 1);
+    assert_string_equal(heard.authorization, "Basic YW5uYTp2ZXJ5LXNlY3JldA==");
+    assert_false(heard.is_elsewhere);
     static const char *const files[] = {"log.txt", "mlflow.json", "mlflow.pending"};
     for (size_t i = 0; i < ARRAY_LENGTH(files); i++) {
         char path[200], *text;
@@ -330,6 +338,7 @@ static void a_login_is_never_shown(void **state) {
         assert_null(strstr(text, "very-secret"));
         free(text);
     }
+    unsetenv("MLFLOW_TRACKING_URI");
     unsetenv("MLFLOW_TRACKING_USERNAME");
     unsetenv("MLFLOW_TRACKING_PASSWORD");
 }

@@ -369,11 +369,28 @@ static void wrong_requests_are_refused_without_secrets(void **state) {
         {{.mlflow = "./mlruns"}, "found no URI|file:DIR"},
         {{.mlflow = "s3://secret/x"}, "begins with 's3:'"},
         {{.mlflow = "http://u:secret@host:5000"}, "user name or password|MLFLOW_TRACKING_PASSWORD"},
+        {{.mlflow = "http:///u:secret@host:5000"}, "user name or password|MLFLOW_TRACKING_PASSWORD"},
+        {{.to = "none", .mlflow = "https://u:secret@host:5000"}, "user name or password|MLFLOW_TRACKING_PASSWORD"},
         {{.mlflow = "http://host/?token=secret"}, "a query"},
     };
     for (size_t i = 0; i < ARRAY_LENGTH(cases); i++) {
         expect_error(track_sinks_check(&cases[i].asked), ERR_INPUT, cases[i].words);
         assert_null(strstr(error_message(), "secret"));
+    }
+    static const char *const logins[] = {"MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_PASSWORD"};
+    for (size_t i = 0; i < ARRAY_LENGTH(logins); i++) { /* whatever server a config names, it gets none of them */
+        setenv(logins[i], "secret", 1);
+        expect_error(track_sinks_check(&(track_sinks){.mlflow = "http://h"}), ERR_INPUT,
+                     "track.mlflow: found http://h,|set MLFLOW_TRACKING_URI");
+        setenv("MLFLOW_TRACKING_URI", "http://h:5000", 1);
+        expect_error(track_sinks_check(&(track_sinks){.mlflow = "http://h"}), ERR_INPUT, "set MLFLOW_TRACKING_URI");
+        assert_null(strstr(error_message(), "secret"));
+        setenv("MLFLOW_TRACKING_URI", "http://h/", 1);
+        track_sinks asked = {.mlflow = "http://h"};
+        if (track_sinks_check(&asked) != OK) assert_non_null(strstr(error_message(), "libcurl"));
+        must(track_sinks_check(&(track_sinks){.to = "none", .mlflow = "http://elsewhere"}));
+        unsetenv(logins[i]);
+        unsetenv("MLFLOW_TRACKING_URI");
     }
     must(track_sinks_check(&(track_sinks){.to = "none", .mlflow = "http://h", .tensorboard = "d"}));
     must(track_sinks_check(&(track_sinks){.to = "all"}));
