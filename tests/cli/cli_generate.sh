@@ -153,9 +153,10 @@ learn --set data.source=train.jsonl --set run.dir=talk
 grep -q "in the loss; chat chatml" err || fail "not trained as chatml: $(grep '^data' err)"
 run 0 export talk talk-model
 for model in talk talk-model; do
+    chat=chatml && [ $model = talk ] || chat=template # the export has the format as a template
     run 0 eval --model $model --data chat.jsonl --max-new 8 --json
-    holds 'r["problems"] == 6 and r["chat"] == "chatml" and r["exact_match"] == 1'
-    grep -q "chat.jsonl: 6, chat chatml, 1 sample each" err || fail "the counts are not told: $(cat err)"
+    holds 'r["problems"] == 6 and r["chat"] == "'$chat'" and r["exact_match"] == 1'
+    grep -q "chat.jsonl: 6, chat $chat, 1 sample each" err || fail "the counts are not told: $(cat err)"
 done
 # A bare text is continued as it is: a model of conversations says how it would be asked, one without them says nothing.
 check 0 "--chat auto writes it as a user's turn (chatml)" -- generate --model talk --prompt dog --max-new 4
@@ -244,6 +245,9 @@ refused "rendered.jsonl:2: turn 1: found role tool" generate --model talk --toke
 refused "--chat-kwargs" generate --model talk --prompt dog --chat chatml --chat-kwargs '{"opening": "w"}'
 refused "--chat-kwargs: found text that is continued as it is, expected turns for a chat template; add --chat auto" \
     generate --model talk --tokenizer tokenizer --prompt dog --chat-kwargs '{"opening": "w"}'
+echo '{"prompt": "dog", "tools": [{"name": "bark"}]}' >bark.jsonl
+refused "bark.jsonl:1: found tools[0], which the chat template tokenizer/chat_template.jinja does not write" \
+    generate --model talk --tokenizer tokenizer --prompt-file bark.jsonl --chat template
 rm tokenizer/chat_template.jinja
 
 # ---- a run remembers how it was trained, whatever its tokenizer says
