@@ -75,6 +75,7 @@ matrix: configure ## thousands of combinations of memory techniques against the 
 	@cmake --build "$(BUILD)" --parallel $(JOBS) --target tests
 	@RALO_MATRIX=large "$(BUILD)/tests/test_equality"
 	@RALO_MATRIX=large "$(BUILD)/tests/test_learning"
+	@RALO_MATRIX=large "$(BUILD)/tests/test_extremes"
 	@RALO_MATRIX=large RALO=$(BUILD_PATH)/ralo RALO_BUILD=$(BUILD_PATH) bash tests/ranks/cli_zero.sh
 
 bench: configure ## build and run the benchmarks

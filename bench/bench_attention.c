@@ -58,8 +58,8 @@ int main(int argc, char **argv) {
     };
     roofline r;
     if (!roofline_open(&r, argc, argv)) return 2;
-    printf("attention: %s, in bf16 %s, %d threads\n", attention_functions_name(DTYPE_F32),
-           attention_functions_name(DTYPE_BF16), r.n_threads);
+    printf("attention: %s, in bf16 %s, %d threads\n", attention_functions_name(DTYPE_F32, 64),
+           attention_functions_name(DTYPE_BF16, 64), r.n_threads);
     for (size_t i = 0; i < ARRAY_LENGTH(CASES); i++)
         for (int backward = 0; backward < 2; backward++) measure(&r, &CASES[i], backward);
     roofline_close(&r);

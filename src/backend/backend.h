@@ -145,7 +145,7 @@ const backend *backend_cpu(void);
  * a GPU, or a version that matches. */
 status backend_cuda(const backend **out);
 size_t cuda_work_bytes(const program *p, const op *o, int n_threads); /* for plans, with or without that library */
-enum { CUDA_ALIGNMENT = 256 };
+enum { CUDA_ALIGNMENT = 256, CUDA_HEAD_DIM_MOST = 256 };
 
 /* ---- device.c: which of them, and what a plan must know of it -------------------------------------------------------- */
 

@@ -70,6 +70,7 @@ target backend_target(device_kind k, int n_threads) {
         t.alignment = CUDA_ALIGNMENT;
         t.logits_rows = 2048; /* 40 times faster at products than a CPU, 10 times at memory */
         t.work_bytes = cuda_work_bytes;
+        t.head_dim_most = CUDA_HEAD_DIM_MOST;
         t.ring_slowness =
             1.3; /* measured on an H200: less than full tiles at the border of a rank, partial sums in fp32 */
     }

@@ -12,7 +12,8 @@ typedef struct target {
                               int n_threads); /* of ops beside host memory; NULL: the same */
     int64_t logits_rows; /* rows of logits at once, where no setting says so; 0: the plan's own number */
     size_t (*comm_bytes)(const program *p, const op *o); /* scratch of what runs between ranks; NULL: none */
-    double ring_slowness; /* attention by a ring takes so many times as long as over whole rows; 0: as long */
-    tier comm_at;  /* where messages read and write: TIER_HOST where a transport cannot reach device memory */
-    bool discrete; /* the device is separate from the host's cores: both work in parallel */
+    double ring_slowness;  /* attention by a ring takes so many times as long as over whole rows; 0: as long */
+    tier comm_at;          /* where messages read and write: TIER_HOST where a transport cannot reach device memory */
+    int64_t head_dim_most; /* that its attention kernels take; 0: any */
+    bool discrete;         /* the device is separate from the host's cores: both work in parallel */
 } target;

@@ -37,6 +37,20 @@ static status check_device(int device, const target *t) {
     return OK;
 }
 
+/* An attention kernel that keeps a head in registers has a limit; the host has none. */
+static status check_heads(const pass_options *options) {
+    const model_config *c = &options->model->config;
+    const target *t = options->target;
+    if (!t->head_dim_most || c->head_dim <= t->head_dim_most) return OK;
+    for (int64_t i = 0; i < c->n_layers; i++)
+        if (i >= PLACE_LAYERS_MAX || place_tier(options->place.layers[i], t) == TIER_DEVICE)
+            return ERR(ERR_INPUT,
+                       "model.head_dim: found %lld, expected at most %lld on device %s; set run.device=cpu, or put all "
+                       "layers on the cpu with memory.place",
+                       (long long)c->head_dim, (long long)t->head_dim_most, t->name);
+    return OK;
+}
+
 static status check(const pass_options *options) {
     const place_options *l = &options->place;
     int64_t n = options->model->config.n_layers;
@@ -46,7 +60,7 @@ static status check(const pass_options *options) {
     if (n > PLACE_LAYERS_MAX && place_splits(l, n, options->target))
         return ERR(ERR_INPUT, "memory.place: found a model of %lld layers, expected at most %d", (long long)n,
                    PLACE_LAYERS_MAX);
-    return OK;
+    return check_heads(options);
 }
 
 static bool is_embedding_op(op_kind k) {

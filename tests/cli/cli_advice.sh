@@ -63,6 +63,12 @@ python3 follow.py "$RALO" || die "advice that does not help"
 # What CUDA cannot run is refused when it is planned, in the words of the rule.
 "$RALO" plan --preset gpt2 --hardware h200 --set memory.place=layers.0-5=cpu:1 >out 2>err && fail "a second device of a GPU's process"
 grep -q "memory.place: found cpu:1 with device cuda" err || fail "memory.place: $(tail -n 1 err)"
+for where in "" "--set memory.place=layers.0-22=cpu"; do
+    "$RALO" plan --preset qwen2.5-0.5b --hardware h200 --set model.head_dim=300 $where >out 2>err && fail "a head that no kernel of a GPU takes $where"
+    grep -q "model.head_dim: found 300, expected at most 256 on device cuda" err || fail "model.head_dim: $(tail -n 1 err)"
+done
+"$RALO" plan --preset qwen2.5-0.5b --hardware h200 --set model.head_dim=300 --set memory.place=layers.0-23=cpu >out 2>err ||
+    fail "wide heads on the cpu: $(tail -n 1 err)"
 # Layers of a GPU that is not here and of its host: planned and predicted for both.
 "$RALO" plan --preset gpt2 --hardware h200 --set memory.place=layers.6-11=cpu >out 2>err || fail "layers on the cpu: $(tail -n 1 err)"
 grep -q "^place     device (cuda): embed, layers 0-5, head; host (cpu): layers 6-11$" out || fail "no line of parts: $(cat out)"

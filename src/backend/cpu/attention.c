@@ -9,7 +9,7 @@
  * Scratch: a few blocks per thread, and backward 8 T D bytes per thread for the sums, or per piece, where a long row is then
  * taken in segments of its keys, so that it is 8 SEGMENT_KEYS D and dq beside it; never (T, T). Products of 8-bit numbers are emulated: q|k|v
  * is rounded into scratch, and the rest is as ever; probabilities are not rounded further.
- * Refuses nothing at run time: head_dim up to 256 and heads that divide are proved when the program is verified. */
+ * Refuses nothing at run time: any head_dim has a set that computes it, and heads that divide are proved when the program is verified. */
 #include "backend/cpu/attention.h"
 #include <math.h>
 
@@ -33,17 +33,17 @@ static const attention_functions *const FUNCTIONS[] = {
     &attention_base,
 };
 
-static const attention_functions *functions_get(dtype type) {
-    if (forced && forced->supported(type)) return forced;
+static const attention_functions *functions_get(dtype type, int64_t head_dim) {
+    if (forced && forced->supported(type, head_dim)) return forced;
     size_t i = 0;
-    while (!FUNCTIONS[i]->supported(type)) i++;
+    while (!FUNCTIONS[i]->supported(type, head_dim)) i++;
     return FUNCTIONS[i];
 }
 
 bool attention_force_functions(const char *name) {
     forced = NULL;
     for (size_t i = 0; name && i < ARRAY_LENGTH(FUNCTIONS); i++)
-        if (!strcmp(name, FUNCTIONS[i]->name) && FUNCTIONS[i]->supported(DTYPE_BF16)) forced = FUNCTIONS[i];
+        if (!strcmp(name, FUNCTIONS[i]->name) && FUNCTIONS[i]->supported(DTYPE_BF16, 1)) forced = FUNCTIONS[i];
     return !name || forced;
 }
 
@@ -51,7 +51,7 @@ const char *attention_functions_list(int i) {
     return i >= 0 && (size_t)i < ARRAY_LENGTH(FUNCTIONS) ? FUNCTIONS[i]->name : NULL;
 }
 
-const char *attention_functions_name(dtype type) { return functions_get(type)->name; }
+const char *attention_functions_name(dtype type, int64_t head_dim) { return functions_get(type, head_dim)->name; }
 
 void attention_vector_shape(attention_job *j) {
     j->d_pad = round_up(j->D, ATTENTION_PAD);
@@ -86,7 +86,7 @@ static attention_job job_make(const op_attr *a, dtype type) {
         .q_stride = (int64_t)(a->n_heads + 2 * a->n_kv_heads) * a->head_dim,
         .y_type = type,
         .grad_type = type,
-        .functions = functions_get(type),
+        .functions = functions_get(type, a->head_dim),
     };
     j.functions->shape(&j);
     j.segment = round_up(j.T, j.block_k);

@@ -24,7 +24,8 @@ typedef struct attention_job {
     const int32_t *doc_start;    /* (N) */
     /* A ring: T queries of this rank and T keys of another, or its own, of rows that n_ranks share. 1: a row is whole. */
     int n_ranks, rank, key_rank;
-    const int32_t *spans; /* two steps on one rank: the first key that each query sees, behind all of them the ends; NULL: by doc_start */
+    const int32_t *
+        spans; /* two steps on one rank: the first key that each query sees, behind all of them the ends; NULL: by doc_start */
     const float *before, *lse_before; /* forward: what other keys have given, y and lse of those; NULL: nothing yet */
     void *y;                          /* (N, H D): written forward, read backward */
     dtype y_type;
@@ -57,8 +58,8 @@ int64_t attention_cut_block(const attention_job *j, int cut);
 
 typedef struct attention_functions {
     const char *name;
-    bool (*supported)(dtype type);   /* on the machine that runs this; bf16 by every set */
-    void (*shape)(attention_job *j); /* d_pad, block_k, block_q */
+    bool (*supported)(dtype type, int64_t head_dim); /* on the machine that runs this; bf16 by every set */
+    void (*shape)(attention_job *j);                 /* d_pad, block_k, block_q */
     size_t (*thread_bytes)(const attention_job *j, bool backward);      /* of scratch */
     void (*forward)(const attention_job *j, int64_t task, int thread);  /* task: (b, g, query block) */
     void (*backward)(const attention_job *j, int64_t task, int thread); /* task: (b, g, cut) */
@@ -77,5 +78,5 @@ size_t attention_vector_bytes(const attention_job *j, bool backward);
 
 /* For tests and benches: force a set by name, for the types it has (NULL = the best). False when this machine cannot run it. */
 bool attention_force_functions(const char *name);
-const char *attention_functions_list(int i);      /* every name compiled in; NULL at the end */
-const char *attention_functions_name(dtype type); /* the one in use */
+const char *attention_functions_list(int i);                        /* every name compiled in; NULL at the end */
+const char *attention_functions_name(dtype type, int64_t head_dim); /* the one in use */

@@ -635,10 +635,13 @@ static void add_cuts(const attention_job *j, int64_t task, int thread) {
     }
 }
 
-static bool supported(dtype type) {
+/* A head is one block of steps of k: a wider one is computed on vectors. */
+static bool supported(dtype type, int64_t head_dim) {
     if (type != DTYPE_BF16) return false;
+    const gemm_kernel *m = gemm_kernel_by_row(DTYPE_BF16);
+    if (round_up(head_dim, m->kr) > m->kc) return false;
 #if defined(__x86_64__)
-    return gemm_kernel_by_row(DTYPE_BF16) == &gemm_amx && cpu_has_avx512() && __builtin_cpu_supports("avx512bf16");
+    return m == &gemm_amx && cpu_has_avx512() && __builtin_cpu_supports("avx512bf16");
 #else
     return cpu_has_bf16();
 #endif

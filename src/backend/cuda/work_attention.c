@@ -3,6 +3,8 @@
 #include "backend/cuda/attention_sizes.h"
 #include "backend/cuda/work.h"
 
+_Static_assert((int)ATTENTION_HEAD_DIM_MOST == (int)CUDA_HEAD_DIM_MOST, "plans know the limit of the kernels");
+
 SAME_PLACE(ATTENTION_BWD_QKV, ATTENTION_RING_BWD_QKV);
 
 static size_t backward_bytes(const program *p, const op *o) {
