@@ -45,8 +45,10 @@ const task_metric rollout_metric_table[ROLLOUT_METRICS] = {
     [RESTARTS] = {"reward_restarts", NULL, "reward programs that were started again in a rollout"},
     [KL] = {"kl", NULL, "KL divergence to the reference, per token"},
     [ENTROPY] = {"entropy", NULL, "of the policy, per token in nats, estimated by the tokens that were sampled"},
-    [CLIP_LOW] = {"clip_ratio/low_mean", NULL, "share of ratios below 1 - rl.epsilon that were clipped"},
-    [CLIP_HIGH] = {"clip_ratio/high_mean", NULL, "share of ratios above 1 + rl.epsilon_high that were clipped"},
+    [CLIP_LOW] = {"clip_ratio/low_mean", NULL,
+                  "share of ratios below 1 - rl.epsilon that were clipped: of tokens, with rloo and gspo of "
+                  "completions; those that rl.mask_truncated leaves out do not count"},
+    [CLIP_HIGH] = {"clip_ratio/high_mean", NULL, "the same of ratios above 1 + rl.epsilon_high"},
     [RATIO] = {"ratio", NULL, "mean ratio of the policy to the one that wrote the completions; 1 in a first update"},
     [LENGTH_MEAN] = {"completions/mean_length", "length", "mean tokens of a completion"},
     [LENGTH_MIN] = {"completions/min_length", NULL, "tokens of the shortest completion"},

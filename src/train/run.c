@@ -456,6 +456,19 @@ static status catch_up(trainer *t, train_result *out) {
     return evaluate_between(t, out);
 }
 
+/* Skipped steps count for train.steps and not for the schedule, so a run may end before the schedule does. */
+static void report_skipped(const trainer *t) {
+    const train_state *s = &t->state;
+    int64_t skipped = s->step - s->updates;
+    if (skipped == 0) return;
+    train_say(t->o,
+              "%lld of %lld steps were skipped and did not advance the schedule: it ended after update %lld, at "
+              "learning rate "
+              "%g; raise train.steps by %lld to make as many updates",
+              (long long)skipped, (long long)s->step, (long long)s->updates,
+              schedule_lr(&t->r->train, MAX(s->updates, (int64_t)1)), (long long)skipped);
+}
+
 static status loop(trainer *t, train_result *out) {
     const train_options *o = &t->r->train;
     int64_t saved_at = -1;
@@ -464,6 +477,7 @@ static status loop(trainer *t, train_result *out) {
     if (t->state.step >= o->steps)
         train_say(t->o, "nothing is left to train: step %lld of %lld was reached; raise %s to continue",
                   (long long)t->state.step, (long long)o->steps, o->epochs > 0 ? "train.epochs" : "train.steps");
+    bool trains = !is_over(t);
     while (!is_over(t)) {
         TRY(ask_for_stop(t, &stop));
         if (stop && may_save(t)) break;
@@ -480,6 +494,7 @@ static status loop(trainer *t, train_result *out) {
             saved_at = report.step;
         }
     }
+    if (trains && t->state.step == o->steps) report_skipped(t);
     bool wanted = !t->r->no_last_checkpoint || stop; /* the same on all ranks, unlike the flag itself */
     if (saved_at != t->state.step && wanted) TRY(trainer_save(t));
     TRY(trainer_wait(t));

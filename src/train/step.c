@@ -29,13 +29,17 @@ static float loss_seed(const stepper *s) {
     return (float)ldexp(s->state->scaler.scale, -exponent);
 }
 
+/* The update that a step makes, from 1. A step that is skipped makes none, so neither warmup nor schedule moves on, as in accelerate and
+ * DeepSpeed. */
+static int64_t update_of(const train_state *state) { return state->updates + 1; }
+
 static void write_scalars(const stepper *s, value_id to, int64_t step, int64_t micro) {
     const train_options *o = s->options;
     const mesh *m = &s->plan->request.mesh;
-    double update = (double)(s->state->updates + 1);
+    double update = (double)update_of(s->state);
     uint64_t noise = rng_key(s->state->seed, "stochastic rounding");
     step_scalars x = step_scalars_of((uint32_t)step, (uint32_t)micro);
-    x.lr = (float)schedule_lr(o, step);
+    x.lr = (float)schedule_lr(o, update_of(s->state));
     x.seed = loss_seed(s);
     x.micro_of_all = (uint32_t)(micro * mesh_size(m, AXIS_DATA) + m->index[AXIS_DATA]);
     x.bias1 = (float)(1 - pow(o->beta1, update));
@@ -206,7 +210,7 @@ status stepper_finish(stepper *s, const step_outcome *r, train_step_report *repo
     const train_options *o = s->options;
     bool fp16 = s->plan->request.choice.precision == PRECISION_FP16;
     train_state *state = s->state;
-    double loss = loss_of(r), norm = norm_of(r), scale = state->scaler.scale;
+    double loss = loss_of(r), norm = norm_of(r), scale = state->scaler.scale, lr = schedule_lr(o, update_of(state));
     if (r->skipped && !fp16 && o->nonfinite == NONFINITE_STOP) return explain_fault(s, r);
     if (fp16) TRY(scaler_update(&state->scaler, o, r->skipped));
     if (r->skipped && fp16)
@@ -233,7 +237,7 @@ status stepper_finish(stepper *s, const step_outcome *r, train_step_report *repo
                                   .steps = o->steps,
                                   .loss = loss,
                                   .grad_norm = norm,
-                                  .lr = schedule_lr(o, r->step),
+                                  .lr = lr,
                                   .tokens_per_second = (double)tokens / r->seconds,
                                   .step_ms = r->seconds * 1e3,
                                   .loss_scale = fp16 ? scale : 0,

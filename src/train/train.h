@@ -122,7 +122,7 @@ typedef struct train_options {
     double min_loss_scale;
 } train_options;
 
-/* Learning rate of step 1..steps. Warmup rises from warmup_min_lr by g = step / warmup (linear) or
+/* Learning rate of update 1..steps: a step that is skipped makes none. Warmup rises from warmup_min_lr by g = step / warmup (linear) or
  * ln(step + 1) / ln(warmup + 1) (log) of the way to lr, then comes the schedule; step schedule_steps and all after it have
  * lr * min_lr_ratio.
  *
@@ -269,12 +269,12 @@ struct train_request {
     const task *task; /* as task_shape sets it; NULL: TASK_SFT */
     const char *run_dir;
     bool run_dir_is_locked; /* by the caller, who writes there too (run_lock_take) */
-    const char *program;   /* as the user called it, for commands in messages; NULL: ralo */
-    const char *resume;    /* NULL | "auto" | a run or a checkpoint directory */
-    const char *model_dir; /* Hugging Face directory the model was described by; NULL: a preset */
-    bool pretrained;       /* its weights are the first values, unless a checkpoint is resumed */
-    frozen_model frozen; /* as the weighting sets it */
-    uint64_t data_rows;  /* rows of the data, each counted once; 0: endless, or not known yet */
+    const char *program;    /* as the user called it, for commands in messages; NULL: ralo */
+    const char *resume;     /* NULL | "auto" | a run or a checkpoint directory */
+    const char *model_dir;  /* Hugging Face directory the model was described by; NULL: a preset */
+    bool pretrained;        /* its weights are the first values, unless a checkpoint is resumed */
+    frozen_model frozen;    /* as the weighting sets it */
+    uint64_t data_rows;     /* rows of the data, each counted once; 0: endless, or not known yet */
     const char
         *adapter; /* PEFT directory whose adapters are trained further; NULL: new ones, where there are adapters */
     const char *version;     /* of ralo, for the model card; NULL: not said */

@@ -109,6 +109,20 @@ static void states_of_every_format_are_resumed(void **state) {
         }
 }
 
+/* Between two skipped steps, right behind the last of them, and later: the schedule goes on where it was. */
+static void the_schedule_is_resumed_over_skipped_steps(void **state) {
+    (void)state;
+    training t = {.precision = PRECISION_FP16,
+                  .steps = STEPS,
+                  .more = SETTINGS("train.warmup=4", "train.fp16.initial_scale_power=22", "train.fp16.hysteresis=1")};
+    train_result whole, parts;
+    training_must(training_run(&t, &whole));
+    for (int64_t at = 1; at < STEPS; at++) {
+        run_in_parts(&t, (int64_t[]){at, 0}, &parts);
+        compare(&t, &whole, &parts);
+    }
+}
+
 static void many_stops_are_the_same_run(void **state) {
     (void)state;
     training t = {.preset = "test-qwen2", .precision = PRECISION_BF16_SR, .steps = STEPS};
@@ -339,6 +353,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stopped_and_resumed_is_the_same_run),
         cmocka_unit_test(states_of_every_format_are_resumed),
+        cmocka_unit_test(the_schedule_is_resumed_over_skipped_steps),
         cmocka_unit_test(many_stops_are_the_same_run),
         cmocka_unit_test(a_stop_before_the_first_step_loses_nothing),
         cmocka_unit_test(an_interrupted_evaluation_is_made_up_for),

@@ -117,6 +117,37 @@ static void masked_completions_have_no_part(void **state) {
     }
 }
 
+typedef struct clipped {
+    int n_clipped, n_masked;
+} clipped;
+
+/* A share of completions times as many as count is a whole number; times all of the rollout it seldom is. */
+static void count_clipped(void *context, const train_step_report *r) {
+    clipped *c = context;
+    enum { COMPLETIONS = 64 };
+    double n = COMPLETIONS * (1 - metric(&r->metrics, "completions/clipped_ratio"));
+    if (n < 1) return;
+    double low = n * metric(&r->metrics, "clip_ratio/low_mean"), high = n * metric(&r->metrics, "clip_ratio/high_mean");
+    assert_true(fabs(low - round(low)) < 1e-6 && fabs(high - round(high)) < 1e-6);
+    c->n_clipped += low + high > 0.5;
+    c->n_masked += n < COMPLETIONS - 0.5;
+}
+
+static void shares_of_clipped_ratios_are_of_completions_that_count(void **state) {
+    arena memory;
+    train_result r;
+    clipped c = {0};
+    train_observer o = {.context = &c, .on_step = count_clipped};
+    arena_init(&memory);
+    training t = rl_training(&memory, "rloo",
+                             SETTINGS("rl.beta=0", "rl.mask_truncated=true", "model.vocab=260", "rl.prompts=16",
+                                      "rl.k=4", "rl.max_completion=16", "rl.updates=2", "rl.epsilon=0.000001"));
+    t.observer = &o, t.steps = 12;
+    must(training_run(&t, &r));
+    assert_true(c.n_clipped > 0 && c.n_masked > 0);
+    arena_fini(&memory);
+}
+
 /* Rewards of prompts, not of completions: nothing for those that compare the completions of a prompt, and something to learn for the one
  * that compares all of a step. */
 static void count_flat_messages(void *context, const char *text) {
@@ -590,7 +621,8 @@ static void what_cannot_be_is_refused_by_name(void **state) {
     for (size_t i = 0; i < ARRAY_LENGTH(changes); i++) {
         t = rl_training(&memory, "rloo", SETTINGS(changes[i].setting));
         t.dir = arena_format(&memory, "%s/other", test_dir), t.resume = "auto", t.steps = 6;
-        must_refuse(training_run(&t, &r), WORDS("settings of its task: 'rewards regex', this run has", changes[i].words));
+        must_refuse(training_run(&t, &r),
+                    WORDS("settings of its task: 'rewards regex', this run has", changes[i].words));
     }
     arena_fini(&memory);
 }
@@ -600,6 +632,7 @@ int main(void) {
         cmocka_unit_test(rewards_rise),
         cmocka_unit_test(equal_rewards_change_no_parameter),
         cmocka_unit_test(masked_completions_have_no_part),
+        cmocka_unit_test(shares_of_clipped_ratios_are_of_completions_that_count),
         cmocka_unit_test(steps_that_teach_nothing_are_named),
         cmocka_unit_test(why_a_step_teaches_nothing_is_said),
         cmocka_unit_test(the_reference_of_pissa_is_where_the_run_began),

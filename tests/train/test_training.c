@@ -284,6 +284,7 @@ static void the_first_wrong_output_is_named(void **state) {
 typedef struct diary {
     train_step_report steps[256];
     int n, n_messages;
+    char last_message[256];
 } diary;
 static void diary_step(void *context, const train_step_report *r) {
     diary *d = context;
@@ -291,6 +292,10 @@ static void diary_step(void *context, const train_step_report *r) {
     d->steps[d->n++] = *r;
 }
 static void diary_message(void *context, const char *text) { ((diary *)context)->n_messages++; }
+static void diary_last_message(void *context, const char *text) {
+    diary *d = context;
+    snprintf(d->last_message, sizeof d->last_message, "%s", text);
+}
 static train_observer diary_observer(diary *d) {
     *d = (diary){0};
     return (train_observer){.context = d, .on_step = diary_step, .on_message = diary_message};
@@ -325,7 +330,7 @@ static void a_skipped_step_leaves_the_parameters_alone(void **state) {
         training_must(training_run(&t, &at));
         if (poison.calls == 0) fail_msg("no op wrote %s", poison.output);
         assert_true(d.steps[3].skipped && !d.steps[2].skipped);
-        assert_int_equal(d.n_messages, 1);
+        assert_int_equal(d.n_messages, 2);
         assert_true(at.param_hash == before.param_hash);
         assert_int_equal(at.steps, 4);
 
@@ -430,12 +435,42 @@ static void fp16_finds_its_loss_scale_and_learns(void **state) {
     for (int i = 0; i < d.n; i++) in_all += d.steps[i].skipped;
     print_message("fp16 from scale 2^30: %d steps left out, then scale 2^%g, loss %.3f -> %.3f\n", skipped,
                   log2(d.steps[skipped].loss_scale), d.steps[skipped].loss, r.last_loss);
-    assert_in_range(skipped, 3, 25);         /* two for the hysteresis, then one per halving */
-    assert_in_range(in_all - skipped, 0, 5); /* just below the edge a later step may still cross it */
-    assert_int_equal(d.n_messages, in_all);
+    assert_in_range(skipped, 3, 25);            /* two for the hysteresis, then one per halving */
+    assert_in_range(in_all - skipped, 0, 5);    /* just below the edge a later step may still cross it */
+    assert_int_equal(d.n_messages, in_all + 1); /* each, and where the schedule ended */
     check_scales(&d, 0x1p30, 1000, 2);
     assert_true(fabs(d.steps[0].loss - log(260)) < 0.5); /* the reported loss is never scaled */
     assert_true(r.last_loss < 0.6 * d.steps[skipped].loss);
+}
+
+/* The rates of a run in which nothing is skipped, each used again until its step makes an update. */
+static void skipped_steps_do_not_advance_the_schedule(void **state) {
+    (void)state;
+    const char *const *const ways[] = {
+        SETTINGS("train.warmup=6", "train.schedule=linear", "train.fp16.initial_scale_power=30"),
+        SETTINGS("train.warmup=3", "train.schedule_style=deepspeed", "train.fp16.initial_scale_power=30")};
+    for (size_t w = 0; w < ARRAY_LENGTH(ways); w++) {
+        diary plain, d;
+        train_observer o = diary_observer(&plain), p = diary_observer(&d);
+        train_result r;
+        p.on_message = diary_last_message;
+        training t = {.steps = 40, .observer = &o, .more = ways[w]}, skips = t;
+        skips.precision = PRECISION_FP16, skips.observer = &p;
+        training_must(training_run(&t, &r));
+        training_must(training_run(&skips, &r));
+        int n_updates = 0;
+        char ended[64];
+        for (int i = 0; i < d.n; i++) {
+            assert_true(d.steps[i].lr == plain.steps[n_updates].lr);
+            n_updates += !d.steps[i].skipped;
+        }
+        assert_int_equal(d.n, 40);
+        assert_in_range(n_updates, 15, 38);
+        snprintf(ended, sizeof ended, "%d of 40 steps were skipped", 40 - n_updates);
+        assert_non_null(strstr(d.last_message, ended));
+        snprintf(ended, sizeof ended, "after update %d, at learning rate %g", n_updates, plain.steps[n_updates - 1].lr);
+        assert_non_null(strstr(d.last_message, ended));
+    }
 }
 
 /* A short window makes the scale climb until it overflows again, over and over. */
@@ -593,6 +628,7 @@ int main(void) {
         cmocka_unit_test(kernels_are_told_where_the_run_is),
         cmocka_unit_test(fp16_finds_its_loss_scale_and_learns),
         cmocka_unit_test(fp16_scale_climbs_and_falls_by_the_rule),
+        cmocka_unit_test(skipped_steps_do_not_advance_the_schedule),
         cmocka_unit_test(fp16_stops_when_the_smallest_scale_overflows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
