@@ -115,10 +115,11 @@ static value_id write_final_norm(builder *b, const outer_params *w, value_id x) 
     return builder_gather(b, "final_norm.all", builder_norm(b, "final_norm", x, w->final_norm));
 }
 
-/* The values (N) of all tokens; the head works on the tokens that a tensor rank has between two products. */
+/* The values (N) of the tokens of a sequence rank, or NO_VALUE on a stage without them; the head works on the tokens that a tensor rank
+ * has between two products. */
 static value_id write_values(builder *b, const outer_params *w) {
     value_id x = write_layers(b, w, model_main_layers(b->c));
-    return builder_values(b, &w->value, builder_norm(b, "final_norm", x, w->final_norm));
+    return x == NO_VALUE ? NO_VALUE : builder_values(b, &w->value, builder_norm(b, "final_norm", x, w->final_norm));
 }
 
 /* The last hidden states (N, C) of the ordinary model, or NO_VALUE on a stage without them. */
@@ -336,13 +337,17 @@ static void write_policy(builder *b, const outer_params *w, const outer_params *
     op_out(o, POLICY_WEIGHTS, weights), op_out(o, POLICY_SUMS, m->loss_sums);
 }
 
+/* Sequence ranks gather the values of their tokens, four bytes each, and judge whole solutions. */
 static void write_critic(builder *b, const outer_params *w) {
     model *m = b->m;
-    value_id values = write_values(b, w);
+    value_id own = write_values(b, w);
     m->loss_sums = program_persistent(b->p, "loss.sums", DTYPE_F64, SHAPE(CRITIC_SUM_COUNT), ROLE_WORK);
-    value_id dvalues = builder_value(b, "d.values", DTYPE_F32, SHAPE(n_tokens(b)));
+    if (own == NO_VALUE) return;
+    value_id values = gather_tokens(b, "values.rows", own);
+    value_id dvalues = builder_value(b, "d.values", DTYPE_F32, program_get(b->p, values)->shape);
     op *o = builder_emit(b, OP_CRITIC);
     o->attr.critic = b->o->critic;
+    if (b->n_sequence > 1) o->attr.group_size = b->n_sequence, o->attr.index = b->o->mesh.index[AXIS_SEQUENCE];
     op_in(o, CRITIC_VALUES, values), op_in(o, CRITIC_SEGMENTS, m->segments), op_in(o, CRITIC_SCALARS, m->scalars);
     op_out(o, CRITIC_DVALUES, dvalues), op_out(o, CRITIC_SUMS, m->loss_sums);
 }
@@ -374,7 +379,7 @@ static void write_training(builder *b, const outer_params *w, const outer_params
 static void write_evaluation(builder *b, const outer_params *w, const outer_params *reference) {
     b->where = SECTION_EVAL, b->prefix = "eval.";
     if (b->c->value_head) {
-        b->m->eval_values = write_values(b, w);
+        b->m->eval_values = write_answer(b, "eval.values.rows", DTYPE_F32, write_values(b, w));
         return;
     }
     if (has_reference_model(b) && !b->m->selection.kind)
@@ -617,8 +622,7 @@ static void share_model(builder *b, const mesh *m) {
 status model_build(model *m, program *p, const model_config *c, const model_build_options *o) {
     bool generates = o->generation.slots > 0, trains = !generates || o->generation.beside_training;
     TRY(builder_check(c, o));
-    *m = (model){
-        .config = *c, .codes = o->generation.weights, .lanes = o->generation.lanes, .selection = o->selection};
+    *m = (model){.config = *c, .codes = o->generation.weights, .lanes = o->generation.lanes, .selection = o->selection};
     arena_init(&m->memory);
     builder b = {.m = m,
                  .p = p,
@@ -653,7 +657,7 @@ status model_build(model *m, program *p, const model_config *c, const model_buil
 
 bool model_trains_tied(const model *m) {
     for (size_t i = 0; i < m->n_all_params; i++)
-        if (m->params[i].number == 0) return m->config.tied && !m->params[i].frozen;
+        if (m->params[i].number == 0) return model_is_tied(&m->config) && !m->params[i].frozen;
     return false;
 }
 

@@ -324,6 +324,7 @@ static value_id write_value_dropout(builder *b, const char *name, value_id x) {
     o->attr.rate = (float)b->o->value_dropout;
     o->attr.noise_key = rng_key(3, program_get(b->p, y)->name);
     o->attr.first_element = b->rank * shape_count(&s);
+    place_dropout(b, o, s.dim[1], false);
     op_in(o, DROPOUT_X, x), op_in(o, DROPOUT_SCALARS, b->m->scalars);
     op_out(o, DROPOUT_Y, y);
     return y;

@@ -69,16 +69,8 @@ static status check_preference(const model_build_options *o) {
         S);
 }
 
-/* Solutions are whole on a rank that has their values. */
 static status check_critic(const model_config *c, const model_build_options *o) {
-    static const axis shared[] = {AXIS_SEQUENCE, AXIS_PIPELINE};
     if (!c->value_head) return OK;
-    for (size_t i = 0; i < ARRAY_LENGTH(shared); i++)
-        if (mesh_size(&o->mesh, shared[i]) > 1)
-            return ERR(ERR_INPUT,
-                       "train.task: found critic with parallel.%s %d, expected 1: solutions and values are whole on a "
-                       "rank; use parallel.data and parallel.tensor",
-                       axis_name(shared[i]), mesh_size(&o->mesh, shared[i]));
     if (o->generation.slots)
         return ERR(ERR_INPUT,
                    "%s is a critic: it gives values to tokens and has no next-token head to generate with; "

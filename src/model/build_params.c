@@ -382,9 +382,9 @@ void builder_add_params(builder *b, outer_params *w) {
     const model_config *c = b->c;
     const tensor_names *names = b->t->names;
     bool first = b->stage == 0, last = b->stage == b->n_stages - 1;
-    b->is_here = first || (last && c->tied);
+    b->is_here = first || (last && model_is_tied(c));
     model_param *embed = add_table(b, "embed.w", names->embed);
-    embed->is_copy = c->tied && first && !last;
+    embed->is_copy = model_is_tied(c) && first && !last;
     w->embed = w->unembed = embed->value;
     b->is_here = first;
     if (b->t->learned_positions) {

@@ -51,7 +51,13 @@ typedef enum model_family {
  *     mlp      h -> C/4 -> C/8 -> 1 with GELU between them; the last layer begins with zeros
  *     linear   h -> 1
  *     sigmoid  the sigmoid of that: between 0 and 1 */
-typedef enum value_head { VALUE_HEAD_NONE, VALUE_HEAD_MLP, VALUE_HEAD_LINEAR, VALUE_HEAD_SIGMOID, VALUE_HEAD_COUNT } value_head;
+typedef enum value_head {
+    VALUE_HEAD_NONE,
+    VALUE_HEAD_MLP,
+    VALUE_HEAD_LINEAR,
+    VALUE_HEAD_SIGMOID,
+    VALUE_HEAD_COUNT
+} value_head;
 const char *value_head_name(value_head h); /* "mlp" */
 
 /* Longrope: what the inverse frequencies of the rotated pairs are divided by; rope_options points to the list that a run needs. */
@@ -67,8 +73,8 @@ typedef struct model_config {
     int64_t vocab, hidden, n_layers, n_heads, n_kv_heads, head_dim, ffn, max_positions;
     double norm_eps;
     bool tied;
-    bool is_16_bit;    /* published in bfloat16 or float16: as config.json says, or the row of a preset */
-    rope_options rope; /* unused by learned positions */
+    bool is_16_bit;      /* published in bfloat16 or float16: as config.json says, or the row of a preset */
+    rope_options rope;   /* unused by learned positions */
     double rotary_share; /* of a head, its first dimensions, which rope turns; 0: all of them */
     long_rope long_rope;
     /* Layers whose queries see so many keys, themselves the last: those from window_from on, but every full_every-th layer of
@@ -81,11 +87,13 @@ typedef struct model_config {
      * them (the trunk); head k predicts the k-th token from here. 0 and 1: an ordinary model. */
     int64_t mtp_heads;
     /* How the weight files of this model are laid out. */
-    int64_t file_heads; /* heads they hold, as extra_heads.* behind the first; 0 and 1: an ordinary model's files */
-    bool meta_files;    /* Meta's names, and rows of q and k in Meta's order (meta.c); else Hugging Face's */
+    int64_t file_heads;    /* heads they hold, as extra_heads.* behind the first; 0 and 1: an ordinary model's files */
+    bool meta_files;       /* Meta's names, and rows of q and k in Meta's order (meta.c); else Hugging Face's */
     value_head value_head; /* a critic: values of tokens instead of the unembedding */
 } model_config;
 enum { MTP_HEADS_MAX = 8 };
+/* The embedding's table is the unembedding as well; a critic has none. */
+static inline bool model_is_tied(const model_config *c) { return c->tied && !c->value_head; }
 /* Dimensions of a head that rope turns. */
 static inline int64_t model_rotary_dim(const model_config *c) {
     return c->rotary_share > 0 ? (int64_t)((double)c->head_dim * c->rotary_share) : c->head_dim;
@@ -130,31 +138,31 @@ typedef struct model_traits {
     const char *name;         /* "gpt2": also model_type in config.json */
     const char *architecture; /* "GPT2LMHeadModel": in `architectures` of config.json */
     const tensor_names *names;
-    bool layernorm;            /* else rmsnorm */
-    bool learned_positions;    /* else rope */
-    bool gelu;                 /* one up projection and gelu; else gate|up and swiglu */
-    bool gelu_gate;            /* gate|up with gelu, its tanh form, in the place of silu */
-    bool scaled_embed;         /* rows of the embedding times the root of their width */
-    float gain_offset;         /* added to the gains of norms, which begin as 1 less it */
-    bool qkv_bias, other_bias; /* biases on q|k|v; on every other projection */
+    bool layernorm;             /* else rmsnorm */
+    bool learned_positions;     /* else rope */
+    bool gelu;                  /* one up projection and gelu; else gate|up and swiglu */
+    bool gelu_gate;             /* gate|up with gelu, its tanh form, in the place of silu */
+    bool scaled_embed;          /* rows of the embedding times the root of their width */
+    float gain_offset;          /* added to the gains of norms, which begin as 1 less it */
+    bool qkv_bias, other_bias;  /* biases on q|k|v; on every other projection */
     bool qk_norm, wide_qk_norm; /* of q and k: every head by itself, or wide: all heads as one row */
-    bool transposed_files;     /* weight files hold (in, out), as GPT-2's Conv1D does */
-    bool scaled_residual_init; /* projections into the residual stream start smaller by sqrt(2 L) */
+    bool transposed_files;      /* weight files hold (in, out), as GPT-2's Conv1D does */
+    bool scaled_residual_init;  /* projections into the residual stream start smaller by sqrt(2 L) */
     /* what its config.json has */
     bool gpt2_config;                                    /* GPT-2's keys; else Llama's */
     bool kv_heads_optional;                              /* absent: one per query head */
     const char *no_attention_bias_key, *no_mlp_bias_key; /* must be false where it is there; NULL: not looked at */
     window_keys windows;
-    int64_t usual_window;                                /* where sliding_window is absent; 0: none */
+    int64_t usual_window; /* where sliding_window is absent; 0: none */
     int64_t usual_full_every;
-    bool tied;                                           /* where tie_word_embeddings is absent */
-    bool long_rope_alone;                                /* no other way of stretching positions */
-    bool partial_rope;                                   /* partial_rotary_factor */
+    bool tied;                        /* where tie_word_embeddings is absent */
+    bool long_rope_alone;             /* no other way of stretching positions */
+    bool partial_rope;                /* partial_rotary_factor */
     int64_t usual_original_positions; /* original_max_position_embeddings; 0: as config.json has it */
-    bool two_ropes;                                      /* rotary parameters of each type of layer */
-    const char *activation_key;                          /* "hidden_act" unless given */
-    bool query_scalar_key;                               /* query_pre_attn_scalar, usually 256 */
-    double usual_eps, usual_theta;                       /* 1e-6 and 10000 unless given */
+    bool two_ropes;                   /* rotary parameters of each type of layer */
+    const char *activation_key;       /* "hidden_act" unless given */
+    bool query_scalar_key;            /* query_pre_attn_scalar, usually 256 */
+    double usual_eps, usual_theta;    /* 1e-6 and 10000 unless given */
     double usual_attention_softcap, usual_final_softcap; /* where the key is absent */
     bool attention_softcap_key, final_softcap_key;       /* it has them at all */
     int64_t usual_head_dim;                              /* where head_dim is absent; 0: an equal share of the width */
@@ -179,10 +187,10 @@ uint64_t model_param_count(const model_config *c);
 status model_config_read(model_config *out, const char *dir); /* dir/config.json, or else Meta's dir/params.json */
 status model_config_from_json(model_config *out, const json_t *root, const char *name, const char *path);
 json_t *model_config_to_json(const model_config *c); /* without dtype and token ids; the caller takes it */
-bool model_hub_name(const char *text); /* ORG/NAME, as the Hugging Face hub names a model */
+bool model_hub_name(const char *text);               /* ORG/NAME, as the Hugging Face hub names a model */
 /* Appends the directory in the cache of huggingface_hub that holds this model; false: it is not there. (hub.c) */
 bool model_hub_find(const char *name, strbuf *out);
-bool model_dir_is(const char *dir);                  /* it holds config.json, or Meta's params.json */
+bool model_dir_is(const char *dir); /* it holds config.json, or Meta's params.json */
 
 /* ---- meta.c: Meta's layout of a Llama, ordinary or with prediction heads ------------------------------------------------ */
 
@@ -266,13 +274,16 @@ typedef struct model_param {
     /* of a head after the first: no part of the ordinary model, and begins as the first in its files */
     bool of_other_head;
     bool of_value_head; /* of a critic; begins as drawn where the files have none */
-    bool beside_base; /* trained over a frozen base, and with it in checkpoints and PEFT's files: an adapter, or a value head */
-    bool of_reference; /* of the frozen copy that a preference compares with; it begins as the parameter without the prefix */
+    bool
+        beside_base; /* trained over a frozen base, and with it in checkpoints and PEFT's files: an adapter, or a value head */
+    bool
+        of_reference; /* of the frozen copy that a preference compares with; it begins as the parameter without the prefix */
     adapter_part adapter;
-    base_format base; /* not BASE_COMPUTE: a frozen weight that is stored as codes, each of its parts by itself (pass/base.c) */
+    base_format
+        base; /* not BASE_COMPUTE: a frozen weight that is stored as codes, each of its parts by itself (pass/base.c) */
     const char *name;
     param_init init;
-    float init_std; /* INIT_UNIFORM: values lie between -init_std and init_std */
+    float init_std;  /* INIT_UNIFORM: values lie between -init_std and init_std */
     bool decay;      /* weight decay: matrices and embeddings, not norms and biases */
     bool transposed; /* in files */
     int n_parts;
@@ -286,8 +297,9 @@ typedef struct generation_shape {
     int64_t pages, page_size; /* of the cache; tokens per page */
     int64_t context;          /* most tokens of one sequence */
     int64_t prefill_tokens;   /* prompt tokens of one run of SECTION_PREFILL */
-    base_format weights;      /* linear layers are stored as codes, which pass/base.c says how to use, the tables of the vocabulary as int8; not beside training */
-    bool lanes;               /* weights are put in the order in which products take them when loaded; CPU, not beside training */
+    base_format
+        weights; /* linear layers are stored as codes, which pass/base.c says how to use, the tables of the vocabulary as int8; not beside training */
+    bool lanes;  /* weights are put in the order in which products take them when loaded; CPU, not beside training */
     int64_t heads; /* > 1: prediction heads that generate, those after the first as drafts; else the first alone */
     /* Prompts, completions of each, and the tokens of a prompt that those share; 0 where nothing is shared. */
     int64_t prompts, group, shared_tokens;
@@ -310,24 +322,24 @@ typedef enum reference_kind {
 
 typedef struct model_build_options {
     int64_t batch, seq_len;
-    dtype compute;      /* params and activations */
-    bool with_eval;     /* also write SECTION_EVAL: forward with losses and argmax */
-    bool no_training;   /* no SECTION_MICRO: a program that only evaluates */
-    int virtual_stages; /* chunks of layers of each pipeline stage; 0 is 1 */
-    bool token_weights; /* per-token loss weights as an input */
-    lora_options lora;  /* rank > 0: all parameters but the adapters are frozen */
-    base_format base;   /* ... and how the frozen linear layers of the blocks are stored */
+    dtype compute;                 /* params and activations */
+    bool with_eval;                /* also write SECTION_EVAL: forward with losses and argmax */
+    bool no_training;              /* no SECTION_MICRO: a program that only evaluates */
+    int virtual_stages;            /* chunks of layers of each pipeline stage; 0 is 1 */
+    bool token_weights;            /* per-token loss weights as an input */
+    lora_options lora;             /* rank > 0: all parameters but the adapters are frozen */
+    base_format base;              /* ... and how the frozen linear layers of the blocks are stored */
     critic_options critic;         /* kind: not none: the loss of a critic; config.value_head is one */
     double value_dropout;          /* critic: in its value head */
     preference_options preference; /* kind: not none: losses over pairs of responses */
     policy_options policy;         /* on: the loss of completions with advantages */
     reference_kind reference;      /* of either; with policy.beta 0 it is in SECTION_EVAL alone */
     bool share_prompts; /* an answer may follow a prompt that stands before another one: attention by spans of keys */
-    bool z_input; /* kto: its z is over more rows than those of a micro-batch, and an input */
+    bool z_input;       /* kto: its z is over more rows than those of a micro-batch, and an input */
     selection_options selection; /* kind: not none: tokens are selected by their losses and those of the reference */
     int64_t logits_chunk_bytes;
-    mesh mesh;                   /* of all ranks, and the place of the one whose program is written */
-    bool ring;                   /* sequence ranks use ring attention instead of an exchange of heads */
+    mesh mesh; /* of all ranks, and the place of the one whose program is written */
+    bool ring; /* sequence ranks use ring attention instead of an exchange of heads */
     /* slots > 0: PREFILL and DECODE are written; beside training with its sections, else with START and nothing else. */
     generation_shape generation;
 } model_build_options;
@@ -335,12 +347,12 @@ typedef struct model_build_options {
 /* Inputs and outputs of PREFILL or DECODE. Token i is (slots[i], position -doc_start[i]). With several heads, row i of the hidden
  * states that are picked from is that of head i / N at token i % N, and DECODE has room for a token and its drafts in each slot. */
 typedef struct generation_section {
-    value_id inputs;                   /* bytes: all that follow, each at its view_offset, so that one copy writes them */
+    value_id inputs; /* bytes: all that follow, each at its view_offset, so that one copy writes them */
     value_id tokens, doc_start, slots; /* int32 (N) */
     value_id n_tokens;                 /* int32 (1): how many of them there are */
     value_id pick, n_pick; /* PREFILL, several heads: the rows whose logits are wanted, int32 (R), and how many */
-    value_id logits;                   /* fp32 (R, V), one row per pick; DECODE: (N, V), one per token */
-    value_id draws, drawn;             /* of those rows, as DRAW_TOKENS has them */
+    value_id logits;       /* fp32 (R, V), one row per pick; DECODE: (N, V), one per token */
+    value_id draws, drawn; /* of those rows, as DRAW_TOKENS has them */
 } generation_section;
 
 /* One of several losses of a step. */
@@ -352,7 +364,7 @@ typedef struct model_loss {
 typedef struct model {
     model_config config;
     base_format codes; /* linear layers of a program that generates, as generation_shape.weights asks */
-    bool lanes; /* as generation_shape.lanes asks */
+    bool lanes;        /* as generation_shape.lanes asks */
     model_param
         *params; /* those of this stage; after them, up to n_all_params, those of other stages, without a value */
     size_t n_params, n_all_params;
@@ -365,14 +377,16 @@ typedef struct model {
     /* Sequence ranks: those are of this rank's tokens, doc_start so that i % (T / S) - doc_start[i] is the position, and this is doc_start of
      * all tokens, in their order. NO_VALUE where no attention is over whole rows that are shared: doc_start serves both. */
     value_id doc_start_all;
-    value_id spans[2];                 /* share_prompts: int32 (2 N), keys of its own document and of a shared prompt; see attr.spans */
-    value_id eval_values;              /* critic: of all tokens, fp32 (N); it has no losses and no argmax */
-    value_id losses;                   /* of SECTION_MICRO's UNEMBED_LOSS: where autodiff starts; policy: kept after it */
-    value_id segments, reference;      /* critic, preference, policy: which response a token belongs to; the reference's losses as an input */
-    value_id advantages, old, rollout; /* policy: of every token; old, rollout: NO_VALUE where the loss has no use for them */
-    value_id z;                        /* preference: kto's z, where it is an input; fp64 (1) */
-    value_id loss_sums;                /* preference, policy: of the examples of a step; else autodiff adds those of tokens */
-    value_id eval_reference;           /* preference, policy: the reference's, as eval_losses; NO_VALUE where it is an input */
+    value_id spans[2]; /* share_prompts: int32 (2 N), keys of its own document and of a shared prompt; see attr.spans */
+    value_id eval_values; /* critic: of all tokens, fp32 (N); it has no losses and no argmax */
+    value_id losses;      /* of SECTION_MICRO's UNEMBED_LOSS: where autodiff starts; policy: kept after it */
+    value_id segments,
+        reference; /* critic, preference, policy: which response a token belongs to; the reference's losses as an input */
+    value_id advantages, old,
+        rollout;             /* policy: of every token; old, rollout: NO_VALUE where the loss has no use for them */
+    value_id z;              /* preference: kto's z, where it is an input; fp64 (1) */
+    value_id loss_sums;      /* preference, policy: of the examples of a step; else autodiff adds those of tokens */
+    value_id eval_reference; /* preference, policy: the reference's, as eval_losses; NO_VALUE where it is an input */
     /* Of all tokens, on every stage; those of sequence ranks one behind the other. A policy has no argmax. */
     value_id eval_losses, eval_argmax;
     generation_section prefill, decode; /* generation */

@@ -275,7 +275,7 @@ static void backward_value(differ *d, const op *f, value_id dvalues) {
 
 static void backward_table(differ *d, const op *f, value_id table, value_id tokens, value_id dy) {
     const model_config *c = &d->options->model->config;
-    bool tied = c->tied && !c->value_head; /* a critic has no unembedding that would have begun the gradient */
+    bool tied = model_is_tied(c); /* else no unembedding has begun the gradient */
     value_id dtable = differ_target(d, table);
     if (!dtable) return;
     op *o = differ_emit(d, tied ? OP_EMBED_BWD_ADD : OP_EMBED_BWD, f);
@@ -534,20 +534,22 @@ static size_t head_begin(const op *ops, size_t loss) {
     return at;
 }
 
-/* CRITIC has written the gradient of all values. Tensor ranks have gathered them, and each takes that of its own: what ALL_GATHER's
- * backward would send it is there already. Returns the first op that the backward does not begin with. */
+/* CRITIC has written the gradient of all values. Tensor and sequence ranks have gathered them, and each takes that of its own: what
+ * ALL_GATHER's backward would send it is there already. Returns the first op that the backward does not begin with. */
 static size_t gradient_of_values(differ *d, const op *ops, size_t critic) {
-    value_id dvalues = ops[critic].out[CRITIC_DVALUES];
-    const op *gather = &ops[critic - 1];
-    if (gather->kind != OP_ALL_GATHER) {
-        d->gradient[ops[critic].in[CRITIC_VALUES]] = dvalues;
-        return critic;
+    value_id dvalues = ops[critic].out[CRITIC_DVALUES], values = ops[critic].in[CRITIC_VALUES];
+    size_t at = critic;
+    for (; ops[at - 1].kind == OP_ALL_GATHER; at--) {
+        const op *gather = &ops[at - 1];
+        char name[64];
+        values = gather->in[ALL_GATHER_X];
+        int64_t n = shape_count(&program_get(d->p, values)->shape);
+        size_t first = (size_t)(d->options->mesh.index[gather->attr.axis] * n);
+        snprintf(name, sizeof name, "d.values.%s", axis_name(gather->attr.axis));
+        dvalues = program_view(d->p, name, dvalues, first * sizeof(float), SHAPE(n));
     }
-    int64_t n = shape_count(&program_get(d->p, gather->in[ALL_GATHER_X])->shape);
-    size_t first = (size_t)(d->options->mesh.index[AXIS_TENSOR] * n);
-    d->gradient[gather->in[ALL_GATHER_X]] =
-        program_view(d->p, "d.values.own", dvalues, first * sizeof(float), SHAPE(n));
-    return critic - 1;
+    d->gradient[values] = dvalues;
+    return at;
 }
 
 /* The forward with the gradient of every loss behind it, and of several losses the backward of each head. The backward of
@@ -609,7 +611,7 @@ status pass_autodiff(program *p, const pass_options *options, step_interface *st
     rc = write_losses(&d, ops, first, end, &rest, &loss);
     if (rc == OK) rc = walk_back(&d, ops, first, rest);
     bool has_embedding = options->mesh.index[AXIS_PIPELINE] == 0;
-    if (rc == OK && loss && options->model->config.tied && !has_embedding && d.is_wanted[loss->in[LOGITS_W]])
+    if (rc == OK && loss && model_is_tied(&options->model->config) && !has_embedding && d.is_wanted[loss->in[LOGITS_W]])
         receive_embed_gradient(&d, loss);
     if (rc == OK) rc = check_taken(&d, n_before);
     for (size_t i = end; i < n_ops; i++) program_append(p, &ops[i]);

@@ -3,7 +3,8 @@
  *
  * A critic gives a value to every token: how good a solution looks after that token. Of a response only the values of its own
  * tokens count, its end token among them. In a row, the response that target t belongs to is segments[t] (preference.h), and the
- * token itself stands behind it: its value is values[t + 1].
+ * token itself stands behind it: its value is values[t + 1]. Rows lie one behind the other, or as sequence ranks have gathered them
+ * (preference_rows): sums go over a row in its own order, so they have the bits of one rank.
  *     pairwise  -log sigmoid(mean value of the correct solution - mean value of the wrong one), over pairs
  *     lambda    G = R at the last token (1: correct, 0: wrong), before it G_t = gamma ((1 - lam) V_t+1 + lam G_t+1); the mean over the
  *               tokens of (V - G)^2, or of its smooth absolute value, over solutions. G is a constant: no gradient passes through.
@@ -67,15 +68,17 @@ PREFERENCE_MATH void critic_add_loss(double *sums, double loss) {
     sums[SUM_WEIGHTS] += 1;
 }
 
-/* Means of the responses of a row of T tokens, into parts (PREFERENCE_PARTS for every example); returns the number of examples. */
-PREFERENCE_MATH int64_t critic_add_row(critic_part *parts, int64_t T, const int32_t *segments, const float *values) {
+/* Means of the responses of a row, into parts (PREFERENCE_PARTS for every example); returns the number of examples. */
+PREFERENCE_MATH int64_t critic_add_row(critic_part *parts, const preference_rows *rows, int64_t row,
+                                       const int32_t *segments, const float *values) {
     int64_t n = 0;
-    for (int64_t t = 0; t + 1 < T; t++) {
-        if (segments[t] < 0) continue;
-        for (; n <= segments[t] / PREFERENCE_PARTS; n++)
+    for (int64_t t = 0; t + 1 < rows->seq_len; t++) {
+        int32_t s = segments[preference_token(rows, row, t)];
+        if (s < 0) continue;
+        for (; n <= s / PREFERENCE_PARTS; n++)
             for (int i = 0; i < PREFERENCE_PARTS; i++) parts[n * PREFERENCE_PARTS + i] = (critic_part){0, 0, 0, 0, 0};
-        parts[segments[t]].sum += (double)values[t + 1];
-        parts[segments[t]].n++;
+        parts[s].sum += (double)values[preference_token(rows, row, t + 1)];
+        parts[s].n++;
     }
     return n;
 }
@@ -98,37 +101,41 @@ PREFERENCE_MATH void critic_judge_pairs(const critic_options *o, critic_part *pa
 }
 
 /* Back to front, so that the return of the next token is known. */
-PREFERENCE_MATH void critic_judge_returns(const critic_options *o, critic_part *parts, int64_t T,
-                                          const int32_t *segments, const float *values, double seed, float *d,
-                                          double *loss) {
+PREFERENCE_MATH void critic_judge_returns(const critic_options *o, critic_part *parts, const preference_rows *rows,
+                                          int64_t row, const int32_t *segments, const float *values, double seed,
+                                          float *d, double *loss) {
     double gamma = (double)o->gamma, lam = (double)o->lam;
-    for (int64_t t = T - 1; t-- > 0;) {
-        if (segments[t] < 0) continue;
-        critic_part *p = &parts[segments[t]];
-        double value = (double)values[t + 1], slope;
+    for (int64_t t = rows->seq_len - 1; t-- > 0;) {
+        int32_t s = segments[preference_token(rows, row, t)];
+        int64_t behind = preference_token(rows, row, t + 1);
+        if (s < 0) continue;
+        critic_part *p = &parts[s];
+        double value = (double)values[behind], slope;
         double target = p->is_behind ? gamma * ((1 - lam) * p->next_value + lam * p->next)
-                                     : (double)(segments[t] % PREFERENCE_PARTS == PREFERENCE_CHOSEN);
+                                     : (double)(s % PREFERENCE_PARTS == PREFERENCE_CHOSEN);
         *loss += critic_error(o, value - target, &slope) / p->n;
-        if (d) d[t + 1] = (float)(slope / p->n * seed);
+        if (d) d[behind] = (float)(slope / p->n * seed);
         p->next = target, p->next_value = value, p->is_behind = 1;
     }
 }
 
 /* The whole of a row: adds to sums (CRITIC_SUM_COUNT), and writes the derivatives by the values, times seed, where d is not NULL.
- * parts: PREFERENCE_PARTS * T of them. */
-PREFERENCE_MATH void critic_row(const critic_options *o, critic_part *parts, int64_t T, const int32_t *segments,
-                                const float *values, double seed, float *d, double *sums) {
-    int64_t n = critic_add_row(parts, T, segments, values);
-    for (int64_t t = 0; d && t < T; t++) d[t] = 0;
+ * segments, values, d: of all rows. parts: PREFERENCE_PARTS for every token of a row. */
+PREFERENCE_MATH void critic_row(const critic_options *o, critic_part *parts, const preference_rows *rows, int64_t row,
+                                const int32_t *segments, const float *values, double seed, float *d, double *sums) {
+    int64_t n = critic_add_row(parts, rows, row, segments, values), T = rows->seq_len;
+    for (int64_t t = 0; d && t < T; t++) d[preference_token(rows, row, t)] = 0;
     critic_judge_pairs(o, parts, n, sums);
     if (o->kind == CRITIC_PAIRWISE) {
-        for (int64_t t = 0; d && t + 1 < T; t++)
-            if (segments[t] >= 0) d[t + 1] = (float)(parts[segments[t]].sum * seed);
+        for (int64_t t = 0; d && t + 1 < T; t++) {
+            int32_t s = segments[preference_token(rows, row, t)];
+            if (s >= 0) d[preference_token(rows, row, t + 1)] = (float)(parts[s].sum * seed);
+        }
         return;
     }
     double loss = 0, n_solutions = 0;
     for (int64_t i = 0; i < n * PREFERENCE_PARTS; i++) n_solutions += parts[i].n > 0;
-    critic_judge_returns(o, parts, T, segments, values, seed, d, &loss);
+    critic_judge_returns(o, parts, rows, row, segments, values, seed, d, &loss);
     sums[SUM_WEIGHTED_LOSS] += loss;
     sums[SUM_LOSS] += loss;
     sums[SUM_VALID] += n_solutions;

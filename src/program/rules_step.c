@@ -198,8 +198,10 @@ status verify_CRITIC(const checker *c) {
     value_id values = IN(CRITIC_VALUES), sums = OUT(CRITIC_SUMS);
     const op_attr *a = &c->o->attr;
     REQUIRE(a->critic.kind > CRITIC_NONE && a->critic.kind < CRITIC_KIND_COUNT, "no such loss", values);
-    REQUIRE(has_type(c, values, DTYPE_F32) && is_shape1(c, values, a->batch * a->seq_len),
+    int64_t ranks = MAX(a->group_size, 1);
+    REQUIRE(has_type(c, values, DTYPE_F32) && is_shape1(c, values, ranks * a->batch * a->seq_len),
             "values are fp32 (N), of whole rows", values);
+    REQUIRE(a->index >= 0 && a->index < ranks && (ranks == 1 || a->seq_len % 2 == 0), "there is no such rank", values);
     TRY(verify_tokens(c, IN(CRITIC_SEGMENTS), sh(c, values)->dim[0]));
     TRY(verify_scalars(c, IN(CRITIC_SCALARS)));
     TRY(verify_like(c, values, OUT(CRITIC_DVALUES)));

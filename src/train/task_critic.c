@@ -60,7 +60,8 @@ static status critic_shape(train_request *r) {
                                  .smooth = s->error == CRITIC_ERROR_SMOOTH_L1};
     p->value_dropout = s->dropout;
     p->optimizer.head_lr_scale = r->train.lr > 0 ? (float)(head_lr(r) / r->train.lr) : 1;
-    p->open.sequence = p->left_open.sequence = false; /* solutions are whole on a rank */
+    p->open.sequence = p->left_open.sequence =
+        false; /* only where it is asked for: the plan weighs rows of tokens alone */
     r->data.kind = DATA_SOLUTIONS;
     r->data.positions = p->model.max_positions; /* what a refusal may advise */
     p->with_eval = r->train.eval_rows > 0;
@@ -112,7 +113,7 @@ static const char *critic_identity(void *self, arena *memory) {
 static status write_rows(critic_task *t, const micro_inputs *to, const batch *b) {
     TRY(batch_write(t->host.exec, t->host.plan, to,
                     &(batch_rows){b->tokens, b->targets, b->doc_start, .first_row = b->first_row}));
-    exec_write(t->host.exec, to->segments, 0, b->segments, (size_t)(rows_of(t) * length_of(t)) * sizeof *b->segments);
+    batch_write_all(t->host.exec, t->host.plan, to->segments, b->segments);
     return OK;
 }
 
@@ -190,8 +191,9 @@ static status evaluate_batch(critic_task *t, int64_t first, int64_t n_rows, doub
     TRY(exec_run(t->host.exec, SECTION_EVAL));
     TRY(exec_check(t->host.exec));
     batch_read(t->host.exec, t->host.plan, t->host.plan->model.eval_values, t->values);
+    const preference_rows rows = {n, T, 1};
     for (int64_t r = 0; r < n; r++)
-        critic_row(&t->host.plan->request.critic, t->parts, T, t->segments + r * T, t->values + r * T, 1, NULL, sums);
+        critic_row(&t->host.plan->request.critic, t->parts, &rows, r, t->segments, t->values, 1, NULL, sums);
     return OK;
 }
 

@@ -125,16 +125,18 @@ static double loss_of(const loss_case *c, double *n) {
     return sum;
 }
 
-static op_case *run_case(const loss_case *c, uint32_t micro, float seed, const double *sums) {
-    op_attr a = {.batch = ROWS, .seq_len = T, .critic = c->o};
-    int32_t segments[N];
+static void segments_of(int32_t segments[N]) {
     for (int i = 0; i < N; i++) segments[i] = -1;
     for (size_t i = 0; i < ARRAY_LENGTH(solutions); i++)
         for (int t = 0; t < solutions[i].n; t++)
             segments[solutions[i].row * T + solutions[i].start + t] =
                 PREFERENCE_PARTS * solutions[i].example + solutions[i].part;
-    op_case *o = op_case_open(OP_CRITIC, &a);
-    op_case_floats(o, CRITIC_VALUES, DTYPE_F32, SHAPE(N), c->values);
+}
+
+static op_case *run_op(const op_attr *a, const double *values, const int32_t *segments, uint32_t micro, float seed,
+                       const double *sums) {
+    op_case *o = op_case_open(OP_CRITIC, a);
+    op_case_floats(o, CRITIC_VALUES, DTYPE_F32, SHAPE(N), values);
     op_case_ints(o, CRITIC_SEGMENTS, SHAPE(N), segments);
     op_case_bytes(o, CRITIC_SCALARS, SHAPE((int64_t)sizeof(step_scalars)),
                   &(step_scalars){.micro = micro, .seed = seed});
@@ -142,6 +144,13 @@ static op_case *run_case(const loss_case *c, uint32_t micro, float seed, const d
     op_case_output_floats(o, CRITIC_SUMS, DTYPE_F64, SHAPE(CRITIC_SUM_COUNT), sums);
     op_case_run(o, 2);
     return o;
+}
+
+static op_case *run_case(const loss_case *c, uint32_t micro, float seed, const double *sums) {
+    op_attr a = {.batch = ROWS, .seq_len = T, .critic = c->o};
+    int32_t segments[N];
+    segments_of(segments);
+    return run_op(&a, c->values, segments, micro, seed, sums);
 }
 
 static void check_case(loss_case *c) {
@@ -190,6 +199,35 @@ static void losses_and_derivatives_are_those_of_the_definitions(void **state) {
     }
 }
 
+/* Rows as two sequence ranks have gathered them: derivatives of every token with the bits of one rank, and the sums at the first alone. */
+static void sequence_ranks_judge_whole_rows(void **state) {
+    enum { RANKS = 2 };
+    const preference_rows rows = {ROWS, T, RANKS};
+    double zeros[CRITIC_SUM_COUNT] = {0};
+    for (int kind = CRITIC_PAIRWISE; kind <= CRITIC_LAMBDA; kind++) {
+        loss_case c = {.o = {.kind = (critic_kind)kind, .gamma = 0.9f, .lam = 0.5f}}, gathered = c;
+        int32_t segments[N], moved[N];
+        segments_of(segments);
+        for (int t = 0; t < N; t++) c.values[t] = (float)(3 * ((double)rng_below(32, (uint64_t)t, 1000) / 1000 - 0.4));
+        for (int i = 0; i < N; i++) {
+            int64_t at = preference_token(&rows, i / T, i % T);
+            gathered.values[at] = c.values[i], moved[at] = segments[i];
+        }
+        op_case *whole = run_case(&c, 0, 1, zeros);
+        for (int rank = 0; rank < RANKS; rank++) {
+            op_attr a = {.batch = ROWS, .seq_len = T / RANKS, .group_size = RANKS, .index = rank, .critic = c.o};
+            op_case *o = run_op(&a, gathered.values, moved, 0, 1, zeros);
+            for (int i = 0; i < CRITIC_SUM_COUNT; i++)
+                assert_true(op_case_values(o, CRITIC_SUMS)[i] == (rank ? 0 : op_case_values(whole, CRITIC_SUMS)[i]));
+            for (int i = 0; i < N; i++)
+                assert_true(op_case_values(o, CRITIC_DVALUES)[preference_token(&rows, i / T, i % T)] ==
+                            op_case_values(whole, CRITIC_DVALUES)[i]);
+            op_case_close(o);
+        }
+        op_case_close(whole);
+    }
+}
+
 /* Three tokens of a wrong solution and of a correct one, by hand. */
 static void returns_by_hand(void **state) {
     critic_options o = {.kind = CRITIC_LAMBDA, .gamma = 1, .lam = 0.5f};
@@ -198,7 +236,7 @@ static void returns_by_hand(void **state) {
     critic_part parts[8 * PREFERENCE_PARTS];
     double sums[CRITIC_SUM_COUNT] = {0};
     float d[8];
-    critic_row(&o, parts, 8, segments, values, 1, d, sums);
+    critic_row(&o, parts, &(preference_rows){1, 8, 1}, 0, segments, values, 1, d, sums);
     /* correct: G = 0.5 * 0.75 + 0.5 * G_2, G_2 = 0.5 * 0.25 + 0.5 * 1, G_3 = 1: 0.6875, 0.625, 1 */
     double correct[3] = {0.5 - 0.6875, 0.75 - 0.625, 0.25 - 1}, loss = 0;
     /* wrong: G_3 = 0, G_2 = 0.5 * 0.5, G_1 = 0.5 * 0.25 + 0.5 * 0.25 */
@@ -223,6 +261,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_and_gradients_are_those_of_a_loop),
         cmocka_unit_test(losses_and_derivatives_are_those_of_the_definitions),
+        cmocka_unit_test(sequence_ranks_judge_whole_rows),
         cmocka_unit_test(returns_by_hand),
         cmocka_unit_test(values_of_targets_are_those_behind_them),
     };

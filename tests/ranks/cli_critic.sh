@@ -1,6 +1,6 @@
 #!/bin/bash
 # cli_critic.sh - a critic on many ranks: the bits of one rank with as many micro-batches, in every stage of ZeRO, with recompute and
-# offload; tensor parallelism within a bound; what cannot be shared, and what a critic cannot do, is refused by name. RALO names the program.
+# offload, and in pipelines; tensor and sequence parallelism within a bound; what a critic cannot do is refused by name. RALO names the program.
 . "$(dirname "$0")/../harness/check.sh"
 need_ranks
 need python3
@@ -36,16 +36,28 @@ for zero in 1 2; do same "$expected" "${sets[@]}" --set parallel.zero=$zero; don
 same "$expected" "${sets[@]}" --set parallel.zero=3 --set memory.recompute=full --set memory.offload.params=host \
     --set memory.offload.states=host
 
-# Sums over ranks in another order: fp32 to rounding.
-sets=(--set precision=fp32 --set critic.dropout=0.2)
-one=$(train 1 "${sets[@]}" | cut -d ' ' -f 2)
-two=$(train 2 "${sets[@]}" --set parallel.tensor=2 | cut -d ' ' -f 2)
-python3 -c "import sys; sys.exit(not 0 < abs($one - 0.69315) or not abs($one - $two) < 1e-5)" || fail "2 tensor ranks: $two, one rank: $one"
+# Stages of a pipeline: the table of a tied model is on the first alone, and values and sums have the bits of one rank.
+two=(--set parallel.pipeline=2 --set train.accumulation=2)
+same "$expected" "${sets[@]}" "${two[@]}" --set memory.recompute=full --set memory.offload.params=host --set memory.offload.states=host
+sets=(--set precision=bf16 --set critic.dropout=0.2)
+same "$(train 1 "${sets[@]}" --set train.accumulation=2)" "${sets[@]}" "${two[@]}"
+sets+=(--set model.lora.rank=4 --set model.lora.dropout=0.1 --set model.layers=4)
+same "$(train 1 "${sets[@]}" --set train.accumulation=2)" "${sets[@]}" "${two[@]}" --set parallel.virtual_stages=2
 
-for axis in sequence pipeline; do
-    run 2 train --ranks 2 "${common[@]}" --set run.dir=no --set parallel.$axis=2
-    grep -q "train.task: found critic with parallel.$axis 2" err || fail "refused without its name: $(tail -n 2 err)"
+# Sums over ranks in another order: fp32 to rounding.
+for way in "tensor heads mlp pairwise" "sequence heads mlp pairwise" "sequence ring mlp lambda" "sequence ring sigmoid lambda"; do
+    read -r axis attention head name <<<"$way"
+    sets=(--set precision=fp32 --set critic.head="$head" --set critic.loss="$name" --set train.steps=3)
+    [ "$head" = mlp ] && sets+=(--set critic.dropout=0.2)
+    one=$(train 1 "${sets[@]}")
+    two=$(train 2 "${sets[@]}" --set parallel.attention="$attention" --set parallel.$axis=2)
+    python3 -c "
+import sys
+one, two = ([float(x) for x in s.split()[1:]] for s in ('$one', '$two'))
+sys.exit(not (one[0] > 0 and all(abs(a - b) < 1e-5 * max(1, abs(a)) for a, b in zip(one, two))))" ||
+        fail "$way: $two on 2 ranks, $one on one"
 done
+
 run 2 generate --model run --prompt 1+1=
 grep -q "is a critic" err || fail "generate with a critic: $(tail -n 2 err)"
 echo text >text.txt

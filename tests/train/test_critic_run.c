@@ -195,7 +195,8 @@ static void score_rows(const char *dir, int64_t T, int64_t n_rows, void (*see)(v
 
 static void add_loss(void *context, const scored_row *r) {
     critic_part parts[SEQ_LEN * PREFERENCE_PARTS];
-    critic_row(&(critic_options){.kind = CRITIC_PAIRWISE}, parts, SEQ_LEN, r->segments, r->values, 1, NULL, context);
+    critic_row(&(critic_options){.kind = CRITIC_PAIRWISE}, parts, &(preference_rows){1, SEQ_LEN, 1}, 0, r->segments,
+               r->values, 1, NULL, context);
 }
 
 static double frozen_loss(const char *dir, int64_t n_rows) {

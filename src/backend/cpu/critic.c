@@ -2,7 +2,8 @@
  *
  * The layer has one output, so it is no matrix product: a dot product for each token forward, and a sum over all tokens for the
  * gradient of its weights, which goes through blocks of VALUE_BLOCK tokens that are added in order. All sums are in double: the
- * values of neighbouring tokens are subtracted from each other later. The loss has thousands of numbers: one thread, in order. */
+ * values of neighbouring tokens are subtracted from each other later. The loss has thousands of numbers: one thread, in order. Sequence
+ * ranks have gathered the values of whole rows: each judges all solutions, and the first of them adds to the sums. */
 #include "backend/cpu/cpu.h"
 
 #include <math.h>
@@ -110,7 +111,7 @@ const cpu_work_fn cpu_work_VALUE_BWD = value_bwd_bytes;
 
 static size_t critic_bytes(const program *p, const op *o, int n_threads) {
     (void)p, (void)n_threads;
-    return (size_t)o->attr.seq_len * PREFERENCE_PARTS * sizeof(critic_part);
+    return (size_t)(o->attr.seq_len * MAX(o->attr.group_size, 1)) * PREFERENCE_PARTS * sizeof(critic_part);
 }
 const cpu_work_fn cpu_work_CRITIC = critic_bytes;
 
@@ -122,7 +123,12 @@ void cpu_kernel_CRITIC(backend_context *c, const kernel_call *k) {
     const step_scalars *scalars = k->in[CRITIC_SCALARS];
     float *d = k->out[CRITIC_DVALUES];
     double *sums = k->out[CRITIC_SUMS], part[CRITIC_SUM_COUNT] = {0};
-    for (int64_t at = 0; at < a->batch * a->seq_len; at += a->seq_len)
-        critic_row(&a->critic, k->work, a->seq_len, segments + at, values + at, (double)scalars->seed, d + at, part);
-    for (int i = 0; i < CRITIC_SUM_COUNT; i++) sums[i] = scalars->micro == 0 ? part[i] : sums[i] + part[i];
+    int ranks = MAX(a->group_size, 1);
+    preference_rows rows = {a->batch, a->seq_len * ranks, ranks};
+    for (int64_t row = 0; row < a->batch; row++)
+        critic_row(&a->critic, k->work, &rows, row, segments, values, (double)scalars->seed, d, part);
+    for (int i = 0; i < CRITIC_SUM_COUNT; i++) {
+        double sum = a->index == 0 ? part[i] : 0; /* ranks that share rows add their sums */
+        sums[i] = scalars->micro == 0 ? sum : sums[i] + sum;
+    }
 }

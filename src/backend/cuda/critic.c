@@ -45,8 +45,8 @@ void cuda_kernel_CRITIC(backend_context *c, const kernel_call *k) {
                        .seed = (const float *)(scalars + offsetof(step_scalars, seed)),
                        .dvalues = k->out[CRITIC_DVALUES],
                        .sums = k->out[CRITIC_SUMS],
-                       .batch = a->batch,
-                       .seq_len = a->seq_len,
+                       .rows = {a->batch, a->seq_len * MAX(a->group_size, 1), MAX(a->group_size, 1)},
+                       .rank = a->index,
                        .work = k->work};
     launch_critic_run(c->stream, &p);
 }

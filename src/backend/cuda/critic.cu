@@ -78,25 +78,24 @@ void launch_value_bwd(cudaStream_t s, const launch_value *p) {
 /* ---- the loss ------------------------------------------------------------------------------------------------------ */
 
 static __global__ void judge_rows(launch_critic p) {
-    int64_t row = blockIdx.x, T = p.seq_len;
-    critic_layout l = critic_layout_of(p.batch, T);
+    int64_t row = blockIdx.x, T = p.rows.seq_len;
+    critic_layout l = critic_layout_of(p.rows.batch, T);
     critic_part *parts = (critic_part *)p.work + row * T * PREFERENCE_PARTS;
     double *out = (double *)((char *)p.work + l.at_sums) + row * CRITIC_SUM_COUNT, sums[CRITIC_SUM_COUNT] = {};
-    critic_row(&p.options, parts, T, p.segments + row * T, p.values + row * T, (double)*p.seed, p.dvalues + row * T,
-               sums);
+    critic_row(&p.options, parts, &p.rows, row, p.segments, p.values, (double)*p.seed, p.dvalues, sums);
     for (int i = 0; i < CRITIC_SUM_COUNT; i++) out[i] = sums[i];
 }
 
 static __global__ void add_sums(launch_critic p) {
     int i = threadIdx.x;
     if (i >= CRITIC_SUM_COUNT) return;
-    const double *rows = (const double *)((char *)p.work + critic_layout_of(p.batch, p.seq_len).at_sums);
+    const double *rows = (const double *)((char *)p.work + critic_layout_of(p.rows.batch, p.rows.seq_len).at_sums);
     double sum = 0;
-    for (int64_t b = 0; b < p.batch; b++) sum += rows[b * CRITIC_SUM_COUNT + i];
+    for (int64_t b = 0; b < p.rows.batch && p.rank == 0; b++) sum += rows[b * CRITIC_SUM_COUNT + i];
     p.sums[i] = *p.micro == 0 ? sum : p.sums[i] + sum;
 }
 
 void launch_critic_run(cudaStream_t s, const launch_critic *p) {
-    judge_rows<<<(unsigned)p->batch, 1, 0, s>>>(*p);
+    judge_rows<<<(unsigned)p->rows.batch, 1, 0, s>>>(*p);
     add_sums<<<1, WARP, 0, s>>>(*p);
 }

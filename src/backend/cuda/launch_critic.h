@@ -23,13 +23,14 @@ void launch_value_bwd(cudaStream_t s, const launch_value *p);
 
 typedef struct launch_critic {
     critic_options options;
-    const float *values; /* (batch, seq_len) */
+    const float *values; /* of rows */
     const int32_t *segments;
     const uint32_t *micro; /* of step_scalars, in device memory */
     const float *seed;     /* ... */
     float *dvalues;
     double *sums; /* CRITIC_SUM_COUNT */
-    int64_t batch, seq_len;
+    preference_rows rows;
+    int rank;   /* that has a part of each; the first adds to the sums */
     void *work; /* critic_layout_of */
 } launch_critic;
 void launch_critic_run(cudaStream_t s, const launch_critic *p);

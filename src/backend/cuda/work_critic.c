@@ -5,7 +5,7 @@
 
 static size_t critic_bytes(const program *p, const op *o) {
     (void)p;
-    return critic_layout_of(o->attr.batch, o->attr.seq_len).n_bytes;
+    return critic_layout_of(o->attr.batch, o->attr.seq_len * MAX(o->attr.group_size, 1)).n_bytes;
 }
 const cuda_work cuda_work_CRITIC = {critic_bytes, NO_PRODUCTS};
 
