@@ -273,7 +273,13 @@ static void quantize_weights(rewriter *w, const op *ops, size_t n_ops, bool froz
     }
 }
 
-/* A frozen weight has no gradient: nothing reads what its gradient would be made of. */
+/* A value that lasts has bytes even if no op uses it; this one does not last any more. */
+static void drop_output(program *p, value_id *out) {
+    p->values[*out].persistent = false;
+    *out = NO_VALUE;
+}
+
+/* A frozen weight has no gradient, and a frozen model reads no transposes: what nothing reads is not made. */
 static void drop_unread(program *p) {
     bool *is_read = mem_alloc(p->n_values * sizeof *is_read);
     for (size_t i = 0; i < p->n_ops; i++)
@@ -281,11 +287,17 @@ static void drop_unread(program *p) {
     for (size_t i = 0; i < p->n_ops; i++) {
         value_id *out = p->ops[i].out;
         if (p->ops[i].kind == OP_QUANTIZE) {
-            if (!is_read[out[QUANTIZE_Q]]) out[QUANTIZE_Q] = NO_VALUE;
-            if (!is_read[out[QUANTIZE_T]]) out[QUANTIZE_T] = NO_VALUE;
+            if (!is_read[out[QUANTIZE_Q]]) drop_output(p, &out[QUANTIZE_Q]);
+            if (!is_read[out[QUANTIZE_T]]) drop_output(p, &out[QUANTIZE_T]);
         } else if (p->ops[i].kind == OP_QUANTIZE_BLOCKS) {
-            if (!is_read[out[QUANTIZE_BLOCKS_Q]]) out[QUANTIZE_BLOCKS_Q] = out[QUANTIZE_BLOCKS_SCALE] = NO_VALUE;
-            if (!is_read[out[QUANTIZE_BLOCKS_T]]) out[QUANTIZE_BLOCKS_T] = out[QUANTIZE_BLOCKS_T_SCALE] = NO_VALUE;
+            if (!is_read[out[QUANTIZE_BLOCKS_Q]]) {
+                drop_output(p, &out[QUANTIZE_BLOCKS_Q]);
+                drop_output(p, &out[QUANTIZE_BLOCKS_SCALE]);
+            }
+            if (!is_read[out[QUANTIZE_BLOCKS_T]]) {
+                drop_output(p, &out[QUANTIZE_BLOCKS_T]);
+                drop_output(p, &out[QUANTIZE_BLOCKS_T_SCALE]);
+            }
         }
     }
     free(is_read);

@@ -74,6 +74,45 @@ static void a_longer_run_uses_no_more(void **state) {
     assert_true(two.memory.peak[TIER_DEVICE] == twelve.memory.peak[TIER_DEVICE]);
 }
 
+/* Does an op read or write each of the values that have bytes? */
+static void check_every_value_is_used(const program *p, const char *what) {
+    bool *used = mem_alloc(p->n_values * sizeof *used);
+    for (size_t i = 0; i < p->n_ops; i++) {
+        const op *o = &p->ops[i];
+        for (int k = 0; k < op_input_count(o->kind); k++) used[program_root(p, o->in[k], NULL)] = true;
+        for (int k = 0; k < op_output_count(o->kind); k++) used[program_root(p, o->out[k], NULL)] = true;
+        used[program_root(p, o->work, NULL)] = used[program_root(p, o->rows, NULL)] = true;
+    }
+    for (value_id v = 1; v < p->n_values; v++)
+        if (!p->values[v].view_of && p->values[v].offset != VALUE_NOT_PLACED && !used[v])
+            fail_msg("%s: %s has %zu bytes of %s, and no op uses it", what, p->values[v].name,
+                     value_bytes(&p->values[v]), tier_name(p->values[v].tier));
+    free(used);
+}
+
+/* The transposes of frozen 8-bit weights serve gradients alone, which a reference does not have. */
+static void frozen_weights_in_8_bits_have_the_bytes_that_are_read(void **state) {
+    (void)state;
+    static const char *const homes[] = {"memory.offload.reference=params", "memory.offload.reference=host"},
+                             *const scales[] = {"train.fp8.scales=exact", "train.fp8.scales=power"};
+    for (size_t i = 0; i < ARRAY_LENGTH(homes); i++)
+        for (size_t k = 0; k < ARRAY_LENGTH(scales); k++) {
+            training t = {.preset = "test-qwen3",
+                          .precision = PRECISION_FP8,
+                          .seq_len = 32,
+                          .micro_batch = 2,
+                          .steps = 2,
+                          .more = SETTINGS("train.weighting=rho1", homes[i], scales[k], "memory.strategy=manual")};
+            train_result r;
+            compiled c;
+            compiled_open(&c, &t);
+            check_every_value_is_used(&c.p.program, homes[i]);
+            compiled_close(&c);
+            training_must(training_run(&t, &r));
+            training_as_planned(&r, homes[i]);
+        }
+}
+
 static size_t heap_in_use(void) {
     struct mallinfo2 m = mallinfo2();
     return m.uordblks + m.hblkhd;
@@ -113,6 +152,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(planned_bytes_are_used_bytes_in_every_cell),
         cmocka_unit_test(a_longer_run_uses_no_more),
+        cmocka_unit_test(frozen_weights_in_8_bits_have_the_bytes_that_are_read),
         cmocka_unit_test(the_heap_grows_by_what_the_host_plan_grows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
