@@ -124,7 +124,13 @@ static void add_time(const plan *p, const plan_outlook *o, strbuf *out) {
     const plan_request *r = &p->request;
     double step_s = step_seconds(p, o), run_s = run_seconds(p, o);
     char a[32], b[32];
-    if (!isfinite(step_s) || plan_generates(r)) return;
+    if (plan_generates(r)) return;
+    if (r->hardware && p->cost.missing) {
+        strbuf_add(out, " No time is predicted: ");
+        plan_explain_no_time(r->hardware, p->cost.missing, out);
+        strbuf_add(out, ".");
+    }
+    if (!isfinite(step_s)) return;
     strbuf_printf(out, " Predicted %s%s tokens/s", r->rollout ? "at most " : "",
                   format_rate(a, (double)plan_tokens_per_step(p) / step_s));
     if (r->rollout) strbuf_add(out, " in updates; generation and rewards are not predicted");

@@ -280,6 +280,8 @@ void plan_answer_json(const plan *p, const plan_outlook *o,
 /* ---- report.c: a plan in words and as JSON ---------------------------------------------------------------------- */
 
 void plan_print(const plan *p, FILE *out);
+/* Which number the description of the machine lacks, and how to add it; a sentence without its end. */
+void plan_explain_no_time(const hardware *h, const char *missing, strbuf *out);
 json_t *plan_memory_json(const plan *p); /* "memory": planned per tier, by_role; the caller takes it */
 json_t *plan_strategy_json(const plan *p);
 /* Warnings about requests that are legal but unusual: one line, or nothing. out must be empty. */
@@ -361,6 +363,8 @@ typedef struct plan_world {
     plan_world_layout layouts[WORLD_LAYOUTS];
     int n_layouts;
     plan_world_ladder_row ladder[WORLD_LADDER_ROWS];
+    const char
+        *missing; /* what the machine's description lacks, where that leaves some of them without a time; else NULL */
 } plan_world;
 status plan_world_compile(plan_world *w, const plan_request *r, int n_ranks);
 void plan_world_print(const plan_world *w, FILE *out);

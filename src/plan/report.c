@@ -48,13 +48,31 @@ static void print_kinds(const cost *c, FILE *out) {
     fputc('\n', out);
 }
 
+static bool is_built_in(const hardware *h) {
+    for (size_t i = 0; hardware_at(i); i++)
+        if (strcmp(hardware_at(i)->name, h->name) == 0) return true;
+    return false;
+}
+
+void plan_explain_no_time(const hardware *h, const char *missing, strbuf *out) {
+    strbuf_printf(out, "the description of %s has no %s; ", h->name, missing);
+    if (is_built_in(h))
+        strbuf_printf(out, "plan with --hardware FILE.yaml and in that file the lines 'base: %s' and '%s: NUMBER'",
+                      h->name, missing);
+    else strbuf_add(out, "add it to the file that --hardware names ('ralo devices --hardware h100' prints an example)");
+}
+
 static void print_prediction(const plan *p, FILE *out) {
     const cost *c = &p->cost;
     const hardware *h = p->request.hardware;
     char a[32], b[32];
     int n_streams = 0;
     if (c->missing) {
-        fprintf(out, "predicted nothing: the description of %s has no %s\n", h->name, c->missing);
+        strbuf text;
+        strbuf_init(&text);
+        plan_explain_no_time(h, c->missing, &text);
+        fprintf(out, "predicted nothing: %s\n", text.text);
+        strbuf_fini(&text);
         return;
     }
     fprintf(out, "predicted %s per %s, %s tokens/s on %s", str_format_seconds(b, c->step_s),

@@ -35,7 +35,8 @@ void plan_print_candidates(const plan *p, FILE *out) {
         return;
     }
     fprintf(out, "strategy  auto: %zu of %zu candidates fit; %s\n", n_fit, p->n_candidates,
-            n_fit                                            ? "the fastest of them, and the next"
+            n_fit && isfinite(best->step_s) ? "the fastest of them, and the next"
+            : n_fit                         ? "no time is predicted, so the first of them that was tried, and the next"
             : plan_host_is_short(&p->request, best->planned) ? "the host is too small; this one needs least of it"
             : best->excess.device                            ? "the device is too small; this one needs least of it"
                                                              : "memory is too small; this one needs least of it");

@@ -54,7 +54,11 @@ static uint64_t textbook_bytes(uint64_t n_params, const uint64_t cut[3]) {
     return n;
 }
 
-static double predicted(const plan *p) { return p->request.hardware && !p->cost.missing ? p->cost.step_s : NAN; }
+/* Of a step; NAN where the machine's description lacks a number for it. */
+static double predicted(plan_world *w, const plan *p) {
+    if (p->cost.missing) w->missing = p->cost.missing;
+    return p->request.hardware && !p->cost.missing ? p->cost.step_s : NAN;
+}
 
 static bool fits(const plan_world *w, const plan *p) {
     plan_limits limits = plan_limits_of(&w->request);
@@ -99,7 +103,7 @@ static status fill_stage(plan_world *w, int zero) {
                                       .total = p.planned[TIER_DEVICE]},
                             .volume = plan_volume(&p) * (double)N / (double)(N - 1),
                             .volume_bytes = p.sent_per_step,
-                            .comm_s = isfinite(predicted(&p)) ? p.cost.busy_s[STREAM_COMM] : NAN};
+                            .comm_s = isfinite(predicted(w, &p)) ? p.cost.busy_s[STREAM_COMM] : NAN};
     if (precision_master(p.request.choice.precision)) s->textbook = textbook_bytes(w->n_params, cut);
     plan_close(&p);
     return OK;
@@ -147,7 +151,7 @@ static status fill_layout(plan_world *w, plan_world_layout *l) {
         l->fits &= fits(w, &p);
         l->micro_batch = p.request.choice.micro_batch, l->accumulation = p.request.choice.accumulation;
         l->built_micros = plan_built_micros(&p.request);
-        l->step_s = fmax(l->step_s, predicted(&p));
+        l->step_s = fmax(l->step_s, predicted(w, &p));
         l->bubble = plan_bubble(&p.request);
         plan_close(&p);
     }
@@ -220,8 +224,8 @@ static status fill_ladder(plan_world *w) {
         if (is_known) w->ladder[i] = w->ladder[i - 1];
         else {
             TRY(plan_choose(&p, &r));
-            w->ladder[i] =
-                (plan_world_ladder_row){.bytes = p.planned[TIER_DEVICE], .fits = fits(w, &p), .step_s = predicted(&p)};
+            w->ladder[i] = (plan_world_ladder_row){
+                .bytes = p.planned[TIER_DEVICE], .fits = fits(w, &p), .step_s = predicted(w, &p)};
             plan_close(&p);
         }
         snprintf(w->ladder[i].name, sizeof w->ladder[i].name, "%s, %lld x %lld", compiled[i].name,
@@ -232,7 +236,8 @@ static status fill_ladder(plan_world *w) {
     of.request = r;
     of.request.step_rows = 0; /* the rows of the lines above */
     TRY(compile_stage(&of, 2, &p));
-    *sharded = (plan_world_ladder_row){.bytes = p.planned[TIER_DEVICE], .fits = fits(w, &p), .step_s = predicted(&p)};
+    *sharded =
+        (plan_world_ladder_row){.bytes = p.planned[TIER_DEVICE], .fits = fits(w, &p), .step_s = predicted(w, &p)};
     plan_close(&p);
     snprintf(sharded->name, sizeof sharded->name, "+ sharding: ZeRO-2 on %d ranks", w->n_ranks);
     return OK;

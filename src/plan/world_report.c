@@ -101,6 +101,12 @@ void plan_world_print(const plan_world *w, FILE *out) {
     print_stages(w, out);
     print_layouts(w, out);
     print_ladder(w, out);
+    if (!w->missing) return;
+    strbuf text;
+    strbuf_init(&text);
+    plan_explain_no_time(r->hardware, w->missing, &text);
+    fprintf(out, "  no time, where none is given: %s\n", text.text);
+    strbuf_fini(&text);
 }
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
@@ -149,5 +155,6 @@ json_t *plan_world_json(const plan_world *w) {
     json_object_set_new(root, "sharding", stages);
     json_object_set_new(root, "layouts", layouts);
     json_object_set_new(root, "ladder", ladder);
+    if (w->missing) json_object_set_new(root, "missing", json_string(w->missing));
     return root;
 }

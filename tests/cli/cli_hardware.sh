@@ -35,6 +35,18 @@ check 2 --path "needs --measure" -- devices --path .
 check 2 "no-such-dir/here.yaml" "No such file" "!measuring" -- devices --measure no-such-dir/here.yaml
 check 2 "'$work' is a directory" "!measuring" -- devices --measure "$work"
 
+# A description that lacks a number predicts no time: everything that would say one says which, and how to add it.
+lacks="the description of rtx-4090 has no link.network_gb_per_s; plan with --hardware FILE.yaml"
+check 0 "No time is predicted: $lacks" "no time is predicted, so the first of them" "predicted nothing: $lacks" "!the fastest of them" "!nan" -- \
+    plan "${tiny[@]}" --hardware rtx-4090 --set parallel.data=16
+check 0 "no time, where none is given: $lacks" -- plan "${tiny[@]}" --hardware rtx-4090 --world 16
+"$RALO" plan "${tiny[@]}" --hardware rtx-4090 --world 16 --json >out 2>err || fail "plan --world: $(tail -n 1 err)"
+holds 'r["world"]["missing"] == "link.network_gb_per_s" and "link.network_gb_per_s" in r["chosen"]["answer"]'
+printf 'base: rtx-4090\nlink.network_gb_per_s: 10\n' >network.yaml
+check 0 "the fastest of them" "tokens/s" "!no time" "!No time" -- plan "${tiny[@]}" --hardware network.yaml --set parallel.data=16
+sed 's/^name:.*/name: mine/; /^base/d; /network_gb/d' <("$RALO" devices --hardware rtx-4090) >mine.yaml
+check 0 "the description of mine has no link.network_gb_per_s; add it to the file" -- plan "${tiny[@]}" --hardware ./mine.yaml --set parallel.data=16
+
 # The estimate, then a description of another machine: its memory is the limit.
 "$RALO" plan "${tiny[@]}" --json >out 2>err || fail "plan: $(tail -n 1 err)"
 holds 'r["step_ms"] > 0 and "estimated" in r["prediction"]["source"]'

@@ -35,6 +35,7 @@ collect plan plan --deepspeed "$deepspeed" $few --set train.accumulation=1
 collect plan plan "$project/configs/examples/ralo/memory-upgrade.yaml" --set train.task=sft
 collect world plan --world 8 --preset test-gpt2 --hardware h100x8 --set data.seq_len=64 --set train.micro_batch=1
 collect world plan --world 1024 --preset llama3-8b --hardware h100x8 --set data.seq_len=64 --set train.micro_batch=1
+collect world plan --world 16 --preset test-gpt2 --hardware rtx-4090 --set data.seq_len=64 --set train.micro_batch=1 # which has no network
 echo 'one two three, one two three, one two three' >text.txt
 echo '{"question": "1+1", "answer": "2"}' >questions.jsonl
 collect show show --set data.source=questions.jsonl
