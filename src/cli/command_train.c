@@ -59,8 +59,7 @@ static void catch_signals(bool is_rank) {
     struct sigaction a = {.sa_handler = is_rank ? on_signal : on_signal_twice,
                           .sa_flags = is_rank ? (int)SA_RESETHAND : 0};
     sigemptyset(&a.sa_mask);
-    ranks_catch_stop(&a);
-    if (is_rank) ranks_catch_launcher();
+    ranks_catch_stop(&a, is_rank);
 }
 
 /* SIGUSR1 and SIGUSR2, which mpirun forwards to its ranks, perhaps more than once (ranks.c), and job schedulers send. Caught from
@@ -429,7 +428,7 @@ status command_train(command_line *l) {
     track_sinks sinks = sinks_of(c);
     TRY(track_sinks_check(&sinks));
     TRY(restarts_check(l));
-    if (ranks_wanted(l)) return ranks_launch(l);
+    if (ranks_wanted(l)) return restarts_run(l);
     catch_signals_of_launchers();
     ranks_catch_launcher();
     comm *ranks;

@@ -1,4 +1,4 @@
-/* notes.c - a file in which ranks note how their run began and why it ended, for the process that would start them again.
+/* notes.c - a file in which ranks note how their run began and why it ended, for the process that started them.
  *
  * mpirun tells its parent one exit code. Whether a rank died or reported an error, which rank it was, and what the run directory is
  * called (its name may contain the time) only the ranks know. Lines of text, each written at once; the environment names the file. A
@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,7 @@
 status notes_open(char *path, size_t n) {
     snprintf(path, n, "%s/ralo-ranks-XXXXXX", temporary_directory());
     int fd = mkostemp(path, O_CLOEXEC);
-    if (fd < 0) return ERR(ERR_IO, "--restarts: make a file in %s: %s", temporary_directory(), strerror(errno));
+    if (fd < 0) return ERR(ERR_IO, "--ranks: make a file in %s: %s", temporary_directory(), strerror(errno));
     close(fd);
     setenv(NOTES_VARIABLE, path, 1);
     return OK;
@@ -26,11 +27,11 @@ status notes_open(char *path, size_t n) {
 
 status notes_clear(const char *path, int restart) {
     int fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0) return ERR(ERR_IO, "--restarts: open %s: %s", path, strerror(errno));
+    if (fd < 0) return ERR(ERR_IO, "--ranks: open %s: %s", path, strerror(errno));
     bool written = dprintf(fd, "restart %d\n", restart) > 0;
     int why = errno;
     close(fd);
-    return written ? OK : ERR(ERR_IO, "--restarts: write %s: %s", path, strerror(why));
+    return written ? OK : ERR(ERR_IO, "--ranks: write %s: %s", path, strerror(why));
 }
 
 void notes_close(const char *path) { unlink(path); }
@@ -57,12 +58,15 @@ void notes_read(const char *path, run_notes *out) {
     out->ended = out->lost = false;
     out->lost_rank = -1;
     out->step = 0;
+    out->n_here = out->n_asked = 0;
     for (ssize_t n; f && (n = getline(&line, &capacity, f)) > 0;) {
         int lost, rank;
         long long step;
         if (line[n - 1] != '\n') break; /* half a line */
         line[n - 1] = 0;
         read_beginning(line, out);
+        out->n_here += strcmp(line, "here") == 0;
+        out->n_asked += strcmp(line, "asked") == 0;
         if (sscanf(line, "ended %d %d %lld", &lost, &rank, &step) != 3) continue;
         if (!out->ended) out->lost = lost, out->lost_rank = rank;
         out->ended = true;
@@ -97,11 +101,21 @@ void notes_add_beginning(const mesh *m, int64_t micro_batch, int64_t accumulatio
     close(fd);
 }
 
-void notes_add_end(const comm *c) {
+static volatile sig_atomic_t asked_fd = -1; /* open before the signal comes */
+
+void notes_add_here(void) {
+    if (asked_fd >= 0 || (asked_fd = open_named(O_WRONLY | O_APPEND)) < 0) return;
+    dprintf(asked_fd, "here\n");
+}
+
+void notes_add_asked(void) {
+    static volatile sig_atomic_t added;
+    if (asked_fd >= 0 && !added++ && write(asked_fd, "asked\n", 6) < 0) return; /* nobody reads it */
+}
+
+void notes_add_end(bool lost, int rank, int64_t step) {
     static atomic_flag added = ATOMIC_FLAG_INIT;
-    int rank = -1, fd;
-    int64_t step = 0;
-    bool lost = comm_lost_rank(c, &rank, &step);
+    int fd;
     if (atomic_flag_test_and_set(&added) || (fd = open_named(O_WRONLY | O_APPEND)) < 0) return;
     dprintf(fd, "ended %d %d %lld\n", lost, rank, (long long)step);
     close(fd);

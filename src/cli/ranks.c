@@ -1,15 +1,15 @@
 /* ranks.c - start many ranks on this machine, be one of them, and end together.
  *
- * --ranks N starts `mpirun -n N ralo train ...` with the same arguments and supervises it: the exit code is passed on,
- * and Ctrl-C asks the ranks for a clean stop instead of killing them. mpirun reacts to an interrupt by killing the
+ * --ranks N starts `mpirun -n N ralo train ...` with the same arguments and supervises it (restarts.c says what follows
+ * from its end): Ctrl-C asks the ranks for a clean stop instead of killing them. mpirun reacts to an interrupt by killing the
  * ranks within a second, too soon for a checkpoint; but it forwards SIGUSR1 to all of them. So mpirun gets a process
- * group of its own, which the terminal's Ctrl-C does not reach, and SIGUSR1 from here; a second Ctrl-C ends it.
- *
- * --restarts starts them again after a death (restarts.c).
+ * group of its own, which the terminal's Ctrl-C does not reach, and SIGUSR1 from here; a second Ctrl-C ends it. SIGTERM and
+ * SIGHUP, to which it would react likewise, are blocked in it: this process sees them pending and asks for the clean stop.
  *
  * If mpirun is killed, its ranks become children of the supervisor, which reports it and waits for them: the ranks see
- * it too, but their output went through mpirun. If mpirun outlives all its ranks and waits for a lock, it is killed here:
- * Open MPI 4.1's waits for ever for one that it holds itself when a rank died while it connected.
+ * it too, but their output went through mpirun. If mpirun outlives all its ranks, it is continued (it may be stopped) and,
+ * ten seconds later, killed: Open MPI 4.1's waits for ever for a lock that it holds itself when a rank died while it
+ * connected, and for a host that can no longer be reached. It may only wait for its reader, which takes no more output.
  *
  * A rank prints the cause of its end once: its own error or another rank's, perhaps on the thread that watches the
  * others while this one computes. If stderr may be lost, the cause also goes to errors.txt of the run directory. */
@@ -20,12 +20,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -40,7 +41,20 @@ bool ranks_wanted(const command_line *l) {
 static volatile sig_atomic_t mpirun_pid, n_interrupts, n_asked;
 static char mpirun_children[64]; /* /proc/PID/task/PID/children of mpirun */
 
-/* Calls what with every rank of this node, which are mpirun's children. Runs in a signal handler: open, read and close only. */
+/* Not a fork of mpirun that has not become ralo yet, nor what mpirun reaches other hosts by. A rank that has ended has no program.
+ * By the file's number: the file may have been replaced since. */
+static bool is_rank(pid_t pid) {
+    char path[32] = "/proc/", digits[16];
+    struct stat own, other;
+    size_t n = strlen(path), k = 0;
+    for (; pid > 0; pid /= 10) digits[k++] = (char)('0' + pid % 10);
+    while (k > 0) path[n++] = digits[--k];
+    memcpy(path + n, "/exe", sizeof "/exe");
+    return stat("/proc/self/exe", &own) == 0 && stat(path, &other) == 0 && own.st_ino == other.st_ino &&
+           own.st_dev == other.st_dev;
+}
+
+/* Calls what with every rank of this node, which are mpirun's children. Runs in a signal handler: open, read, stat and close only. */
 static void for_each_rank(void (*what)(pid_t rank, void *context), void *context) {
     char text[4096];
     int fd = open(mpirun_children, O_RDONLY | O_CLOEXEC);
@@ -52,7 +66,7 @@ static void for_each_rank(void (*what)(pid_t rank, void *context), void *context
                 pid = pid * 10 + (text[i] - '0');
                 continue;
             }
-            if (pid > 1) what(pid, context);
+            if (pid > 1 && is_rank(pid)) what(pid, context);
             pid = 0;
         }
     close(fd);
@@ -64,8 +78,8 @@ static void ask_rank_to_stop(pid_t rank, void *context) {
 }
 
 /* Repeated every second until mpirun ends: it forwards nothing before its ranks have started, and does not say so. Some versions
- * never forward the signal (Open MPI 4.1.6 of Ubuntu 24.04). So the third try and later ones also go to the ranks directly; not
- * the first, which could hit a child of mpirun that has not become ralo yet. */
+ * never forward the signal (Open MPI 4.1.6 of Ubuntu 24.04), nor does one that is stopped. So the third try and later ones also go
+ * to the ranks directly. */
 static void ask_for_stop(int number) {
     enum { PATIENCE = 2 };
     (void)number;
@@ -86,13 +100,13 @@ void ranks_announce_stop(void) {
 static void on_interrupt(int number) {
     if (n_interrupts == 0) ranks_announce_stop();
     if (n_interrupts++ == 0) ask_for_stop(number);
-    else if (mpirun_pid > 0) kill((pid_t)mpirun_pid, SIGTERM);
+    else if (mpirun_pid > 0) kill((pid_t)mpirun_pid, SIGINT);
 }
 
-void ranks_catch_stop(const struct sigaction *action) {
+void ranks_catch_stop(const struct sigaction *action, bool is_rank) {
     struct sigaction before;
     sigaction(SIGINT, action, NULL);
-    sigaction(SIGTERM, action, NULL);
+    if (!is_rank) sigaction(SIGTERM, action, NULL);
     if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGHUP, action, NULL);
 }
 
@@ -134,10 +148,14 @@ static sigset_t set_of_sigchld(void) {
 }
 
 _Noreturn static void become_mpirun(const char **argv, pid_t parent) {
-    sigset_t ended = set_of_sigchld();
+    sigset_t ended = set_of_sigchld(), asked;
     sigprocmask(SIG_UNBLOCK, &ended, NULL);
+    sigemptyset(&asked);
+    sigaddset(&asked, SIGTERM);
+    sigaddset(&asked, SIGHUP);
+    sigprocmask(SIG_BLOCK, &asked, NULL); /* its ranks get a mask of their own */
     setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGTERM); /* ranks never outlive the process that started them */
+    prctl(PR_SET_PDEATHSIG, SIGINT); /* ranks never outlive the process that started them */
     if (getppid() != parent) _exit(1);
     execvp(argv[0], (char *const *)argv);
     fprintf(stderr, "error: --ranks starts ranks with mpirun: %s; install openmpi-bin\n", strerror(errno));
@@ -170,63 +188,92 @@ static void say_launcher_died(pid_t pid, int number) {
             (int)pid, number, strsignal(number));
 }
 
-static void look_if_alive(pid_t rank, void *alive) {
-    char path[64], state = 0;
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)rank);
-    FILE *f = fopen(path, "r");
-    if (f && fscanf(f, "%*d (%*[^)]) %c", &state) == 1 && state != 'Z' && state != 'X') *(bool *)alive = true;
-    if (f) fclose(f);
+static void count_rank(pid_t rank, void *n) {
+    (void)rank;
+    ++*(int *)n;
 }
 
-/* Of its main thread. A launcher without ranks that waits for anything else, such as a terminal that takes no output, may go on. */
-static bool waits_for_lock(pid_t process) {
-    char path[64];
-    long number = -1;
-    snprintf(path, sizeof path, "/proc/%d/syscall", (int)process);
+static bool is_stopped(pid_t process) {
+    char path[64], state = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)process);
     FILE *f = fopen(path, "r");
-    bool found = f && fscanf(f, "%ld", &number) == 1 && number == SYS_futex;
+    bool found = f && fscanf(f, "%*d (%*[^)]) %c", &state) == 1 && state == 'T';
     if (f) fclose(f);
     return found;
 }
 
-/* Waits for mpirun's end and returns its state. *hung: all its ranks had ended, it waited for a lock, and had to be killed. SIGCHLD is
- * blocked. */
-static int wait_or_kill(pid_t child, bool *hung) {
-    enum { END_S = 10, LOOK_MS = 200 };
+/* SIGTERM or SIGHUP came to mpirun, in which they are blocked. */
+static bool is_asked_to_end(pid_t process) {
+    char path[64], line[256];
+    unsigned long long pending = 0;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)process);
+    FILE *f = fopen(path, "r");
+    while (f && fgets(line, sizeof line, f) && sscanf(line, "ShdPnd: %llx", &pending) != 1) continue;
+    if (f) fclose(f);
+    return (pending >> (SIGTERM - 1) & 1) || (pending >> (SIGHUP - 1) & 1);
+}
+
+/* Nobody reads what is printed, such as a terminal that was stopped with Ctrl-S: mpirun, which prints to the same, has to wait. */
+static bool output_is_held(void) {
+    for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++)
+        if (poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, 0) == 0) return true;
+    return false;
+}
+
+/* Waits for mpirun's end and returns its state. out: whether it had to be killed, which is told here. SIGCHLD is blocked. */
+static int wait_or_kill(pid_t child, double timeout_s, ranks_end *out) {
+    enum { END_MS = 10000, LOOK_MS = 200 };
     bool started = false;
-    uint64_t busy_ns = clock_ns(); /* when a rank was last seen alive, or mpirun without a lock to wait for */
+    double idle_ms = 0, stopped_ms = 0; /* for how long it has had nothing to wait for, and was stopped */
     int state = 0;
     sigset_t ended = set_of_sigchld();
     for (pid_t pid; (pid = waitpid(child, &state, WNOHANG)) == 0 || (pid < 0 && errno == EINTR);) {
-        bool alive = false;
-        for_each_rank(look_if_alive, &alive);
-        started |= alive;
-        if (alive || !waits_for_lock(child)) busy_ns = clock_ns();
-        if (started && clock_ns() - busy_ns > (uint64_t)END_S * 1000000000 && !*hung) *hung = kill(child, SIGKILL) == 0;
+        int n_ranks = 0;
+        if (n_interrupts == 0 && is_asked_to_end(child)) on_interrupt(SIGTERM);
+        for_each_rank(count_rank, &n_ranks);
+        started |= n_ranks > 0;
+        bool is_idle = started && n_ranks == 0 && !output_is_held(), stopped = is_stopped(child);
+        idle_ms = is_idle ? idle_ms + LOOK_MS : 0;
+        stopped_ms = stopped ? stopped_ms + LOOK_MS : 0;
+        if (stopped && (is_idle || n_interrupts > 1)) kill(child, SIGCONT); /* it is to end */
+        if (idle_ms > END_MS && !out->launcher_hung && kill(child, SIGKILL) == 0) {
+            out->launcher_hung = true;
+            fprintf(stderr,
+                    "error: mpirun (pid %d) did not end after its ranks and was killed; see their messages above\n",
+                    (int)child);
+        } else if (stopped_ms > timeout_s * 1e3 && !out->launcher_died && kill(child, SIGKILL) == 0) {
+            out->launcher_died = true;
+            fprintf(stderr,
+                    "error: mpirun (pid %d) was stopped for %.0f s (comm.timeout) and was killed, and its ranks "
+                    "end with it\n",
+                    (int)child, timeout_s);
+        }
         sigtimedwait(&ended, NULL, &(struct timespec){.tv_nsec = LOOK_MS * 1000000L});
     }
     return state;
 }
 
-static void wait_for_mpirun(pid_t child, ranks_end *out) {
-    *out = (ranks_end){0};
-    int state = wait_or_kill(child, &out->launcher_hung);
+static void wait_for_mpirun(pid_t child, double timeout_s, ranks_end *out) {
+    *out = (ranks_end){.launcher = child};
+    int state = wait_or_kill(child, timeout_s, out);
     alarm(0);
     mpirun_pid = 0; /* the pid may be reused from here on */
     error_clear();  /* the ranks have reported the error */
-    out->launcher_died = !out->launcher_hung && WIFSIGNALED(state) && WTERMSIG(state) != SIGUSR1;
-    if (out->launcher_died) say_launcher_died(child, WTERMSIG(state));
-    if (out->launcher_hung)
-        fprintf(stderr, "error: mpirun (pid %d) did not end after its ranks and was killed; see their messages above\n",
-                (int)child);
+    int by = WIFSIGNALED(state) ? WTERMSIG(state) : 0;
+    bool asked = by == SIGTERM || by == SIGHUP || by == SIGINT, died = by && by != SIGUSR1 && !asked;
+    out->may_be_asked = asked || (WIFEXITED(state) && WEXITSTATUS(state) == 1);
+    if (died && !out->launcher_hung && !out->launcher_died) {
+        out->launcher_died = true;
+        say_launcher_died(child, by);
+    }
     wait_for_orphaned_ranks();
     out->signal = WIFEXITED(state) && WEXITSTATUS(state) > 128 ? WEXITSTATUS(state) - 128 : 0;
     out->code = status_of_exit(state);
 }
 
-bool ranks_were_interrupted(void) { return n_interrupts > 0; }
+int ranks_interrupts(void) { return n_interrupts; }
 
-status ranks_start(int n_ranks, int n_arguments, char *const *arguments, ranks_end *out) {
+status ranks_start(int n_ranks, double timeout_s, int n_arguments, char *const *arguments, ranks_end *out) {
     enum { OWN_ARGUMENTS = 24 };
     char program[4096], count[16], map[32];
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
@@ -256,7 +303,7 @@ status ranks_start(int n_ranks, int n_arguments, char *const *arguments, ranks_e
     again.sa_handler = ask_for_stop;
     sigaction(SIGALRM, &again, NULL);
     signal(SIGCHLD, SIG_DFL); /* a parent may have ignored it for us, and then no exit code could be read */
-    ranks_catch_stop(&a);
+    ranks_catch_stop(&a, false);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     sigset_t ended = set_of_sigchld();
     sigprocmask(SIG_BLOCK, &ended, NULL); /* kept for the wait, however early mpirun ends */
@@ -267,15 +314,8 @@ status ranks_start(int n_ranks, int n_arguments, char *const *arguments, ranks_e
     snprintf(mpirun_children, sizeof mpirun_children, "/proc/%d/task/%d/children", (int)child, (int)child);
     mpirun_pid = child;
     n_asked = 0;
-    wait_for_mpirun(child, out);
+    wait_for_mpirun(child, timeout_s, out);
     return OK;
-}
-
-status ranks_launch(const command_line *l) {
-    ranks_end end;
-    if (l->restarts) return restarts_run(l);
-    TRY(ranks_start(l->ranks, l->argc, l->argv, &end));
-    return end.code;
 }
 
 /* ---- being one -------------------------------------------------------------------------------------------------------- */
@@ -283,7 +323,7 @@ status ranks_launch(const command_line *l) {
 static int this_rank;
 static atomic_flag cause_printed = ATOMIC_FLAG_INIT;
 static volatile sig_atomic_t joining; /* MPI starts, or the mesh opens: no thread watches the other ranks yet */
-static volatile sig_atomic_t term_received;
+static volatile sig_atomic_t term_received, giving_up;
 static int run_dir_fd = -1;     /* the run's directory, for errors.txt */
 static comm *_Atomic mesh_open; /* while its watcher may call on_failure */
 
@@ -317,18 +357,36 @@ static void print_error(status code, const char *before, const char *text) {
     print_line(line);
 }
 
+static void note_end(const comm *c) {
+    int rank;
+    int64_t step;
+    bool lost = comm_lost_rank(c, &rank, &step);
+    notes_add_end(lost, rank, step);
+}
+
 static void on_failure(void *context, status code, const char *cause) {
     (void)context;
     char before[48];
     snprintf(before, sizeof before, "rank %d ends: ", this_rank);
-    if (atomic_load(&mesh_open)) notes_add_end(atomic_load(&mesh_open));
+    if (atomic_load(&mesh_open)) note_end(atomic_load(&mesh_open));
     if (atomic_flag_test_and_set(&cause_printed)) return;
-    if (code != ERR_INPUT) print_error(code, before, cause); /* what is refused is told once, by the rank that refuses it */
+    if (code != ERR_INPUT)
+        print_error(code, before, cause); /* what is refused is told once, by the rank that refuses it */
 }
 
 static void on_overdue(void *context) {
     (void)context;
     _exit(1); /* stuck in a computation or a system call; the cause has been printed */
+}
+
+/* The launcher ends the others as soon as this rank has ended: they get the time to say the same. */
+static void on_missing(void *context, int rank, const char *cause) {
+    enum { OTHERS_MS = 500 };
+    giving_up = 1;
+    notes_add_end(true, rank, 0);
+    on_failure(context, ERR_RUN, cause);
+    nanosleep(&(struct timespec){.tv_nsec = OTHERS_MS * 1000000L}, NULL);
+    _exit(1);
 }
 
 static void on_asked_to_end(void *context) {
@@ -349,6 +407,8 @@ static void report_end_while_joining(void) {
 
 static void on_term(int number) {
     (void)number;
+    notes_add_asked();
+    if (giving_up) return;
     if (joining) report_end_while_joining();
     term_received = 1;
     train_interrupt();
@@ -359,8 +419,14 @@ void ranks_catch_launcher(void) {
     int rank, size;
     if (!comm_launched(&rank, &size) || size < 2) return;
     struct sigaction a = {.sa_handler = on_term, .sa_flags = SA_RESTART};
+    sigset_t term;
     sigemptyset(&a.sa_mask);
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    sigprocmask(SIG_BLOCK, &term, NULL); /* who notes to be here notes the signal too */
+    notes_add_here();
     sigaction(SIGTERM, &a, NULL);
+    sigprocmask(SIG_UNBLOCK, &term, NULL);
     signal(SIGPIPE,
            SIG_IGN); /* a launcher that dies closes our stderr; what fails to be written must not end us silently */
 }
@@ -380,6 +446,7 @@ static status open_mesh(comm **out, const command_line *l, const int sizes[AXIS_
                       .messages_only = !c->comm.shared_memory,
                       .on_failure = on_failure,
                       .on_overdue = on_overdue,
+                      .on_missing = on_missing,
                       .on_asked_to_end = on_asked_to_end};
     memcpy(o.size, sizes, sizeof o.size);
     joining = size > 1;
@@ -423,7 +490,7 @@ status ranks_close(comm *ranks, status rc) {
         error_take(&own);
         comm_fail(ranks, rc, own.message);
         rc = comm_check(ranks);
-        notes_add_end(ranks);
+        note_end(ranks);
         error_take(&first);
         report_end(&own, &first);
     }

@@ -6,20 +6,22 @@
 
 /* Does this command line ask for ranks that have not been started yet? */
 bool ranks_wanted(const command_line *l);
-/* Starts them with mpirun, waits, and returns their status; the ranks have printed the cause. */
-status ranks_launch(const command_line *l);
-/* Starts n_ranks with mpirun, once, and waits for their end. arguments: of ralo, the command first. */
+/* Starts n_ranks with mpirun, once, and waits for their end; they print the cause. timeout_s: for an mpirun that was stopped before
+ * it has started them. arguments: of ralo, the command first. */
 typedef struct ranks_end {
     status code;
     int signal;         /* that ended a rank, as far as mpirun tells; 0: none */
-    bool launcher_died; /* mpirun was killed */
+    pid_t launcher;     /* mpirun */
+    bool launcher_died; /* it was killed, or was stopped and had to be */
     bool launcher_hung; /* it outlived its ranks, and nothing is known of their ends but what they noted */
+    bool may_be_asked;  /* it has ended as after a signal, to which it reacts by sending SIGTERM to all ranks */
 } ranks_end;
-status ranks_start(int n_ranks, int n_arguments, char *const *arguments, ranks_end *out);
-bool ranks_were_interrupted(void); /* Ctrl-C, SIGTERM or a closed terminal asked for a stop */
+status ranks_start(int n_ranks, double timeout_s, int n_arguments, char *const *arguments, ranks_end *out);
+int ranks_interrupts(
+    void); /* how often Ctrl-C, SIGTERM or a closed terminal asked for a stop: the second time, at once */
 /* Handles the signals that ask a run, or the process that started its ranks, to stop: Ctrl-C, SIGTERM, and a closed
- * terminal, unless nohup ignores that. */
-void ranks_catch_stop(const struct sigaction *action);
+ * terminal, unless nohup ignores that. is_rank: SIGTERM is its launcher's (ranks_catch_launcher). */
+void ranks_catch_stop(const struct sigaction *action, bool is_rank);
 /* Called by the handler of a first signal: says on stderr that the run ends with the step under way. A step may take minutes. */
 void ranks_announce_stop(void);
 /* Handles what a launcher does to its ranks: SIGTERM when one of them has died, a closed stderr when it dies itself.

@@ -1,8 +1,10 @@
-/* restarts.c - ralo train --ranks N --restarts K: go on by itself from the newest complete checkpoint after a death.
+/* restarts.c - ralo train --ranks N: run many ranks and say why they ended; --restarts K: go on by itself from the newest
+ * complete checkpoint after a death.
  *
  * A death is a rank that was killed, crashed or no longer responds, or a killed mpirun. An error that a rank reports would come
  * again and is not restarted: wrong input, no room in memory or on the disk, a loss that is not finite. Nor is a run that somebody
- * stopped.
+ * stopped, with Ctrl-C or by a signal to mpirun. An mpirun that reacts to the signal by itself exits with 1 as after a rank's error,
+ * prints nothing of the ranks any more, and has sent SIGTERM to all of them; after an error or a death one rank had ended before.
  *
  * The ranks are started again with the same command line and a few arguments behind it, of which the last counts: --resume auto with
  * the directory that the run had chosen and, with --min-ranks, fewer ranks that take the micro-batches of those that are gone. The
@@ -13,6 +15,7 @@
 #include "cli/ranks.h"
 #include "track/track.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,7 +131,7 @@ static status start(supervisor *s, ranks_end *end) {
     for (int i = 0; i < s->n_more; i++) argv[n++] = s->more[i];
     while (typed < l->argc) argv[n++] = l->argv[typed++];
     status rc = notes_clear(s->notes_path, s->restart);
-    if (rc == OK) rc = ranks_start(s->ranks, n, argv, end);
+    if (rc == OK) rc = ranks_start(s->ranks, l->config.comm.timeout, n, argv, end);
     free(argv);
     if (rc == OK) notes_read(s->notes_path, &s->notes);
     return rc;
@@ -136,8 +139,13 @@ static status start(supervisor *s, ranks_end *end) {
 
 /* ---- after an end ------------------------------------------------------------------------------------------------------ */
 
+static bool was_asked(const supervisor *s, const ranks_end *end) {
+    if (ranks_interrupts() > 1) return end->may_be_asked;
+    return end->may_be_asked && s->notes.n_here > 0 && s->notes.n_asked == s->notes.n_here;
+}
+
 static bool is_death(const supervisor *s, const ranks_end *end) {
-    if (end->code != ERR_RUN || ranks_were_interrupted()) return false;
+    if (end->code != ERR_RUN || ranks_interrupts() > 0) return false;
     if (end->launcher_died) return true;
     if (s->notes.ended) return s->notes.lost;
     /* No rank was left to say anything. */
@@ -221,10 +229,31 @@ static bool fewer_were_refused(const supervisor *s, const ranks_end *end) {
     return s->ranks < s->ranks_before && !s->notes.ended && (end->code == ERR_FIT || end->code == ERR_INPUT);
 }
 
+static status report_asked(supervisor *s, const ranks_end *end) {
+    const char *dir = dir_of(s);
+    status rc;
+    strbuf text;
+    strbuf_init(&text);
+    find_saved(s);
+    if (s->saved > 0) {
+        strbuf_printf(&text, "; the newest complete checkpoint is of step %lld, continue with: ", (long long)s->saved);
+        strbuf_add_word(&text, program_invocation_name);
+        strbuf_printf(&text, " train --ranks %d ", s->ranks);
+        strbuf_add_word(&text, dir);
+    } else {
+        strbuf_add(&text, s->notes.began ? "; nothing is saved yet" : "; the run had not begun");
+    }
+    if (s->notes.began && dir_holds(dir, "errors.txt"))
+        strbuf_printf(&text, "; what the ranks have said is in %s/errors.txt", dir);
+    rc = ERR(ERR_INTERRUPTED, "mpirun (pid %d) was asked to end by a signal%s", (int)end->launcher, text.text);
+    strbuf_fini(&text);
+    return rc;
+}
+
 static status run_until_end(supervisor *s) {
     ranks_end end;
     for (;;) {
-        if (ranks_were_interrupted()) return ERR(ERR_INTERRUPTED, "interrupted before the ranks were started again");
+        if (ranks_interrupts() > 0) return ERR(ERR_INTERRUPTED, "interrupted before the ranks were started again");
         prepare(s);
         TRY(start(s, &end));
         if (fewer_were_refused(s, &end)) {
@@ -233,7 +262,10 @@ static status run_until_end(supervisor *s) {
             s->ranks = s->ranks_before;
             continue;
         }
-        if (!is_death(s, &end)) return end.code;
+        if (was_asked(s, &end)) return report_asked(s, &end);
+        if (end.code == ERR_INTERRUPTED && !s->notes.ended) /* no rank was there to say it */
+            return ERR(ERR_INTERRUPTED, "interrupted before the run had begun");
+        if (!s->l->restarts || !is_death(s, &end)) return end.code;
         find_saved(s);
         s->ranks_before = s->ranks;
         if (s->restart == s->l->restarts) break;

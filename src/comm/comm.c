@@ -80,33 +80,6 @@ void comm_fail(comm *c, status code, const char *message) {
 
 /* ---- open and close ---------------------------------------------------------------------------------------------------- */
 
-static bool read_count(const char *name, int *out) {
-    const char *text = getenv(name);
-    char *end;
-    if (!text || !*text) return false;
-    long n = strtol(text, &end, 10);
-    if (*end || n < 0 || n > 1 << 20) return false;
-    *out = (int)n;
-    return true;
-}
-
-bool comm_launched(int *rank, int *size) {
-    static const char *const names[][2] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-                                           {"PMI_RANK", "PMI_SIZE"},
-                                           {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}};
-    for (size_t i = 0; i < ARRAY_LENGTH(names); i++)
-        if (read_count(names[i][0], rank) && read_count(names[i][1], size) && *rank < *size) return true;
-    return false;
-}
-
-int comm_launched_place(void) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"};
-    int place;
-    for (size_t i = 0; i < ARRAY_LENGTH(names); i++)
-        if (read_count(names[i], &place)) return place;
-    return 0;
-}
-
 static status resolve_mesh(comm *c, const identity *all) {
     mesh *m = &c->mesh;
     int others = 1, rest = c->rank;
@@ -224,7 +197,9 @@ status comm_open(comm **out, const comm_options *o) {
         rc = ERR(ERR_INPUT,
                  "%d ranks need MPI, and this ralo was built without: install libopenmpi-dev and build again", size);
     } else if (mpi) {
-        rc = open_ranks(c);
+        rc = launch_watch_open(&c->options, "to join");
+        if (rc == OK) rc = open_ranks(c);
+        launch_watch_close();
     } else {
         identity alone = {.host = "this host"};
         c->node_of = mem_alloc(sizeof *c->node_of);

@@ -39,6 +39,9 @@ typedef struct comm_options {
     /* Another rank failed first. Called on a thread of comm. */
     void (*on_failure)(void *context, status code, const char *cause);
     void (*on_overdue)(void *context); /* COMM_GRACE_S later this rank has still not closed */
+    /* Ranks are missing where all join or end, in a call of MPI that cannot be left, and timeout_s is over. rank: which; -1:
+     * not known. Called on a thread of comm; must end the process. NULL: such a call waits forever. */
+    void (*on_missing)(void *context, int rank, const char *cause);
     /* comm_check_alive was called and no rank is missing. Called on the first rank of each node. */
     void (*on_asked_to_end)(void *context);
     void *context;
@@ -135,7 +138,7 @@ status comm_links_end(comm *c);
 
 /* Tells the mesh that this rank failed, unless another failed first. From any thread. */
 void comm_fail(comm *c, status code, const char *message);
-status comm_check(comm *c);                /* OK, or the first cause */
+status comm_check(comm *c); /* OK, or the first cause */
 /* Did a rank die, or does one no longer respond, so that the same run started again may get further? false: a rank has reported an
  * error, or nothing has failed. rank: which; -1: the launcher, or not known. step: the one that this rank had begun. */
 bool comm_lost_rank(const comm *c, int *rank, int64_t *step);

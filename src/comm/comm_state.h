@@ -7,12 +7,15 @@
  *   transport              bytes between any two ranks: a table, `mpi` or none
  *   window.c, messages.c   the collectives, over memory of the node or over the transport
  * links.c is beside the last: collectives that devices run by themselves. Mesh, agreement and cause are the same.
- * watch.c is the thread that detects deaths and failures while this rank computes; states.c keeps the state of every
- * rank, also of other nodes, which alerts.c exchanges; blame.c finds the rank that a wait is really for. */
+ * launch.c watches while the ranks join, when none of this is there yet. watch.c is the thread that detects deaths and
+ * failures while this rank computes; states.c keeps the state of every rank, also of other nodes, which alerts.c
+ * exchanges; blame.c finds the rank that a wait is really for. */
 #include "comm/comm.h"
 
 #include <pthread.h>
 
+/* After comm.timeout the others are asked once more, for so long. */
+#define VERIFY_S 2.0
 enum { CAUSE_BYTES = 1536, HOST_BYTES = 64, MAX_REGIONS = 16, NAME_BYTES = 64, NAME_WORDS = NAME_BYTES / 8 };
 
 /* ---- shared by the ranks of a node: only fixed-size fields, no pointers ------------------------------------------- */
@@ -157,8 +160,8 @@ typedef struct link_state {
     bool opening, running;
     section section;
     _Atomic uint32_t *done;
-    uint32_t n, seen;  /* messages of the section; how many were over when the watcher last looked */
-    uint64_t since_ns; /* when that changed last */
+    uint32_t n, seen;   /* messages of the section; how many were over when the watcher last looked */
+    uint64_t since_ns;  /* when that changed last */
     uint64_t failed_ns; /* when the watcher first saw that a message has failed; 0: none has */
     bool aborted;
 } link_state;
@@ -194,7 +197,7 @@ struct comm {
     uint64_t stopped_ns;      /* for how long it had */
     _Atomic bool leaving;     /* no more reports: one after the last barrier would go to the next mesh */
     _Atomic bool closing;
-    _Atomic uint64_t ask_until_ns; /* until then the watcher asks the other nodes where their ranks are */
+    _Atomic uint64_t ask_until_ns;   /* until then the watcher asks the other nodes where their ranks are */
     _Atomic bool alive_check_wanted; /* MPI has reported a failure */
     uint64_t alive_check_ns;         /* when it began to ask all ranks whether they are alive; 0: it has not */
     bool alive_check_done;
@@ -236,6 +239,10 @@ void alerts_send_cause(comm *c, const cause *x);
 void alerts_report(comm *c); /* the states of this node, now and then, to one rank of every other node */
 void alerts_ask(comm *c);    /* all ranks of other nodes for the states of their node */
 void alerts_hear(comm *c);
+
+/* launch.c: a call of MPI that cannot be left lies between open and close. what: all ranks are waited for "to join". */
+status launch_watch_open(const comm_options *o, const char *what);
+void launch_watch_close(void);
 
 /* node.c */
 status node_open(comm *c, const int *node_of);

@@ -206,8 +206,12 @@ static status mpi_find_node(comm *c, int *node) {
 /* MPI starts once in a process and cannot be started again, so it ends with the process: there may be another mesh. Not
  * after a failure: MPI_Finalize waits for everybody. */
 static bool may_finalize;
+static comm_options last_options;
 static void finalize_at_exit(void) {
-    if (may_finalize) MPI_Finalize();
+    if (!may_finalize) return;
+    if (launch_watch_open(&last_options, "to end") != OK) error_clear();
+    MPI_Finalize();
+    launch_watch_close();
 }
 
 static status mpi_start(void) {
@@ -224,6 +228,7 @@ static status mpi_open(comm *c, int *node) {
     int provided, launched_rank, launched_size = 0;
     TRY(mpi_start());
     may_finalize = false;
+    last_options = c->options;
     if (MPI_Query_thread(&provided) != MPI_SUCCESS || provided < MPI_THREAD_SERIALIZED)
         return ERR(ERR_INPUT, "this MPI supports one thread only; ralo needs MPI_THREAD_SERIALIZED");
     MPI_Comm_rank(MPI_COMM_WORLD, &c->rank);

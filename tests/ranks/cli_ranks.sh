@@ -23,6 +23,19 @@ for how in kill crash busy stop; do
     done
 done
 grep -q 'waited 2 s (comm.timeout) in all_reduce of '"'y'" log || fail "stop: the watchdog does not say for what: $(cat log)"
+under_mpirun 4 "$ranks_comm" end && fail "end: mpirun says all is well"
+for rank in 0 2 3; do
+    grep -q "rank $rank misses rank 1: rank 1 (pid [0-9]* on .*) was stopped .*; the others have waited 2 s (comm.timeout) for all ranks to end" log ||
+        fail "end: rank $rank does not name rank 1: $(cat log)"
+done
+
+# The clock counts from the beginning: ranks that were stopped or hang before they join are named by those that wait in MPI's start.
+joins=("$RALO" train --preset test-gpt2 --set train.steps=1 --set comm.timeout=1 --set run.dir=never)
+under_mpirun 1 "${joins[@]}" : -n 1 bash -c 'kill -STOP $$; exec "$@"' - "${joins[@]}" : -n 1 bash -c 'sleep 1000; exec "$@"' - "${joins[@]}" &&
+    fail "ranks that do not join: mpirun says all is well"
+grep -q '^error: rank 0 ends: rank 1 (pid [0-9]* on .*) was stopped (kill -CONT continues it), rank 2 (pid [0-9]* on .*) hangs or computes, and has not come to this point; the others have waited 1 s (comm.timeout) for all ranks to join$' log ||
+    fail "ranks that do not join: $(cat log)"
+[ ! -e never ] || fail "ranks that do not join: a run was begun"
 
 # The face: one JSON object, what was typed wrong is said once, and the launcher's count is the count.
 small=(--preset test-gpt2 --set train.steps=2 --set train.eval_rows=0 --set train.problems=0)

@@ -61,11 +61,53 @@ kill -INT $pid
 ends 130 10 "Ctrl-C"
 grep -q 'the state is saved' log && ! grep -q '^restart' log || fail "Ctrl-C: $(tail -n 3 log)"
 
-# SIGTERM to mpirun: it hands on no more of what the ranks print, but they have saved or say that they would have.
-start_run
+# SIGTERM or SIGHUP to mpirun is a request to stop like Ctrl-C: in a step, in the last evaluation, and before there is a run directory.
+start_run --restarts 3
 kill -TERM "$(pgrep -P $pid -x mpirun)"
-ends 1 10 "SIGTERM to mpirun"
-grep -q 'interrupted after step .* the state is saved\|the run received SIGTERM' run/errors.txt || fail "SIGTERM to mpirun: $(cat run/errors.txt)"
+ends 130 10 "SIGTERM to mpirun"
+grep -q '^stopped: .*interrupted after step [0-9]* of .*; the state is saved' log && ! grep -q '^restart' log || fail "SIGTERM to mpirun: $(tail -n 3 log)"
+: >log
+"$RALO" train "${settings[@]}" --ranks 2 --set train.steps=1 --set train.eval_rows=100000000 --set run.dir=evaluated >/dev/null 2>log &
+pid=$!
+until grep -q 'eval at step 1  row' log; do kill -0 $pid 2>/dev/null || die "no last evaluation: $(tail -n 3 log)"; sleep 0.02; done
+kill -HUP "$(pgrep -P $pid -x mpirun)"
+ends 130 10 "SIGHUP to mpirun in the last evaluation"
+grep -q '^stopped: .*interrupted in the evaluation after step 1 of 1; the state is saved' log || fail "SIGHUP to mpirun in the last evaluation: $(tail -n 3 log)"
+for delay in 0 0.1; do
+    : >log
+    "$RALO" train "${settings[@]}" --ranks $n --set train.steps=1000000 --set run.dir=sooner --resume auto >/dev/null 2>log &
+    pid=$!
+    until pgrep -P $pid -x mpirun >/dev/null; do sleep 0.01; done
+    sleep $delay
+    kill -TERM "$(pgrep -P $pid -x mpirun)"
+    ends 130 15 "SIGTERM to mpirun $delay s after it has started"
+    grep -q '^stopped: ' log || fail "SIGTERM to mpirun $delay s after it has started: $(tail -n 3 log)"
+done
+
+# SIGINT it answers itself: it hands on no more of what the ranks print and kills them a second later. They have saved or say that they
+# would have, and the guardian says why the run ended: no rank has died.
+start_run --restarts 3
+rm -f run/errors.txt
+kill -INT "$(pgrep -P $pid -x mpirun)"
+ends 130 10 "SIGINT to mpirun"
+grep -q 'interrupted after step .* the state is saved\|the run received SIGTERM' run/errors.txt || fail "SIGINT to mpirun: $(cat run/errors.txt)"
+grep -q "^stopped: mpirun (pid [0-9]*) was asked to end by a signal; the newest complete checkpoint is of step [0-9]*, continue with: [^ ]* train --ranks $n run; what the ranks have said is in run/errors.txt$" log &&
+    ! grep -q '^restart' log || fail "SIGINT to mpirun: $(tail -n 3 log)"
+
+# An mpirun that is stopped: before its ranks have joined, or while they run, which then go on from their checkpoint.
+: >log
+"$RALO" train "${settings[@]}" --ranks $n --set train.steps=1000000 --set run.dir=never --set comm.timeout=1 >/dev/null 2>log &
+pid=$!
+until pgrep -P $pid -x mpirun >/dev/null; do sleep 0.005; done
+kill -STOP "$(pgrep -P $pid -x mpirun)"
+ends 1 20 "mpirun is stopped at once"
+grep -q '^error: mpirun (pid [0-9]*) was stopped for 1 s (comm.timeout) and was killed' log || fail "mpirun is stopped at once: $(tail -n 3 log)"
+start_run --set comm.timeout=5 --restarts 1 --set train.log_every=100
+kill -STOP "$(pgrep -P $pid -x mpirun)"
+until grep -q '^restart 1 of 1: mpirun was killed' log; do kill -0 $pid 2>/dev/null || die "mpirun is stopped: $(tail -n 3 log)"; sleep 0.05; done
+until pgrep -P "$(pgrep -P $pid -x mpirun)" >/dev/null 2>&1; do sleep 0.05; done
+kill -INT $pid
+ends 130 20 "a run whose mpirun was stopped"
 
 # Before there is anything to save: while mpirun starts, while its ranks do, while they plan. No signal gets lost on the way, and
 # none is told as a crash.

@@ -491,9 +491,15 @@ static void leave(void *context) {
     _exit(1);
 }
 
-/* Steps of collectives for ever; one rank dies or stops in the third. */
+static void miss(void *context, int rank, const char *cause) {
+    fprintf(stderr, "rank %d misses rank %d: %s\n", world_rank, rank, cause);
+    nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL); /* mpirun ends the others with the first */
+    _exit(1);
+}
+
+/* Steps of collectives for ever; one rank dies or stops in the third. Or a rank that stops when all is done, where MPI ends. */
 static int play(const char *how) {
-    comm_options o = {.timeout_s = 2, .on_failure = say_failure, .on_overdue = leave};
+    comm_options o = {.timeout_s = 2, .on_failure = say_failure, .on_overdue = leave, .on_missing = miss};
     ranks r = {.own = mem_alloc(ARENA_BYTES)};
     void *memory;
     CHECK_OK(comm_open(&r.c, &o));
@@ -502,6 +508,12 @@ static int play(const char *how) {
     r.shared = memory;
     int size = comm_size(r.c);
     bool it = world_rank == 1;
+    if (strcmp(how, "end") == 0) {
+        comm_memory_close(r.c, memory, ARENA_BYTES);
+        comm_close(r.c);
+        if (it) raise(SIGSTOP);
+        return 0;
+    }
     call t;
     call_init(&t, OP_ALL_REDUCE, AXIS_DATA, size, DTYPE_F32, 100, 100);
     operands m = place(&r, WHERE_SHARED, 400, 400);
