@@ -117,6 +117,11 @@ status dataset_ending(const dataset *d, const data_options *o, json_t **out) {
                       &(chat_options){.format = o->chat, .kwargs = o->chat_kwargs}));
     find_kinds(d, &texts, &turns);
     *out = ending_of(c, t, texts || !c, c && turns);
+    bool plain = c && turns && c->format == CHAT_NONE && !tokenizer_is_byte(t);
     chat_close(c);
-    return OK;
+    char *own = NULL;
+    status rc = plain ? tokenizer_chat_template(o->tokenizer, &own) : OK;
+    if (own) json_object_set_new(*out, "template_is_unused", json_true());
+    free(own);
+    return rc;
 }

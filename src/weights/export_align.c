@@ -213,6 +213,8 @@ void export_say_aligned(const json_t *description, bool with_tokenizer) {
         strbuf_fini(&was);
         strbuf_fini(&ends);
     }
+    if (with_tokenizer && json_object_get(ending_of(description), "template_is_unused"))
+        log_info("the export has the tokenizer's own chat template, but the run was trained without it (data.chat=none)");
     if (with_tokenizer && trained_template(description))
         log_info("the export has the chat template of data.chat=%s, in which the turns were trained",
                  json_string_value(json_object_get(ending_of(description), "format")));

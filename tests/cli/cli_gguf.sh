@@ -294,6 +294,9 @@ run 0 export base chat-peft.gguf --adapter chat-adapter
 check 0 "!as end token" "!the chat template" -- export chat chat-again.gguf
 set_ends '[2, 343]'
 check 0 "!as end token" "data.chat=chatml" -- train "${chat[@]}" --set run.dir=listed-run --set run.export=listed
+sed 's/.*/{"prompt": "a", "completion": "b"}/' turns.jsonl >pairs.jsonl
+check 0 "the export has the tokenizer's own chat template, but the run was trained without it (data.chat=none)" -- \
+    train "${chat[@]}" --set data.source=pairs.jsonl --set data.chat=none --set run.dir=plain-run --set run.export=plain
 echo "{% for m in messages %}{{ m.content + eos_token }}{% endfor %}" >base/chat_template.jinja
 check 0 "the export names 341 <|endoftext|>" "!the chat template" -- train "${chat[@]}" --set data.chat=auto --set run.dir=own-run --set run.export=own
 check 2 "found no token '<|start_header_id|>'" -- train "${common[@]}" --set model.path=hf --set data.source=turns.jsonl --set data.chat=llama3 # bytes
