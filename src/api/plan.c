@@ -31,7 +31,7 @@ ralo_status ralo_plan_open(ralo_plan **out, const ralo_settings *s) {
     config_resolve_fine_tune(&p->config, true);
     TRY_GOTO(rc, config_fit_data(&p->config, true), done);
     TRY_GOTO(rc, request_for_plan(&r, &p->config, NULL, 0, &p->machine), done);
-    plan_warn(&r);
+    TRY_GOTO(rc, plan_check_input(&r, &p->config), done);
     TRY_GOTO(rc, train_check_reference(&r), done);
     r.plan.hardware = &p->machine;
     r.plan.compare = r.plan.shorten = true; /* as ralo plan does */

@@ -212,8 +212,8 @@ static status open_job(ralo_trainer *t, const ralo_settings *s) {
     TRY(never_overlap(&r->plan));
     r->plan.state_copies = 0; /* the caller waits for a save: nothing is staged for background writing */
     r->version = RALO_VERSION;
-    TRY(job_open(&t->job));
     TRY(need_run_for_gguf(c));
+    TRY(job_open(&t->job));
     TRY(job_check(&t->job));
     r->export_dir = NULL; /* checked, before hours of training; the caller makes it */
     if (*c->run.dir) TRY(job_use_dir(&t->job, c->run.dir));

@@ -3,6 +3,7 @@
 #include "cli/output.h"
 #include "cli/planning.h"
 #include "cli/profile.h"
+#include "cli/train_report.h"
 
 #include <malloc.h>
 #include <stdlib.h>
@@ -148,6 +149,7 @@ status command_plan(command_line *l) {
     if (l->longest && l->profile)
         return ERR(ERR_INPUT,
                    "plan: --longest needs a fixed micro-batch, --profile a fixed data.seq_len; leave one out");
+    TRY(train_sinks_check(&l->config));
     if (l->longest) TRY(check_longest(&l->config));
     if (l->timeline) TRY(plan_timeline_check(l->timeline));
     if (!l->world) config_resolve_fine_tune(&l->config, !l->longest && !l->profile);
@@ -156,9 +158,10 @@ status command_plan(command_line *l) {
     status rc = OK;
     if (l->profile) TRY_GOTO(rc, profile_find(l, make_request, &sizes), done);
     TRY_GOTO(rc, make_request(l, &r, &machine), done);
-    plan_warn(&r);
+    if (!l->longest) TRY_GOTO(rc, plan_check_input(&r, &l->config), done); /* which has no length of rows of its own */
     if (!waits_for_stage(l, &r)) TRY_GOTO(rc, train_check_reference(&r), done);
     r.plan.hardware = &machine;
+    r.plan.names_no_model = !config_names_model(&l->config);
     r.plan.compare = true;
     r.plan.on_candidate = planning_show;
     r.plan.shorten = !l->program && !l->timeline; /* what is shown op by op is shown whole */
@@ -167,7 +170,8 @@ status command_plan(command_line *l) {
     if (rc == OK) plan_find_faster(&p);
     planning_hide();
     if (rc != OK) goto done;
-    rc = show(l, &r, &p, &row, &sizes);
+    if (!waits_for_stage(l, &r)) rc = plan_check_weights(&r, &p);
+    if (rc == OK) rc = show(l, &r, &p, &row, &sizes);
     plan_close(&p);
 done:
     profile_fini(&sizes);

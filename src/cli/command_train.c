@@ -159,6 +159,11 @@ static track_sinks sinks_of(const config *c) {
                          c->track.tensorboard, c->track.trackio, c->track.wait};
 }
 
+status train_sinks_check(const config *c) {
+    track_sinks sinks = sinks_of(c);
+    return track_sinks_check(&sinks);
+}
+
 /* A run that did not begin leaves no directory behind, unless something of value is in it, such as numbers of a reference. */
 static void remove_unused(const char *run_dir) {
     static const char *const names[] = {"metrics.jsonl", "samples.jsonl", "completions.jsonl", "checkpoints/.lock",
@@ -349,6 +354,7 @@ static status train(command_line *l, comm **mesh) {
     r->program = program_invocation_name;
     r->version = RALO_VERSION;
     r->trace_path = l->trace;
+    r->plan.names_no_model = foreign_was_read(&l->foreign) && !config_names_model(c);
     if (l->trace && ranks && comm_rank(ranks) > 0) { /* each rank its own file */
         snprintf(trace, sizeof trace, "%s.rank-%d", l->trace, comm_rank(ranks));
         r->trace_path = trace;
@@ -408,6 +414,16 @@ static status show_config(command_line *l) {
     return OK;
 }
 
+/* Now, and not when the plan is shown and the run directory made. */
+static status check_trace(command_line *l) {
+    const char *slash = l->trace ? strrchr(l->trace, '/') : NULL;
+    const char *dir =
+        slash && slash > l->trace ? arena_format(&l->memory, "%.*s", (int)(slash - l->trace), l->trace) : ".";
+    if (!l->trace || access(dir, W_OK) == 0) return OK;
+    return ERR(ERR_INPUT, "--trace: found no directory %s to write into (%s), expected the name of a new file", dir,
+               strerror(errno));
+}
+
 status command_train(command_line *l) {
     const config *c = &l->config;
     if (l->show_config && l->json)
@@ -421,12 +437,12 @@ status command_train(command_line *l) {
         return foreign_check_train(&l->foreign);
     }
     if (l->quiet) log_set_level(LOG_WARN);
+    TRY(check_trace(l));
     TRY(foreign_check_train(&l->foreign));
     live_options live = live_options_of(l, NULL);
     if (command_line_given(l, "live")) TRY(live_check(&live));
     else if (l->live_token) return ERR(ERR_INPUT, "train: --live-token needs --live");
-    track_sinks sinks = sinks_of(c);
-    TRY(track_sinks_check(&sinks));
+    TRY(train_sinks_check(c));
     TRY(restarts_check(l));
     if (ranks_wanted(l)) return restarts_run(l);
     catch_signals_of_launchers();

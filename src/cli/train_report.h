@@ -2,6 +2,7 @@
 /* train_report.h - what `ralo train` prints about a run; all but the JSON goes to stderr. */
 #include "cli/cli.h"
 
+status train_sinks_check(const config *c); /* can its numbers be sent where track.* says? Asks no server */
 /* The first line: whether it fits, how long it takes, what would be faster. */
 void train_report_answer(job *j);
 void train_report_summary(const plan *p, const dataset *d, const train_result *t, const char *run_dir);

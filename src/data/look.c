@@ -8,10 +8,16 @@
 
 enum { LOOKED_AT = 16 }; /* records: they are all written alike */
 
+/* A pattern that matches nothing is data that is not here yet; any other list that cannot be read is wrong. */
+static bool is_pattern(const char *source) { return strpbrk(source, "*?[") != NULL; }
+
 static void list_missing(const char *source, strbuf *out) {
     file_entry *entries = NULL;
     size_t n = 0;
-    if (file_list_parse(source, &entries, &n) != OK) error_clear(); /* whoever opens it says so */
+    if (file_list_parse(source, &entries, &n) != OK) {
+        error_clear(); /* whoever opens it says so */
+        if (is_pattern(source)) strbuf_printf(out, "%s%s", out->length ? ", " : "", source);
+    }
     for (size_t i = 0; i < n; i++)
         if (entries[i].path && access(entries[i].path, F_OK) != 0)
             strbuf_printf(out, "%s%s", out->length ? ", " : "", entries[i].path);
@@ -30,7 +36,7 @@ static void look_at_list(const char *source, data_look *look) {
     bool is_list = file_list_parse(source, &entries, &n) == OK;
     if (!is_list) { /* whoever opens it says so */
         error_clear();
-        look->is_missing = true;
+        look->is_missing |= is_pattern(source);
     }
     for (size_t i = 0; is_list && i < n; i++) {
         file_stamp stamp;

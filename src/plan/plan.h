@@ -53,6 +53,7 @@ typedef struct plan_request {
     bool left_open_recompute; /* ... and recompute */
     bool shorten;             /* for plans that do not run: compile few micro-batches of a pipeline and extrapolate */
     bool compare;             /* evaluate every candidate, even where the plain one fits: for `ralo plan` */
+    bool names_no_model;      /* the model is the built-in default: the first line says so */
     bool may_nvme;            /* the user named a directory for it */
     place_options place;
     mesh mesh;          /* of all ranks, and this rank's index; where it is open, one of the possible meshes */

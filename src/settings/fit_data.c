@@ -37,12 +37,6 @@ static status survey(config *c, const data_options *o) {
     return OK;
 }
 
-static void survey_or_warn(config *c, const data_options *o) {
-    if (survey(c, o) == OK) return;
-    log_warn("training would stop: %s", error_message());
-    error_clear();
-}
-
 /* What auto meant stands in the settings of the run: a run that is resumed with more steps has the warmup that it began with. */
 static void resolve_steps(config *c) {
     train_options *t = &c->train;
@@ -99,6 +93,12 @@ static void forget_epochs_not_given(config *c, bool is_plan) {
     resolve_steps(c);
 }
 
+bool config_reads_data(const config *c, const data_options *o) {
+    data_look look = data_source_look(o);
+    if (look.is_stream || look.is_missing) return false;
+    return c->survey.is_chosen || look.n_bytes <= SURVEYED_MOST;
+}
+
 status config_fit_data(config *c, bool is_plan) {
     model_config m;
     bool is_auto = c->data.seq_len == 0;
@@ -124,8 +124,8 @@ status config_fit_data(config *c, bool is_plan) {
     if (is_auto || counts) {
         TRY(survey(c, &o));
         c->data.seq_len = c->survey.seq_len;
-    } else if (look.n_bytes <= SURVEYED_MOST) {
-        survey_or_warn(c, &o);
+    } else if (config_reads_data(c, &o)) {
+        TRY(survey(c, &o));
     }
     config_resolve(c); /* defaults that follow from the length of a row */
     return OK;

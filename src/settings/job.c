@@ -147,50 +147,62 @@ static status plan_resumed(job *j) {
     return OK;
 }
 
-status job_open(job *j) {
-    TRY(dataset_open(&j->data, &j->request.data));
-    j->request.plan.host_bytes += dataset_host_bytes(j->data);
-    j->request.data_rows = dataset_n_places(j->data, SPLIT_TRAIN);
-    return j->request.resume ? plan_resumed(j) : make_plan(j);
-}
-
 void job_close(job *j) {
     if (j->data) dataset_close(j->data);
     plan_close(&j->plan);
     *j = (job){0};
 }
 
-/* A tokenizer of another model gives ids without an embedding, or trains only a part of the embeddings. */
-static status check_vocabulary(const job *j) {
-    const dataset *d = j->data;
+/* What the tokenizer of the data and the vocabulary of the model have to do with each other. */
+typedef struct vocabularies {
+    long long tokens, rows;
+    const char *name;
+    bool are_bytes; /* of built-in data, for weights that know the tokens of a tokenizer */
+} vocabularies;
+
+static vocabularies vocabularies_of(const job *j) {
     const train_request *r = &j->request;
-    if (strcmp(r->data.source, "builtin:random") == 0) return OK; /* draws from the model's own vocabulary */
-    long long tokens = tokenizer_vocab(dataset_tokenizer(d)), rows = r->plan.model.vocab;
-    const char *name = r->data.tokenizer ? r->data.tokenizer : "byte";
-    if (tokens > rows)
+    vocabularies v = {.tokens = tokenizer_vocab(dataset_tokenizer(j->data)),
+                      .rows = r->plan.model.vocab,
+                      .name = r->data.tokenizer ? r->data.tokenizer : "byte"};
+    v.are_bytes = r->pretrained && str_starts_with(r->data.source, "builtin:") && v.tokens < v.rows;
+    /* It draws from the model's own vocabulary. */
+    return strcmp(r->data.source, "builtin:random") == 0 ? (vocabularies){0} : v;
+}
+
+/* A tokenizer of another model gives ids without an embedding. */
+static status check_vocabulary(const job *j) {
+    const train_request *r = &j->request;
+    vocabularies v = vocabularies_of(j);
+    if (v.tokens > v.rows)
         return ERR(
             ERR_INPUT,
             "data.tokenizer %s has %lld tokens, model %s has a vocabulary of %lld, expected at least as many: is "
             "it the tokenizer of another model? Set data.tokenizer to the model's own, or model.vocab=%lld for a "
             "model that is not pretrained",
-            name, tokens, r->plan.model.name, rows, tokens);
-    bool is_of_bytes = r->pretrained && str_starts_with(r->data.source, "builtin:") && tokens < rows;
-    if (is_of_bytes && !j->names_data && !r->resume)
+            v.name, v.tokens, r->plan.model.name, v.rows, v.tokens);
+    if (v.are_bytes && !j->names_data && !r->resume)
         return ERR(
             ERR_INPUT,
             "data.source: found nothing to train the pretrained %s on; give --data FILE, or --set data.source=%s if "
             "it is the built-in problems that it should learn",
             r->plan.model.name, r->data.source);
-    if (is_of_bytes)
+    return OK;
+}
+
+/* ... or trains only a part of the embeddings. */
+static void warn_of_vocabulary(const job *j) {
+    const train_request *r = &j->request;
+    vocabularies v = vocabularies_of(j);
+    if (v.are_bytes)
         log_warn("data.source %s yields bytes, and the weights of %s need their own tokenizer; set data.source to text "
                  "or JSON Lines",
                  r->data.source, r->plan.model.name);
-    else if (tokens < rows / 2)
+    else if (v.tokens < v.rows / 2)
         log_warn("data.tokenizer %s has %lld tokens, model %s has a vocabulary of %lld: the other entries are never "
                  "trained; "
                  "set data.tokenizer to the model's own, or model.vocab=%lld for a model that is not pretrained",
-                 name, tokens, r->plan.model.name, rows, tokens);
-    return OK;
+                 v.name, v.tokens, r->plan.model.name, v.rows, v.tokens);
 }
 
 void note_say(const plan *p) {
@@ -221,18 +233,6 @@ static void warn_of_missing_data(const data_options *o) {
     strbuf_fini(&missing);
 }
 
-/* `ralo train` stops there. */
-static void warn_of_short_rows(const train_request *r) {
-    if (r->data.allow_cut || data_survey_check(&r->survey, r->data.source, r->plan.model.max_positions) == OK) return;
-    log_warn("%s", error_message());
-    error_clear();
-}
-
-void plan_warn(const train_request *r) {
-    warn_of_missing_data(&r->data);
-    warn_of_short_rows(r);
-}
-
 /* A new run does not mix with an earlier one. */
 static status check_no_earlier_run(const job *j, const char *dir) {
     char newest[4096];
@@ -248,6 +248,12 @@ static status check_no_earlier_run(const job *j, const char *dir) {
             ERR_INPUT,
             "run.dir: found '%.300s' (%s), expected a directory that is there or can be made; choose another run.dir",
             dir, strerror(errno));
+    bool is_first = !j->request.comm || comm_rank(j->request.comm) == 0;
+    if (!there && is_first && export_check_place("run.dir", dir) != OK) {
+        error_record why;
+        error_take(&why);
+        return ERR(ERR_INPUT, "%s; choose another run.dir (--out DIR)", why.message);
+    }
     TRY(checkpoint_find_newest_quietly(dir, newest, sizeof newest));
     if (!newest[0] || j->request.resume) return OK;
     return ERR(ERR_INPUT,
@@ -312,17 +318,51 @@ static void warn_if_unsaved(const job *j) {
              str_format_duration(run, run_s), (long long)(every / digit * digit));
 }
 
-status job_check(job *j) {
+/* What needs no data and no plan, and takes no time. The run directory comes first: its other files follow from it. */
+static status check_places(job *j) {
     TRY(forget_old_export(j));
-    TRY(check_lengths(j)); /* first: other rows are another plan */
-    TRY(plan_check_fit(&j->plan));
-    if (*j->asked_dir) TRY(check_no_earlier_run(j, j->asked_dir)); /* before its other files: they follow from it */
-    TRY(train_check(&j->request, &j->plan));
-    if (!j->request.comm || comm_rank(j->request.comm) == 0) {
-        note_say(&j->plan);
-        warn_if_unsaved(j);
-    }
+    if (*j->asked_dir) TRY(check_no_earlier_run(j, j->asked_dir));
+    return train_check_places(&j->request);
+}
+
+static status check_data(const job *j) {
+    TRY(check_lengths(j));
     return check_vocabulary(j);
+}
+
+status job_open(job *j) {
+    TRY(check_places(j));
+    TRY(dataset_open(&j->data, &j->request.data));
+    TRY(check_data(j)); /* before the plan: other rows are another one */
+    j->request.plan.host_bytes += dataset_host_bytes(j->data);
+    j->request.data_rows = dataset_n_places(j->data, SPLIT_TRAIN);
+    TRY(j->request.resume ? plan_resumed(j) : make_plan(j));
+    return train_check(&j->request, &j->plan);
+}
+
+status plan_check_input(const train_request *r, const config *c) {
+    job j = {
+        .request = *r, .asked_dir = c->run.dir ? c->run.dir : "", .names_data = config_was_given(c, "data.source")};
+    warn_of_missing_data(&r->data);
+    TRY(check_places(&j));
+    if (!j.names_data || !config_reads_data(c, &r->data)) return OK;
+    TRY(dataset_open(&j.data, &r->data));
+    status rc = check_data(&j);
+    dataset_close(j.data);
+    return rc;
+}
+
+status plan_check_weights(const train_request *r, const plan *p) {
+    return r->pretrained && weights_are_in(r->model_dir) ? train_check_weights(r, p) : OK;
+}
+
+status job_check(job *j) {
+    TRY(plan_check_fit(&j->plan));
+    warn_of_vocabulary(j);
+    if (j->request.comm && comm_rank(j->request.comm) > 0) return OK;
+    note_say(&j->plan);
+    warn_if_unsaved(j);
+    return OK;
 }
 
 status job_use_dir(job *j, const char *dir) {

@@ -260,6 +260,13 @@ static status check_gpt2_heads(const model_config *m) {
                m->name, heads, width, kv, hidden, advice);
 }
 
+bool config_names_model(const config *c) {
+    static const char *const keys[] = {"model.preset", "model.path", "model.hidden", "model.layers"};
+    bool named = false;
+    for (size_t i = 0; i < ARRAY_LENGTH(keys); i++) named |= config_was_given(c, keys[i]);
+    return named;
+}
+
 status model_from_config(const config *c, model_config *out) {
     const char *name = config_preset(c);
     if (!name) {

@@ -29,6 +29,9 @@ bool config_is_chosen_later(const config *c, const char *key);
 /* Settings that follow from the data, which is read for them: data.seq_len. Before a request is made. is_plan: files may be
  * missing, and the lengths of records are looked at also where nothing follows from them. (fit_data.c) */
 status config_fit_data(config *c, bool is_plan);
+/* Does a plan read the data? Not where it is missing, a stream, or so large that reading it takes minutes and no setting follows from it. */
+bool config_reads_data(const config *c, const data_options *o);
+bool config_names_model(const config *c); /* else it is the built-in default */
 status model_from_config(const config *c, model_config *out);
 status request_from_config(const config *c, train_request *out);
 /* The request of `ralo plan`: the first rank of parallel.* (or of `world` ranks; 0: not given), on the named machine
@@ -62,11 +65,15 @@ typedef struct job {
 status job_init(job *j, const config *c, const char *hardware);
 /* One of several ranks: its limits and its cores, and one description of the machine for all, by which they choose. Collective. */
 status job_use_ranks(job *j, const config *c, const char *hardware, comm *ranks);
-status job_open(job *j);                     /* data and plan; job_close also after an error */
-status job_check(job *j);                    /* everything that can be refused before anything is written */
+/* Data and plan, and everything that can be refused without looking at the plan's size; job_close also after an error. */
+status job_open(job *j);
+status job_check(job *j);                    /* does the plan fit; its warnings */
 status job_use_dir(job *j, const char *dir); /* makes it; refuses another run's checkpoints and a full disk */
 void job_close(job *j);
 void note_say(const plan *p); /* its note, as a warning */
 /* That weights are random although somebody may expect a pretrained model: a line without its end, or nothing. */
 void weights_describe(const config *c, const train_request *r, strbuf *out);
-void plan_warn(const train_request *r); /* what a plan could not look at, or a run would refuse */
+/* Refuses what a run would refuse: run.dir, run.export, and data that is here. Warns of data that is not. */
+status plan_check_input(const train_request *r, const config *c);
+status plan_check_weights(const train_request *r,
+                          const plan *p); /* a model whose weights are not here is planned all the same */

@@ -8,9 +8,11 @@
 #include "train/samples.h"
 #include "train/task.h"
 
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define WORTH_SAYING_S 2.0 /* a start that takes longer is explained */
 #define EVAL_REPORT_S 5.0  /* a longer evaluation reports its progress this often */
@@ -522,7 +524,7 @@ static status finish(trainer *t, train_result *out) {
 }
 
 /* Now, not after hours of training. */
-static status check_export(const train_request *r, const plan *p) {
+static status check_export(const train_request *r) {
     static const char setting[] = "run.export";
     if (!export_is_gguf_name(r->export_dir)) return export_check_dir(setting, r->export_dir);
     if (r->no_last_checkpoint)
@@ -530,7 +532,7 @@ static status check_export(const train_request *r, const plan *p) {
                    "%s: found %s with run.save_last=false, but a GGUF file is made from the last checkpoint; set "
                    "run.save_last=true, or leave %s out",
                    setting, r->export_dir, setting);
-    return export_check_gguf(setting, r->export_dir, &p->request.model, r->data.tokenizer);
+    return export_check_gguf(setting, r->export_dir, &r->plan.model, r->data.tokenizer);
 }
 
 status train_check_reference(const train_request *r) {
@@ -538,16 +540,27 @@ status train_check_reference(const train_request *r) {
     return dir ? weights_check_reference(&r->plan.model, dir) : OK;
 }
 
-status train_check(const train_request *r, const plan *p) {
-    if (r->export_dir) TRY(check_export(r, p));
+status train_check_places(const train_request *r) {
+    char found[4096];
+    if (r->export_dir) TRY(check_export(r));
     if (r->export_dir && r->comm) TRY(comm_barrier(r->comm)); /* before one rank writes what another still reads */
-    weights_origin from = origin_of(r);
-    TRY(weights_start_check(p, &from, r->resume != NULL));
-    TRY(frozen_check(r, p));
-    char found[4096]; /* before a run directory is made for a run that cannot resume */
+    const char *prompts = r->train.sample_every > 0 ? r->train.sample_prompts : NULL;
+    if (prompts && *prompts && access(prompts, R_OK) != 0)
+        return ERR(ERR_INPUT, "train.sample_prompts: found no file %s (%s), expected prompts, one on each line",
+                   prompts, strerror(errno));
     if (!r->resume || strcmp(r->resume, "auto") == 0) return OK;
     TRY(checkpoint_find_newest_quietly(r->resume, found, sizeof found));
     return found[0] ? OK : find_resumed(r, found, sizeof found); /* which says what is wrong with it */
+}
+
+status train_check_weights(const train_request *r, const plan *p) {
+    weights_origin from = origin_of(r);
+    return weights_start_check(p, &from, r->resume != NULL);
+}
+
+status train_check(const train_request *r, const plan *p) {
+    TRY(train_check_weights(r, p));
+    return frozen_check(r, p);
 }
 
 /* Device memory as the driver counts it. Ranks that share a GPU see the sum of all: each has its own arena and an

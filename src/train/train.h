@@ -313,8 +313,10 @@ typedef struct train_result {
     sys_contention contention; /* while it trained; with ranks, which are programs too, only what was stolen */
 } train_result;
 
-/* Checks what can be refused before anything is written: weights that do not match the model, an export directory in
- * use. */
+/* Checks what can be refused before anything is planned: an export directory in use, a checkpoint to resume that is not there. */
+status train_check_places(const train_request *r);
+/* Checks what can be refused before anything is written: weights that do not match the model, and the model that scores records. */
+status train_check_weights(const train_request *r, const plan *p);
 status train_check(const train_request *r, const plan *p);
 /* What a plan can tell of it, which needs no weights: does the directory that rho1.reference names describe a model that this run
  * can be compared with? */

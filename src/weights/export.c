@@ -242,8 +242,8 @@ static status write_config(const exporter *x, const json_t *description, arena *
 
 /* Can `dir`, which does not exist, be made? Only making one tells: root passes every permission check, and some file
  * systems refuse anyway. A test directory is made in the nearest existing directory above and removed at once. */
-status export_check_place(const char *dir) {
-    status rc;
+status export_check_place(const char *what, const char *dir) {
+    status rc = OK;
     int fd = -1;
     strbuf place, probe;
     strbuf_init(&place);
@@ -251,13 +251,12 @@ status export_check_place(const char *dir) {
     dir_nearest(dir, &place);
     strbuf_add(&place, "/.ralo");
     if (temporary_make(place.text, true, &probe, &fd) == OK) {
-        rc = OK;
         rmdir(probe.text);
         close(fd);
     } else {
         error_record why;
         error_take(&why);
-        rc = ERR(ERR_IO, "export to %s: cannot create the directory: %s", dir, why.message);
+        rc = ERR(ERR_IO, "%s %s: cannot create the directory: %s", what, dir, why.message);
     }
     strbuf_fini(&place);
     strbuf_fini(&probe);
@@ -273,7 +272,7 @@ status export_check_dir(const char *setting, const char *dir) {
             "the ending, or end it in .gguf for one file",
             setting ? setting : "export", dir);
     DIR *d = opendir(dir);
-    if (!d && errno == ENOENT) return export_check_place(dir);
+    if (!d && errno == ENOENT) return export_check_place("export to", dir);
     if (!d) return ERR(ERR_IO, "export to %s: %s", dir, strerror(errno));
     status rc = OK;
     for (struct dirent *entry; rc == OK && (entry = readdir(d));)

@@ -56,6 +56,8 @@ typedef struct export_report {
 } export_report;
 /* A directory that is not empty is refused, by the name of the setting; NULL: it was an argument. */
 status export_check_dir(const char *setting, const char *dir);
+/* Can the directory, which does not exist, be made? what: who asks, for the message. */
+status export_check_place(const char *what, const char *dir);
 bool export_is_gguf_name(const char *path); /* does it end in .gguf? */
 /* Can this model, with this tokenizer, be written as such a file? The setting names it in messages. */
 status export_check_gguf(const char *setting, const char *path, const model_config *c, const char *tokenizer);

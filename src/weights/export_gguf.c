@@ -205,7 +205,7 @@ status export_check_gguf(const char *setting, const char *path, const model_conf
     snprintf(s.dir, sizeof s.dir, "%s", path);
     gguf_header_init(&header);
     status rc = gguf_check_path(path);
-    if (rc == OK) rc = export_check_place(path);
+    if (rc == OK) rc = export_check_place("export to", path);
     if (rc == OK) rc = gguf_check_model(&s.config);
     if (rc == OK) rc = gguf_describe_tokenizer(&header, &s, false);
     gguf_header_fini(&header);

@@ -36,7 +36,6 @@ json_t *export_aligned(const json_t *description, const char *part);
 /* The files of the run's tokenizer, with the end token and the chat template that were trained, into `dir`. */
 status export_write_tokenizer(const json_t *description, const tokenizer_files *t, const char *dir, arena *memory);
 void export_say_aligned(const json_t *description, bool with_tokenizer); /* in the log, if anything changed */
-status export_check_place(const char *dir);                              /* can it, which does not exist, be made? */
 /* report->type is the dtype to write. */
 status export_write(export_job *j, const export_options *o, export_report *report);
 /* A job over adapters that began by PiSSA writes ordinary ones, of twice the rank. `convert` is closed after the job, where it has

@@ -9,6 +9,7 @@
 #include "weights/match.h"
 #include "weights/params.h"
 
+#include <dirent.h>
 #include <glob.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -144,6 +145,16 @@ static status refuse_without(const char *dir, arena *memory) {
     return ERR(ERR_INPUT,
                "%s: found no model.safetensors and no model.safetensors.index.json, expected one of them; %s", dir,
                what);
+}
+
+bool weights_are_in(const char *dir) {
+    DIR *d = opendir(dir);
+    bool found = false;
+    for (struct dirent *e; d && !found && (e = readdir(d));)
+        found = strstr(e->d_name, ".safetensors") || str_starts_with(e->d_name, "pytorch_model") ||
+                str_ends_with(e->d_name, ".pth");
+    if (d) closedir(d);
+    return found;
 }
 
 static status open_any(weight_files *w, const char *dir, arena *memory) {

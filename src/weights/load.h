@@ -27,4 +27,5 @@ status weights_load_base(exec *e, const plan *p, const char *dir, base_hash *has
 status weights_load_reference(exec *e, const plan *p, const char *dir);
 /* What its description alone shows: another vocabulary, family or size than `m`. No weights are opened. */
 status weights_check_reference(const model_config *m, const char *dir);
+bool weights_are_in(const char *dir); /* any, also such as are not read; false: a description of a model alone */
 status weights_check_dir(const plan *p, const char *dir); /* what load would refuse, without a program to load into */
