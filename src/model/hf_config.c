@@ -21,14 +21,79 @@
 
 /* ---- the families ---------------------------------------------------------------------------------------------- */
 
+/* Types that people have, and the first thing in them that ralo does not compute. */
+#define EXPERTS "mixture of experts is not supported yet"
+#define DELTA_RULE "delta-rule layers (linear attention) are not supported yet"
+#define STATE_SPACE "state-space layers (Mamba) are not supported yet"
+#define IMAGES "models of images, video or sound are not supported"
+#define LATENT "latent attention (MLA) is not supported yet"
+#define ENCODER "ralo trains decoders, which predict the next token; an encoder is not one"
+#define PARALLEL "attention and MLP that run side by side are not supported"
+#define ALIBI "ALiBi positions are not supported"
+#define MULTIPLIERS "its scalar multipliers are not supported yet"
+#define NO_ROPE "layers without rotary positions are not supported yet"
+static const struct {
+    const char *types, *missing; /* types: between spaces */
+} not_supported[] = {
+    {" mixtral qwen2_moe qwen3_moe olmoe phimoe glm4_moe granitemoe granitemoeshared dbrx llama4 llama4_text gpt_oss "
+     "ernie4_5_moe hunyuan_v1_moe minimax minimax_m2 flex_olmo bailing_moe dots1 afmoe ",
+     EXPERTS},
+    {" deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 kimi_k2 glm4_moe_lite mistral4 longcat_flash ",
+     "latent attention (MLA) and mixture of experts are not supported yet"},
+    {" minicpm3 youtu ", LATENT},
+    {" qwen3_next qwen3_5_moe qwen3_5_moe_text kimi_linear ",
+     "delta-rule layers (linear attention) and mixture of experts are not supported yet"},
+    {" qwen3_5 qwen3_5_text olmo_hybrid ", DELTA_RULE},
+    {" mamba mamba2 falcon_mamba falcon_h1 bamba zamba zamba2 ", STATE_SPACE},
+    {" jamba nemotron_h granitemoehybrid ", "state-space layers (Mamba) and mixture of experts are not supported yet"},
+    {" lfm2 lfm2_moe ", "short convolutions are not supported yet"},
+    {" rwkv recurrent_gemma ", "recurrent layers are not supported"},
+    {" gemma3 gemma3n gemma4 gemma4_unified llava llava_next llava_onevision qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe "
+     "mllama paligemma idefics2 idefics3 smolvlm internvl mistral3 pixtral qwen2_audio qwen2_5_omni qwen3_omni_moe "
+     "phi4_multimodal whisper ",
+     IMAGES "; a directory with the text model alone (gemma3_text, qwen2 ...) is"},
+    {" gemma3n_text gemma4_text ", "its attention (shared keys and values, embeddings per layer) is not supported yet"},
+    {" bert roberta xlm-roberta distilbert electra deberta-v2 modernbert t5 mt5 umt5 bart mbart pegasus t5gemma ",
+     ENCODER},
+    {" gpt_neox gptj phi falcon cohere cohere2 codegen ", PARALLEL},
+    {" bloom mpt ", ALIBI},
+    {" granite ", MULTIPLIERS},
+    {" smollm3 exaone4 ", NO_ROPE},
+    {" gemma ", "the first Gemma is not supported; gemma2 and gemma3_text are"},
+    {" olmo ", "norms without weights are not supported; olmo2 is"},
+    {" gpt_neo opt gpt_bigcode starcoder2 stablelm ", "this mix of LayerNorm, biases and positions is not supported"},
+    {" ministral3 ", "queries scaled by their position are not supported yet"},
+};
+
+/* NULL: the type is not one of the known ones, and its other keys show nothing either. */
+static const char *what_is_missing(const json_t *root, const char *type) {
+    char word[64];
+    snprintf(word, sizeof word, " %.60s ", type);
+    for (size_t i = 0; i < ARRAY_LENGTH(not_supported); i++)
+        if (strstr(not_supported[i].types, word)) return not_supported[i].missing;
+    if (hf_get(root, "num_experts") || hf_get(root, "num_local_experts") || hf_get(root, "n_routed_experts"))
+        return EXPERTS;
+    if (hf_get(root, "vision_config") || hf_get(root, "audio_config")) return IMAGES;
+    if (hf_get(root, "linear_num_value_heads")) return DELTA_RULE;
+    if (hf_get(root, "mamba_d_state") || hf_get(root, "ssm_state_size")) return STATE_SPACE;
+    if (hf_get(root, "kv_lora_rank")) return LATENT;
+    return NULL;
+}
+
 static status read_family(const hf_reading *r, model_family *out) {
     const char *type = json_string_value(hf_get(r->root, "model_type"));
+    char text[256];
     strbuf known;
     for (model_family f = 0; f < FAMILY_COUNT && type; f++)
         if (strcmp(type, model_family_traits(f)->name) == 0) {
             *out = f;
             return OK;
         }
+    const char *missing = type ? what_is_missing(r->root, type) : NULL;
+    if (missing) {
+        snprintf(text, sizeof text, "a family that `ralo help presets` lists: %s", missing);
+        return hf_refuse(r->path, "model_type", json_object_get(r->root, "model_type"), text);
+    }
     strbuf_init(&known);
     strbuf_add(&known, "one of: ");
     for (model_family f = 0; f < FAMILY_COUNT; f++)

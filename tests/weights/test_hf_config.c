@@ -13,7 +13,10 @@ typedef struct bad_config {
 } bad_config;
 
 static const bad_config bad_configs[] = {
-    {"llama_old_fp16", "{\"model_type\": \"mixtral\"}", NULL, {"'model_type'", "mixtral", "\"qwen3\""}},
+    {"llama_old_fp16",
+     "{\"model_type\": \"mixtral\"}",
+     NULL,
+     {"'model_type'", "mixtral", "mixture of experts is not supported yet"}},
     {"llama_old_fp16", "{\"model_type\": 7}", NULL, {"'model_type'", "found 7"}},
     {"llama_old_fp16", "{}", "model_type", {"'model_type'", "found nothing"}},
     {"llama_old_fp16", "{\"hidden_size\": -16}", NULL, {"'hidden_size'", "-16", "whole number from 1"}},
@@ -90,7 +93,7 @@ static const bad_config bad_configs[] = {
      "{\"model_type\": \"gemma3_text\", \"attn_logit_softcapping\": 50}",
      NULL,
      {"'attn_logit_softcapping'", "found 50"}},
-    {"llama_old_fp16", "{\"model_type\": \"gemma3\"}", NULL, {"'model_type'", "gemma3", "\"gemma3_text\""}},
+    {"llama_old_fp16", "{\"model_type\": \"gemma3\"}", NULL, {"'model_type'", "gemma3", "gemma3_text"}},
     {"llama_old_fp16", "{\"rope_scaling\": {\"rope_type\": \"dynamic\"}}", NULL, {"'rope_scaling.factor'", "nothing"}},
     {"llama_old_fp16", "{\"rope_scaling\": {\"type\": \"linear\"}}", NULL, {"'rope_scaling.factor'", "nothing"}},
     {"llama_old_fp16",
