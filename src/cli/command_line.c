@@ -230,6 +230,19 @@ static bool has_checkpoint(const char *dir) {
     return false;
 }
 
+/* A name without the ending of a file is that of a run. */
+static status refuse_absent(command_line *l, const char *path) {
+    bool takes_run = l->command->run == command_train || l->command->run == command_plan;
+    if (!takes_run || str_ends_with(path, ".yaml") || str_ends_with(path, ".yml") || str_ends_with(path, ".json"))
+        return ERR(ERR_INPUT, "CONFIG %s: no such file; expected a file of settings in YAML or JSON", path);
+    const char *slash = strrchr(path, '/'),
+               *in = slash ? arena_format(&l->memory, "%.*s", (int)(slash - path), path) : ".";
+    return ERR(ERR_INPUT,
+               "%s: found no run and no file %s, expected the directory of a run to continue, or a file of settings in "
+               "YAML or JSON; `ralo runs %s` lists the runs there",
+               l->command->name, path, *in ? in : "/");
+}
+
 /* Users of programs that take a bare key=value are told how to write it here. */
 static status read_config(command_line *l, const char *path) {
     if (strchr(path, '=') && access(path, F_OK) != 0)
@@ -246,8 +259,8 @@ static status read_config(command_line *l, const char *path) {
                  0) /* of a command that takes no run */
             how = arena_format(&l->memory, ", such as %s/config.yaml", path);
         else if (has_checkpoint(path))
-            how = arena_format(
-                &l->memory, "; it is a run without its config.yaml: give its settings again, and --resume %s", path);
+            how = arena_format(&l->memory,
+                               "; it is a run without its config.yaml: give its settings again, and --resume %s", path);
         else if (access(arena_format(&l->memory, "%s/run.json", path), F_OK) == 0) /* killed while its model was read */
             how = "; it is a run that ended before its first step and has no config.yaml: give the command that began "
                   "it again";
@@ -261,8 +274,7 @@ static status read_config(command_line *l, const char *path) {
         return ERR(ERR_INPUT,
                    "%s: found '%s', expected a file of settings; a model is given by its directory: --model DIR",
                    l->command->name, path);
-    if (access(path, F_OK) != 0 && errno == ENOENT)
-        return ERR(ERR_INPUT, "CONFIG %s: no such file; expected a file of settings in YAML or JSON", path);
+    if (access(path, F_OK) != 0 && errno == ENOENT) return refuse_absent(l, path);
     l->foreign.stage = l->stage, l->foreign.stages_dir = l->stages_dir;
     return foreign_read_config(&l->foreign, &l->config, path);
 }

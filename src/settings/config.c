@@ -333,6 +333,9 @@ static status value_refuse(const setting *s, const char *where, const char *key,
     setting_expected(s, &expected);
     if (value && s->key && foreign_value_explain(s->key, value, &meant)) strbuf_printf(&expected, "; %s", meant.text);
     strbuf_fini(&meant);
+    int64_t whole;
+    if (value && s->type == TYPE_BYTES && int_read(value, &whole) && whole > 0 && !setting_in_range(s, (double)whole))
+        strbuf_printf(&expected, "; %lld is a number of bytes: is it %lldG?", (long long)whole, (long long)whole);
     status rc = ERR(ERR_INPUT, "%s: %s: found %.200s, expected %s", where, key, found, expected.text);
     strbuf_fini(&expected);
     return rc;
@@ -407,7 +410,28 @@ typedef struct file_reader {
     const char *path;
     int line[N_SETTINGS][PAIR]; /* where each setting was given; 0 = not yet */
     arena *memory;
+    strbuf problems; /* all are reported at once, each in a line */
+    size_t n_problems;
+    const char *first; /* of them */
 } file_reader;
+
+enum { PROBLEMS_MOST = 16 }; /* each looks for the nearest setting; a file with more is no file of settings */
+
+/* An error of the user's file joins the others; any other one is passed on. */
+static status problem_take(file_reader *r, status rc) {
+    if (rc != ERR_INPUT) return rc;
+    if (r->n_problems++ == 0) r->first = arena_string(r->memory, error_message());
+    strbuf_printf(&r->problems, "\n    %s", error_message());
+    error_clear();
+    return OK;
+}
+
+static status problems_report(const file_reader *r, const char *path) {
+    if (r->n_problems == 0) return OK;
+    if (r->n_problems == 1) return ERR(ERR_INPUT, "%s", r->first);
+    return ERR(ERR_INPUT, "%s: %zu errors%s:%s", path, r->n_problems,
+               r->n_problems == PROBLEMS_MOST ? ", and what follows was not read" : "", r->problems.text);
+}
 
 /* A list of two scalars as the text "[a, b]", which is what the row's own reader takes. */
 static const char *list_text(const yaml_node *list, arena *memory) {
@@ -493,25 +517,29 @@ static status file_fsdp(file_reader *r, const yaml_node *n, const char *key, boo
     return OK;
 }
 
+static status file_walk(file_reader *r, const yaml_node *map, const char *prefix);
+
+static status file_key(file_reader *r, const yaml_node *n, const char *key) {
+    const char *where = arena_format(r->memory, "%s:%d", r->path, n->line);
+    int element;
+    const setting *s = setting_find(key, &element);
+    bool is_fsdp = false;
+    if (s) return file_assign(r, s, element, n, key);
+    TRY(file_fsdp(r, n, key, &is_fsdp));
+    if (is_fsdp) return OK;
+    if (n->kind == YAML_MAP && n->first_child)
+        return file_walk(r, n, key); /* an unknown map is reported by its settings, where a guess can be made */
+    if (!group_exists(key)) return config_unknown(where, key);
+    if (n->kind == YAML_LIST || (n->kind == YAML_SCALAR && (n->quoted || !text_is_null(n->text))))
+        return ERR(ERR_INPUT, "%s: '%s' is a group of settings: found %s, expected a map", where, key,
+                   n->kind == YAML_LIST ? "a list" : "a single value");
+    return OK;
+}
+
 static status file_walk(file_reader *r, const yaml_node *map, const char *prefix) {
-    for (const yaml_node *n = map->first_child; n; n = n->next) {
+    for (const yaml_node *n = map->first_child; n && r->n_problems < PROBLEMS_MOST; n = n->next) {
         const char *key = *prefix ? arena_format(r->memory, "%s.%s", prefix, n->key) : n->key;
-        const char *where = arena_format(r->memory, "%s:%d", r->path, n->line);
-        int element;
-        const setting *s = setting_find(key, &element);
-        bool is_fsdp = false;
-        if (!s) TRY(file_fsdp(r, n, key, &is_fsdp));
-        if (is_fsdp) continue;
-        if (s) {
-            TRY(file_assign(r, s, element, n, key));
-        } else if (n->kind == YAML_MAP && n->first_child) {
-            TRY(file_walk(r, n, key)); /* an unknown map is reported by its first setting, where a guess can be made */
-        } else if (!group_exists(key)) {
-            return config_unknown(where, key);
-        } else if (n->kind == YAML_LIST || (n->kind == YAML_SCALAR && (n->quoted || !text_is_null(n->text)))) {
-            return ERR(ERR_INPUT, "%s: '%s' is a group of settings: found %s, expected a map", where, key,
-                       n->kind == YAML_LIST ? "a list" : "a single value");
-        }
+        TRY(problem_take(r, file_key(r, n, key)));
     }
     return OK;
 }
@@ -525,8 +553,11 @@ status config_read_tree(config *c, const yaml_node *root, const char *path) {
     arena_init(&memory);
     file_reader *r = mem_alloc(sizeof *r);
     *r = (file_reader){.c = c, .path = path, .memory = &memory};
+    strbuf_init(&r->problems);
     rc = file_walk(r, root, "");
+    if (rc == OK) rc = problems_report(r, path);
     if (rc != OK) error_trail(rc, __FILE__, __LINE__, __func__);
+    strbuf_fini(&r->problems);
     free(r);
     arena_fini(&memory);
     return rc;

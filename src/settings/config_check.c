@@ -134,7 +134,7 @@ static void warn_no_effect_evaluation(const config *c) {
     bool has_problems = data_source_has_problems(c->data.source), keeps_back = data_evaluates(&c->data);
     bool asks = has_problems && c->task != TASK_PREFERENCE && c->task != TASK_RLOO && c->task != TASK_CRITIC;
     warn_if_given(c, "train.problems", asks || c->train.problems == 0,
-                  has_problems ? "train.task preference and rloo ask no problems" : "data.source has no problems");
+                  has_problems ? "this train.task asks no problems" : "data.source has no problems");
     warn_if_given(c, "train.eval_rows", keeps_back || c->train.eval_rows == 0, "data.eval_fraction is 0");
     warn_if_given(c, "train.eval_every", (c->train.eval_rows > 0 && keeps_back) || (c->train.problems > 0 && asks),
                   "nothing is evaluated");

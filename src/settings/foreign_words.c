@@ -111,10 +111,19 @@ static void word_of(const char *key, char out[64]) {
     for (char *c = out; *c; c++) *c = *c == '-' ? '_' : (char)tolower((unsigned char)*c);
 }
 
+/* batchsize is batch_size. */
+static bool is_same_word(const char *a, const char *b) {
+    for (;; a++, b++) {
+        a += strspn(a, "_");
+        b += strspn(b, "_");
+        if (*a != *b || !*a) return *a == *b;
+    }
+}
+
 static bool is_named(const word_row *r, const char *word) {
     char name[64];
     for (const char *rest = r->names; (rest = part_next(rest, ' ', name, sizeof name));)
-        if (strcmp(name, word) == 0) return true;
+        if (is_same_word(name, word)) return true;
     return false;
 }
 

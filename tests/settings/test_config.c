@@ -366,7 +366,7 @@ static void test_unknown_keys_name_the_nearest(void **state) {
     REFUSED("model: {layers: 2}\ntrain:\n  lrr: 1\n", ":3:", "'train.lrr'", "did you mean 'train.lr'?");
     REFUSED("trian:\n  steps: 1\n", ":2:", "'trian.steps'", "'train.steps'");
     REFUSED("learning_rate: 1\n", ":1:", "did you mean 'train.lr'?");
-    REFUSED("train.batchsize: 1\n", "did you mean 'train.micro_batch'?");
+    REFUSED("train.batchsize: 1\n", "here it is train.batch");
     REFUSED("train.betta1: 1\n", "did you mean 'train.beta1'?");
     REFUSED("model.seq_len: 1\n", "did you mean 'data.seq_len'?");
     REFUSED("train.hysteresis: 1\n", "did you mean 'train.fp16.hysteresis'?");
