@@ -138,9 +138,13 @@ static status open_format(const generator *g, const command_line *l, chat **out)
     status rc = generator_chat(g, &wanted, out);
     if (rc != OK) return questions_name_flags(rc);
     if (chat_format_of(*out) != CHAT_NONE) return OK;
+    if (l->chat == CHAT_NONE)
+        return ERR(ERR_INPUT,
+                   "chat: found --chat none, expected a format: a conversation is made of turns; leave it out, "
+                   "or continue a text with ralo generate");
     return ERR(ERR_INPUT,
                "chat: %s has no chat format: neither a chat template nor control tokens; continue a text with ralo "
-               "generate, or give --chat chatml, llama3 or llama2 if the model was trained so",
+               "generate, or put a chat_template.jinja into the directory of its tokenizer",
                l->generation.source);
 }
 

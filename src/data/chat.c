@@ -200,13 +200,23 @@ static status encode_plain_pair(const chat *c, const data_record *r, bool open, 
     return OK;
 }
 
+/* A pair can be written without a format, turns cannot. */
+static status refuse_broken(const chat *c, const data_record *r) {
+    strbuf formats;
+    strbuf_init(&formats);
+    chat_list_formats(c->t, &formats);
+    if (r->kind == RECORD_PAIR) strbuf_printf(&formats, "%snone", formats.length ? " or " : "");
+    status rc = ERR(ERR_INPUT, "%s:%llu: the tokenizer's chat template cannot be rendered: %s; mend it%s%s", r->path,
+                    (unsigned long long)r->line, c->broken,
+                    formats.length ? ", or write turns without it: data.chat (--chat) " : "",
+                    formats.length ? formats.text : "");
+    strbuf_fini(&formats);
+    return rc;
+}
+
 static status encode_turns(const chat *c, const turns *t, data_train_on on, chat_tokens *out) {
     const data_record *r = t->record;
-    if (c->broken)
-        return ERR(ERR_INPUT,
-                   "%s:%llu: the tokenizer's chat template cannot be rendered: %s; set data.chat (--chat) to chatml, "
-                   "llama3, llama2 or none to write turns without it",
-                   r->path, (unsigned long long)r->line, c->broken);
+    if (c->broken) return refuse_broken(c, r);
     if (c->format == CHAT_TEMPLATE) return chat_render(c, t, on, out);
     TRY(record_check_plain(r));
     return chat_write_format(c, t, out);

@@ -20,12 +20,19 @@ chat_format chat_recognise_tokens(const tokenizer *t) {
     return CHAT_NONE;
 }
 
+void chat_list_formats(const tokenizer *t, strbuf *out) {
+    bool has_ends = tokenizer_bos(t) >= 0 && tokenizer_eos(t) >= 0;
+    chat_format found = chat_recognise_tokens(t);
+    if (found != CHAT_NONE) strbuf_add(out, chat_format_name(found));
+    if (has_ends) strbuf_printf(out, "%s%s", out->length ? " or " : "", chat_format_name(CHAT_LLAMA2));
+}
+
 static status need_token(const chat *c, const char *text, int32_t *out) {
     *out = tokenizer_special(c->t, text);
     if (*out < 0)
         return ERR(ERR_INPUT,
                    "data.chat=%s: found no token '%s' in the tokenizer, expected one; choose the tokenizer of a model "
-                   "with this format, or data.chat=none",
+                   "with this format, or data.chat=auto",
                    chat_format_name(c->format), text);
     return OK;
 }
@@ -186,17 +193,25 @@ done:
     return rc;
 }
 
+static status refuse_without(const chat *c, const data_record *r) {
+    strbuf formats;
+    strbuf_init(&formats);
+    chat_list_formats(c->t, &formats);
+    status rc = ERR(ERR_INPUT,
+                    "%s:%llu: turns need a chat template: found data.chat=none, or a tokenizer without one; put a "
+                    "chat_template.jinja into the tokenizer's directory%s%s%s",
+                    r->path, (unsigned long long)r->line,
+                    formats.length ? ", or set data.chat (generate and eval: --chat) to " : "",
+                    formats.length ? formats.text : "", formats.length ? ", whose control tokens it has" : "");
+    strbuf_fini(&formats);
+    return rc;
+}
+
 status chat_write_format(const chat *c, const turns *t, chat_tokens *out) {
     switch (c->format) {
     case CHAT_CHATML: return chatml(c, t, out);
     case CHAT_LLAMA3: return llama3(c, t, out);
     case CHAT_LLAMA2: return llama2(c, t, out);
-    default:
-        return ERR(
-            ERR_INPUT,
-            "%s:%llu: turns need a chat template: found data.chat=none, or a tokenizer without one; set data.chat "
-            "(generate and eval: --chat) to chatml, llama3 or llama2 with a tokenizer that has its control tokens, or "
-            "put a chat_template.jinja into the tokenizer's directory",
-            t->record->path, (unsigned long long)t->record->line);
+    default: return refuse_without(c, t->record);
     }
 }

@@ -39,6 +39,8 @@ status chat_add_answer(const chat *c, span head, span answer, bool trained, chat
 
 /* ---- chat_formats.c ---- */
 chat_format chat_recognise_tokens(const tokenizer *t);
+/* The built-in formats that can be written with this tokenizer, as "chatml or llama2"; nothing: none. */
+void chat_list_formats(const tokenizer *t, strbuf *out);
 status chat_find_control_tokens(chat *c);
 span chat_strip(span s); /* as Python's str.strip */
 status chat_write_format(const chat *c, const turns *t, chat_tokens *out);

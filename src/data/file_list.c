@@ -76,6 +76,8 @@ static status add_entry(const char *source, span text, file_entry *out) {
     return OK;
 }
 
+enum { NESTED_MOST = 4 }; /* directories, with the first */
+
 /* ---- patterns and directories ---------------------------------------------------------------------------------- */
 
 typedef struct path_list {
@@ -145,8 +147,55 @@ static status no_data(const char *path) {
     return rc;
 }
 
+/* The first file of data in a directory below, at most three deep; budget: entries that are still looked at. */
+static bool find_nested(const char *path, int depth, int *budget, strbuf *out) {
+    DIR *d = depth > 0 ? opendir(path) : NULL;
+    bool found = false;
+    for (struct dirent *e; d && !found && --*budget > 0 && (e = readdir(d));) {
+        struct stat s;
+        if (e->d_name[0] == '.') continue;
+        strbuf below;
+        strbuf_init(&below);
+        strbuf_printf(&below, "%s%s%s", path, str_ends_with(path, "/") ? "" : "/", e->d_name);
+        bool is_there = stat(below.text, &s) == 0;
+        found = is_there && S_ISREG(s.st_mode) && depth < NESTED_MOST && data_is_data_name(e->d_name);
+        if (found) strbuf_add(out, below.text);
+        else if (is_there && S_ISDIR(s.st_mode)) found = find_nested(below.text, depth - 1, budget, out);
+        strbuf_fini(&below);
+    }
+    if (d) closedir(d);
+    return found;
+}
+
+static status refuse_nested(const char *path) {
+    enum { LOOKED_AT = 10000 };
+    strbuf file;
+    strbuf_init(&file);
+    int budget = LOOKED_AT;
+    status rc = OK;
+    if (find_nested(path, NESTED_MOST, &budget, &file))
+        rc = ERR(ERR_INPUT,
+                 "data.source: found data in directories below %s (%s), which a directory does not include; name "
+                 "them, or the files by patterns: %s/*/*%s",
+                 path, file.text, path, strrchr(file.text, '.'));
+    strbuf_fini(&file);
+    return rc;
+}
+
+/* A README beside records is not to be trained on, nor left out in silence. */
+static status refuse_mixed(const char *path, const path_list *files) {
+    const char *records = NULL, *text = NULL;
+    for (size_t i = 0; i < files->n; i++) *(data_is_records(files->paths[i]) ? &records : &text) = files->paths[i];
+    if (!records || !text) return OK;
+    return ERR(ERR_INPUT,
+               "data.source: found records (%s) and text (%s) in the directory %s, expected files of one kind; name "
+               "those to train on, or a pattern: %s/*%s",
+               records, text, path, path, strrchr(records, '.'));
+}
+
 static status list_directory(const char *path, path_list *out) {
     TRY(refuse_model(path));
+    TRY(refuse_nested(path));
     DIR *d = opendir(path);
     if (!d) return ERR(ERR_IO, "data.source: open the directory %s: %s", path, strerror(errno));
     for (struct dirent *e; (e = readdir(d));) {
@@ -159,8 +208,7 @@ static status list_directory(const char *path, path_list *out) {
         strbuf_fini(&file);
     }
     closedir(d);
-    if (out->n > 0) return OK;
-    return no_data(path);
+    return out->n > 0 ? refuse_mixed(path, out) : no_data(path);
 }
 
 static status list_pattern(const char *pattern, path_list *out) {

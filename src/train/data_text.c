@@ -144,11 +144,17 @@ static void warn_of_epochs(const train_request *r, double epochs) {
 }
 
 /* Where no chat format marks the turns, nothing tells the model where a prompt ends. */
-static void warn_of_glued_pairs(const train_request *q, const data_report *r) {
+static void warn_of_glued_pairs(const train_request *q, const dataset *d, const data_report *r) {
     if (r->chat != CHAT_NONE || !data_pairs_are_glued(&q->data)) return;
-    log_warn("%s: prompt and response follow each other without a separator; set data.chat=chatml, or end the prompts "
-             "with a newline",
-             q->data.chat == CHAT_NONE ? "data.chat is none" : "the tokenizer has no chat template");
+    chat *c = NULL; /* as data.chat=auto has it */
+    bool opened =
+        chat_open(&c, dataset_tokenizer(d), q->data.tokenizer, &(chat_options){.kwargs = q->data.chat_kwargs}) == OK;
+    bool has_format = opened && chat_format_of(c) != CHAT_NONE;
+    if (!opened) error_clear();
+    chat_close(c);
+    log_warn("%s: prompt and response follow each other without a separator; %s, or end the prompts with a newline",
+             q->data.chat == CHAT_NONE ? "data.chat is none" : "the tokenizer has no chat template",
+             has_format ? "set data.chat=auto" : "put a chat_template.jinja into the tokenizer's directory");
 }
 
 static void warn_of_prompts(const train_request *q, const data_report *r) {
@@ -167,6 +173,6 @@ void train_data_warn(const dataset *d, const train_request *q, const plan *p) {
         return;
     }
     warn_of_short_rows(&r, dataset_kind(d), q->data.seq_len);
-    warn_of_glued_pairs(q, &r);
+    warn_of_glued_pairs(q, d, &r);
     warn_of_epochs(q, train_epochs(d, p, q->train.steps));
 }

@@ -70,7 +70,7 @@ check 2 "named.jsonl:1: found the keys 'input', 'output'" "data.prompt_column=in
     "!--on-error" -- train "${tiny[@]}" --set data.source=named.jsonl --set run.dir=never
 check 2 "data.response_column: the record at named.jsonl:1 has no key 'outptu'; it has 'input', 'output'" -- train "${tiny[@]}" \
     --set data.source=named.jsonl --set data.prompt_column=input --set data.response_column=outptu --set run.dir=never
-check 0 "warning: data.chat is none: prompt and response follow each other without a separator; set data.chat=chatml" -- \
+check 0 "warning: data.chat is none: prompt and response follow each other without a separator; set data.chat=auto" -- \
     train "${tiny[@]}" --set data.source=qa.jsonl --set data.chat=none --set run.dir=glued
 sed 's/?"/?\\n"/' qa.jsonl >lines.jsonl
 check 0 "!without a separator" -- train "${tiny[@]}" --set data.source=lines.jsonl --set data.chat=none --set run.dir=apart
