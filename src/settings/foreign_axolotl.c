@@ -12,8 +12,12 @@
 #include <sys/stat.h>
 
 #define RECORDS "records are known by their keys; rename others while converting (data.*_column names some)"
-#define AS_FILES "the model is trained as its files have it"
-#define EXPERTS "ralo has no models with experts"
+#define NO_TOKENS \
+    "the vocabulary is that of the model's files; add tokens to them, with rows of the embeddings, before training"
+#define EXPERTS "mixture of experts is not supported yet"
+#define OF_TURNS \
+    "data.train_on says which tokens count: those of the assistant's turns, with the token that ends each, or all"
+#define NO_PART "all of a file is read; write the part that is to be trained on into one of its own"
 #define NO_METHOD "ralo does not have this method; remove it"
 
 /* clang-format off */
@@ -27,13 +31,14 @@ static const foreign_row rows[] = {
     {"{processor_type image_size image_resize_algorithm freeze_mm_modules}", FOREIGN_OFF, FT_ANY, NULL, NO_IMAGES},
     {"{model_config overrides_of_model_config overrides_of_model_kwargs model_kwargs}", FOREIGN_WHOLE, FT_ANY, NULL, "the model's own files say what it is"},
     {"reinit_weights",        FOREIGN_WORD, FT_TEXT, "model.init", "true=random|false="},
-    {"{resize_token_embeddings_to_32x shrink_embeddings mean_resizing_embeddings}", FOREIGN_OFF, FT_BOOL, NULL, AS_FILES},
-    {"{tokens added_tokens_overrides unfrozen_parameters lora_modules_to_save}", FOREIGN_OFF, FT_ANY, NULL, AS_FILES ": all parameters, or adapters of linear layers"},
+    {"{resize_token_embeddings_to_32x shrink_embeddings mean_resizing_embeddings}", FOREIGN_OFF, FT_BOOL, NULL, NO_TOKENS},
+    {"{tokens added_tokens_overrides}", FOREIGN_OFF, FT_ANY, NULL, NO_TOKENS},
+    {"{unfrozen_parameters lora_modules_to_save}", FOREIGN_OFF, FT_ANY, NULL, "ralo trains all parameters, or adapters of linear layers alone"},
     {"special_tokens.eos_token", FOREIGN_SET, FT_TEXT, "data.eos_token", NULL},
     {"special_tokens.{pad_token bos_token unk_token}", FOREIGN_IDLE, FT_ANY, NULL, "padding is masked, and the tokenizer's own files say the rest"},
-    {"special_tokens.additional_special_tokens", FOREIGN_OFF, FT_ANY, NULL, AS_FILES},
+    {"special_tokens.additional_special_tokens", FOREIGN_OFF, FT_ANY, NULL, NO_TOKENS},
     {"{model_quantization_config gptq use_onebitllms llama4_linearized_experts}", FOREIGN_OFF, FT_ANY, NULL, "ralo quantizes a plain model itself: load_in_4bit or load_in_8bit"},
-    {"{model_quantization_config_kwargs bnb_config_kwargs}", FOREIGN_WHOLE, FT_ANY, NULL, "nf4 takes 4.13 bits a weight, its scales included"},
+    {"{model_quantization_config_kwargs bnb_config_kwargs}", FOREIGN_WHOLE, FT_ANY, NULL, "model.base says it; nf4 takes 4.13 bits a weight, its scales included"},
     {"{gptq_groupsize gptq_model_v1 gptq_disable_exllama quantize_moe_experts_dtype}", FOREIGN_IDLE, FT_ANY, NULL, "it belongs to GPTQ, which ralo does not read"},
 
     {"load_in_8bit",          FOREIGN_OWN, FT_BOOL, NULL, NULL},
@@ -50,8 +55,12 @@ static const foreign_row rows[] = {
     {"{peft_use_dora lora_target_parameters peft_layers_to_transform peft_layer_replication lora_rank_pattern lora_alpha_pattern "
      "loraplus_lr_ratio peft_trainable_token_indices}", FOREIGN_OFF, FT_TREE, NULL, "ralo has LoRA (also rank-stabilised and PiSSA), with one rank for all layers"},
     {"peft",                  FOREIGN_OFF, FT_TREE, NULL, "ralo has no LoftQ; adapters begin as model.lora.init says"},
-    {"{lora_fan_in_fan_out loraplus_lr_embedding lora_on_cpu merge_lora merge_method peft_autocast_adapter_dtype qlora_sharded_model_loading "
-     "lora_mlp_kernel lora_qkv_kernel lora_o_kernel lora_embedding_kernel peft_ensure_weight_tying}", FOREIGN_IDLE, FT_ANY, NULL, ONE_STEP},
+    {"{lora_mlp_kernel lora_qkv_kernel lora_o_kernel lora_embedding_kernel}", FOREIGN_IDLE, FT_ANY, NULL, ONE_STEP},
+    {"{lora_on_cpu merge_lora merge_method}", FOREIGN_IDLE, FT_ANY, NULL, "`ralo export RUN DIR --merge` merges adapters"},
+    {"lora_fan_in_fan_out",   FOREIGN_IDLE, FT_ANY, NULL, "the layers of the model's own files say how weights lie"},
+    {"peft_autocast_adapter_dtype", FOREIGN_IDLE, FT_ANY, NULL, "precision says in what adapters are kept"},
+    {"qlora_sharded_model_loading", FOREIGN_IDLE, FT_ANY, NULL, "each rank reads its own share of the weights"},
+    {"{loraplus_lr_embedding peft_ensure_weight_tying}", FOREIGN_IDLE, FT_ANY, NULL, "embeddings get no adapters"},
     {"{relora relora_prune_ratio relora_steps lisa_n_layers qat quantization reward_model process_reward_model use_eaft diffusion llmcompressor "
      "ebft use_pose kd_trainer neftune_noise_alpha noisy_embedding_alpha jagged_restart_steps}", FOREIGN_OFF, FT_TREE, NULL, NO_METHOD},
     {"{relora_cpu_offload relora_warmup_steps relora_anneal_steps lisa_step_interval lisa_layers_attribute eaft_alpha eaft_k num_labels "
@@ -68,9 +77,13 @@ static const foreign_row rows[] = {
     {"datasets.type",         FOREIGN_OWN, FT_TREE, NULL, NULL},
     {"datasets.field_chosen", FOREIGN_SET, FT_TEXT, "data.chosen_column", NULL},
     {"datasets.field_rejected", FOREIGN_SET, FT_TEXT, "data.rejected_column", NULL},
-    {"datasets.{ds_type conversation chat_template field field_human field_model field_messages field_system field_instruction field_input field_output "
-     "field_tools field_thinking template_thinking_key message_field_role message_field_content roles_to_train train_on_eos train_on_eot revision "
-     "trust_remote_code drop_system_message shards shards_idx preprocess_shards input_format skip text_column}", FOREIGN_IDLE, FT_ANY, NULL, RECORDS},
+    {"datasets.{conversation field field_human field_model field_messages field_system field_instruction field_input field_output field_tools "
+     "field_thinking template_thinking_key message_field_role message_field_content input_format text_column}", FOREIGN_IDLE, FT_ANY, NULL, RECORDS},
+    {"datasets.{ds_type revision trust_remote_code preprocess_shards}", FOREIGN_IDLE, FT_ANY, NULL, "files are read as they lie here; their names say of which kind they are"},
+    {"datasets.chat_template", FOREIGN_IDLE, FT_ANY, NULL, "data.chat is the format of all files"},
+    {"datasets.{roles_to_train train_on_eos train_on_eot}", FOREIGN_IDLE, FT_ANY, NULL, OF_TURNS},
+    {"datasets.{shards shards_idx skip}", FOREIGN_OFF, FT_ANY, NULL, NO_PART},
+    {"datasets.drop_system_message", FOREIGN_IDLE, FT_ANY, NULL, "system messages of the records are trained with; leave them out while converting"},
     {"datasets.{message_property_mappings roles}", FOREIGN_WHOLE, FT_ANY, NULL, RECORDS},
     {"datasets.{chat_template_jinja input_transform message_field_training message_field_training_detail logprobs_field split_thinking max_completion_length "
      "step_separator train_on_last_step_only}", FOREIGN_OFF, FT_ANY, NULL, "do it while converting the records"},
@@ -78,22 +91,29 @@ static const foreign_row rows[] = {
     {"test_datasets.{path name split}", FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {"test_datasets.data_files", FOREIGN_OWN, FT_ANY, NULL, NULL},
     {"test_datasets.type",    FOREIGN_OWN, FT_TREE, NULL, NULL},
-    {"test_datasets.{ds_type conversation chat_template field field_human field_model field_messages field_system field_instruction field_input field_output "
-     "field_tools field_thinking template_thinking_key message_field_role message_field_content roles_to_train train_on_eos train_on_eot revision "
-     "trust_remote_code drop_system_message shards shards_idx preprocess_shards input_format skip text_column field_chosen field_rejected}", FOREIGN_IDLE, FT_ANY, NULL, RECORDS},
+    {"test_datasets.{conversation field field_human field_model field_messages field_system field_instruction field_input field_output field_tools "
+     "field_thinking template_thinking_key message_field_role message_field_content input_format text_column field_chosen field_rejected}", FOREIGN_IDLE, FT_ANY, NULL, RECORDS},
+    {"test_datasets.{ds_type revision trust_remote_code preprocess_shards}", FOREIGN_IDLE, FT_ANY, NULL, "files are read as they lie here; their names say of which kind they are"},
+    {"test_datasets.chat_template", FOREIGN_IDLE, FT_ANY, NULL, "data.chat is the format of all files"},
+    {"test_datasets.{roles_to_train train_on_eos train_on_eot}", FOREIGN_IDLE, FT_ANY, NULL, OF_TURNS},
+    {"test_datasets.{shards shards_idx skip}", FOREIGN_OFF, FT_ANY, NULL, NO_PART},
+    {"test_datasets.drop_system_message", FOREIGN_IDLE, FT_ANY, NULL, "system messages of the records are trained with; leave them out while converting"},
     {"test_datasets.{message_property_mappings roles}", FOREIGN_WHOLE, FT_ANY, NULL, RECORDS},
     {"{shuffle_merged_datasets shuffle_before_merging_datasets dataset_prepared_path dataset_shard_num dataset_shard_idx skip_prepare_dataset "
      "num_dataset_shards_to_save dataset_processes dataset_num_proc dataset_keep_in_memory dataloader_pin_memory dataloader_num_workers dataloader_prefetch_factor "
-     "dataloader_drop_last remove_unused_columns push_dataset_to_hub streaming streaming_multipack_buffer_size pretrain_multipack_attn "
+     "dataloader_drop_last remove_unused_columns streaming streaming_multipack_buffer_size pretrain_multipack_attn "
      "pretrain_multipack_buffer_size pretraining_sample_concatenation}", FOREIGN_IDLE, FT_ANY, NULL, LOADER},
     {"{dataset_exact_deduplication curriculum_sampling min_sample_len}", FOREIGN_OFF, FT_ANY, NULL, "do it while converting the records"},
+    {"push_dataset_to_hub",   FOREIGN_IDLE, FT_ANY, NULL, NO_HUB},
     {"accelerator_config",    FOREIGN_WHOLE, FT_ANY, NULL, RANKS_HERE},
     {"chat_template",         FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {"{chat_template_jinja default_system_message}", FOREIGN_OFF, FT_TEXT, NULL, "put it into the tokenizer's chat template (chat_template.jinja of the model's directory)"},
     {"eot_tokens",            FOREIGN_IDLE, FT_ANY, NULL, "turns end as the chat template ends them"},
     {"train_on_inputs",       FOREIGN_WORD, FT_TEXT, "data.train_on", "true=all|false=response"},
     {"sequence_len",          FOREIGN_OWN, FT_INT, NULL, NULL},
-    {"{eval_sequence_len excess_length_strategy max_prompt_len}", FOREIGN_IDLE, FT_ANY, NULL, "sequence_len says it"},
+    {"eval_sequence_len",     FOREIGN_IDLE, FT_ANY, NULL, "held-out rows are as long as the others: sequence_len says it"},
+    {"excess_length_strategy", FOREIGN_IDLE, FT_ANY, NULL, "records longer than a row are refused, or with data.allow_cut=true cut at its end"},
+    {"max_prompt_len",        FOREIGN_IDLE, FT_ANY, NULL, "a row holds a prompt and its answer; rl.skip_long leaves out prompts that are too long"},
     {"sample_packing",        FOREIGN_OWN, FT_ANY, NULL, NULL},
     {"{eval_sample_packing sample_packing_group_size sample_packing_bin_size sample_packing_sequentially sample_packing_mp_start_method pad_to_sequence_len "
      "pad_to_multiple_of max_packed_sequence_len sample_packing_eff_est sample_packing_seq_len_multiplier total_num_tokens total_supervised_tokens "
@@ -103,8 +123,10 @@ static const foreign_row rows[] = {
     {"micro_batch_size",      FOREIGN_OWN, FT_INT, NULL, NULL},
     {"gradient_accumulation_steps", FOREIGN_OWN, FT_INT, NULL, NULL},
     {"batch_size",            FOREIGN_OWN, FT_INT, NULL, NULL},
-    {"{eval_batch_size auto_find_batch_size eval_table_size eval_max_new_tokens eval_causal_lm_metrics do_causal_lm_eval do_bench_eval bench_dataset}",
+    {"{eval_table_size eval_max_new_tokens eval_causal_lm_metrics do_causal_lm_eval do_bench_eval bench_dataset}",
                               FOREIGN_IDLE, FT_ANY, NULL, "train.eval_rows and train.problems evaluate"},
+    {"eval_batch_size",       FOREIGN_IDLE, FT_ANY, NULL, "held-out rows are evaluated in micro-batches like those of the training"},
+    {"auto_find_batch_size",  FOREIGN_IDLE, FT_ANY, NULL, "train.micro_batch=auto takes the largest that fits"},
     {"num_epochs",            FOREIGN_OWN, FT_REAL, NULL, NULL},
     {"max_steps",             FOREIGN_OWN, FT_INT, NULL, NULL},
     {"learning_rate",         FOREIGN_SET, FT_REAL, "train.lr", NULL},
@@ -145,16 +167,16 @@ static const foreign_row rows[] = {
     {"tensor_parallel_size",  FOREIGN_SET, FT_INT, "parallel.tensor", NULL},
     {"{context_parallel_size sequence_parallel_degree}", FOREIGN_SET, FT_INT, "parallel.sequence", NULL},
     {"{heads_k_stride ring_attn_func}", FOREIGN_IDLE, FT_ANY, NULL, "parallel.attention says how"},
-    {"{device device_map world_size local_rank ddp ddp_timeout ddp_bucket_cap_mb ddp_broadcast_buffers ddp_find_unused_parameters max_memory gpu_memory_limit "
-     "use_ray ray_run_name ray_num_workers}", FOREIGN_IDLE, FT_TREE, NULL, RANKS_HERE},
+    {"{device device_map world_size local_rank ddp ddp_timeout ddp_bucket_cap_mb ddp_broadcast_buffers ddp_find_unused_parameters use_ray ray_run_name ray_num_workers}", FOREIGN_IDLE, FT_TREE, NULL, RANKS_HERE},
+    {"{max_memory gpu_memory_limit}", FOREIGN_IDLE, FT_TREE, NULL, "memory.device (--device-memory) limits the device, memory.host the host"},
     {"resources_per_worker",  FOREIGN_WHOLE, FT_ANY, NULL, RANKS_HERE},
 
     {"plugins",               FOREIGN_OWN, FT_ANY, NULL, NULL},
     {"{attn_implementation flash_attention flash_attn_cross_entropy flash_attn_fuse_mlp flash_attn_rms_norm flash_optimum sdp_attention xformers_attention "
      "flex_attention eager_attention sage_attention s2_attention gemma4_hybrid_attn_impl fused_attn_kernel large_head_attention liger_rms_norm "
      "liger_glu_activation liger_layer_norm liger_rope liger_rms_norm_gated liger_fused_linear_cross_entropy liger_cross_entropy cut_cross_entropy "
-     "chunked_cross_entropy chunked_cross_entropy_num_chunks use_kernels tiled_mlp tiled_mlp_num_shards torch_compile torch_compile_backend torch_compile_mode gc_steps "
-     "torch_empty_cache_steps gc_collect_steps}", FOREIGN_IDLE, FT_ANY, NULL, ONE_STEP},
+     "chunked_cross_entropy chunked_cross_entropy_num_chunks use_kernels tiled_mlp tiled_mlp_num_shards torch_compile torch_compile_backend torch_compile_mode}", FOREIGN_IDLE, FT_ANY, NULL, ONE_STEP},
+    {"{gc_steps torch_empty_cache_steps gc_collect_steps}", FOREIGN_IDLE, FT_ANY, NULL, "every byte of a step is planned; there is no cache to empty"},
     {"flex_attn_compile_kwargs", FOREIGN_WHOLE, FT_ANY, NULL, ONE_STEP},
 
     {"output_dir",            FOREIGN_SET, FT_TEXT, "run.dir", NULL},
@@ -182,8 +204,11 @@ static const foreign_row rows[] = {
      "use_comet comet_api_key comet_workspace comet_project_name comet_experiment_key comet_mode comet_online use_trackio trackio_project_name trackio_run_name "
      "trackio_space_id use_otel_metrics otel_metrics_host otel_metrics_port use_swanlab swanlab_project swanlab_experiment_name swanlab_description swanlab_mode "
      "swanlab_workspace swanlab_log_model swanlab_log_completions swanlab_completion_log_interval swanlab_completion_max_buffer swanlab_lark_webhook_url "
-     "swanlab_lark_secret include_tokens_per_second include_tkps profiler_steps profiler_steps_start project_name gradio_title gradio_share gradio_server_name "
-     "gradio_server_port gradio_max_new_tokens gradio_temperature debug strict is_preprocess}", FOREIGN_IDLE, FT_ANY, NULL, NUMBERS},
+     "swanlab_lark_secret include_tokens_per_second include_tkps project_name}", FOREIGN_IDLE, FT_ANY, NULL, NUMBERS},
+    {"{profiler_steps profiler_steps_start}", FOREIGN_IDLE, FT_ANY, NULL, "run.breakdown and --trace show where time goes"},
+    {"{gradio_title gradio_share gradio_server_name gradio_server_port gradio_max_new_tokens gradio_temperature}", FOREIGN_IDLE, FT_ANY, NULL,
+     "`ralo chat RUN` talks to the model"},
+    {"{debug strict is_preprocess}", FOREIGN_IDLE, FT_ANY, NULL, "it is about Axolotl's own program"},
 
     {"rl",                    FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {"rl_beta",               FOREIGN_OWN, FT_REAL, NULL, NULL},
@@ -200,9 +225,14 @@ static const foreign_row rows[] = {
     {"vllm",                  FOREIGN_WHOLE, FT_ANY, NULL, "ralo generates completions by itself"},
 #define ROLLOUT "trl."
 #include "settings/foreign_rollout.inc"
-    {"trl.{use_liger_loss async_prefetch use_data_producer prefetch_depth vllm_sync_interval streaming_partial_batch streaming_min_groups reward_num_workers "
-     "replay_buffer_size replay_recompute_logps reroll_start_fraction reroll_max_groups skip_zero_advantage_batches vllm_lora_sync sync_ref_model "
-     "ref_model_mixup_alpha ref_model_sync_steps}", FOREIGN_IDLE, FT_ANY, NULL, "ralo makes each rollout before the updates that use it"},
+    {"trl.{async_prefetch use_data_producer prefetch_depth vllm_sync_interval streaming_partial_batch streaming_min_groups vllm_lora_sync}", FOREIGN_IDLE, FT_ANY, NULL,
+     "ralo makes each rollout before the updates that use it"},
+    {"trl.use_liger_loss",    FOREIGN_IDLE, FT_BOOL, NULL, ONE_STEP},
+    {"trl.reward_num_workers", FOREIGN_SET, FT_INT, "reward.workers", NULL},
+    {"trl.{replay_buffer_size sync_ref_model}", FOREIGN_OFF, FT_ANY, NULL, NO_METHOD},
+    {"trl.{replay_recompute_logps ref_model_mixup_alpha ref_model_sync_steps}", FOREIGN_IDLE, FT_ANY, NULL, "it belongs to a method that ralo does not have"},
+    {"trl.{reroll_start_fraction reroll_max_groups skip_zero_advantage_batches}", FOREIGN_IDLE, FT_ANY, NULL,
+     "rl.dynamic_sampling draws groups whose rewards are equal again"},
     {"trl.{vllm_guided_decoding_regex rollout_func}", FOREIGN_OFF, FT_TEXT, NULL, "completions are sampled freely, by ralo"},
 };
 /* clang-format on */

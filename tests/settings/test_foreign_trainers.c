@@ -99,6 +99,26 @@ static void test_examples_of_axolotl(void **state) {
     check_examples(examples, ARRAY_LENGTH(examples));
 }
 
+/* A reason that does not fit its key sends its reader astray; what would train on something else is refused. */
+static void test_reasons_of_axolotl_fit_their_keys(void **state) {
+    static const char text[] = "base_model: gpt2\n"
+                               "datasets: [{path: a.jsonl, ds_type: json, chat_template: chatml, roles_to_train: [assistant], field: x}]\n"
+                               "merge_lora: true\nexcess_length_strategy: drop\nauto_find_batch_size: true\n"
+                               "gpu_memory_limit: 20GiB\ngradio_title: x\nprofiler_steps: 3\ngc_steps: 1\npush_dataset_to_hub: a/b\n"
+                               "lora_fan_in_fan_out: true\neval_batch_size: 3\n";
+    REPORTS(((request){.config_name = "t.yaml", .config_text = text}), "their names say of which kind they are",
+            "data.chat is the format of all files", "data.train_on says which tokens count", "records are known by their keys",
+            "`ralo export RUN DIR --merge` merges adapters", "data.allow_cut=true cut at its end",
+            "train.micro_batch=auto takes the largest that fits", "memory.device (--device-memory) limits the device",
+            "`ralo chat RUN` talks to the model", "run.breakdown and --trace", "every byte of a step is planned",
+            "ralo uploads nothing", "how weights lie", "held-out rows are evaluated in micro-batches");
+    REFUSED(((request){.config_name = "t.yaml",
+                       .config_text = "base_model: gpt2\ndatasets: [{path: a.jsonl, shards: 4}]\ntokens: [x]\nrl: grpo\n"
+                                      "trl: {sync_ref_model: true}\n"}),
+            "datasets[0].shards", "write the part that is to be trained on", "tokens", "add tokens to them",
+            "trl.sync_ref_model", "ralo does not have this method");
+}
+
 static void test_examples_of_llamafactory(void **state) {
     static const example examples[] = {
         {"llamafactory/qwen3-lora-sft.yaml", 0, {"train.task", "sft", "model.path", "Qwen/Qwen3-4B-Instruct-2507", "model.lora.rank", "8", "model.lora.targets", "all-linear",
@@ -446,6 +466,7 @@ static void test_settings_that_follow(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_examples_of_axolotl),
+        cmocka_unit_test(test_reasons_of_axolotl_fit_their_keys),
         cmocka_unit_test(test_examples_of_llamafactory),
         cmocka_unit_test(test_examples_of_trl),
         cmocka_unit_test(test_methods_of_trl),
