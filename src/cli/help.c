@@ -100,14 +100,30 @@ static void print_command(const command *c, int width, FILE *out) {
     strbuf_fini(&facts);
 }
 
+static void preset_print(const model_config *c, FILE *out) {
+    char buf[32];
+    fprintf(out, "  %-16s %-11s %8s parameters, %lld layers, hidden %lld\n", c->name,
+            model_family_traits(c->family)->name, str_format_count(buf, (double)model_param_count(c)),
+            (long long)c->n_layers, (long long)c->hidden);
+}
+
+/* Names that begin alike are one group; the last is what no other has. */
 static void presets_print(FILE *out) {
-    for (size_t i = 0; model_preset_at(i); i++) {
-        const model_config *c = model_preset_at(i);
-        char buf[32];
-        fprintf(out, "  %-16s %-11s %8s parameters, %lld layers, hidden %lld\n", c->name,
-                model_family_traits(c->family)->name, str_format_count(buf, (double)model_param_count(c)),
-                (long long)c->n_layers, (long long)c->hidden);
+    static const char *const groups[][2] = {{"gpt2", "GPT-2"},      {"llama", "Llama"},      {"smollm2", "SmolLM2"},
+                                            {"mistral", "Mistral"}, {"phi-", "Phi"},         {"olmo-2", "OLMo 2"},
+                                            {"gemma-", "Gemma"},    {"qwen2.5", "Qwen 2.5"}, {"qwen3", "Qwen 3"}};
+    for (size_t k = 0; k <= ARRAY_LENGTH(groups); k++) {
+        bool is_rest = k == ARRAY_LENGTH(groups);
+        fprintf(out, "%s:\n", is_rest ? "Small ones, for tests and the built-in data" : groups[k][1]);
+        for (size_t i = 0; model_preset_at(i); i++) {
+            const model_config *c = model_preset_at(i);
+            size_t of = 0;
+            while (of < ARRAY_LENGTH(groups) && !str_starts_with(c->name, groups[of][0])) of++;
+            if (of == k) preset_print(c, out);
+        }
+        fputc('\n', out);
     }
+    fputs("Other spellings are taken too: Qwen3-8B, llama-3.1-8b, Qwen/Qwen3-8B-Base.\n", out);
 }
 
 /* ---- the man page ------------------------------------------------------------------------------------------------ */

@@ -53,7 +53,9 @@ static void print_setting(const setting *s, FILE *out) {
 }
 
 static void print_presets(FILE *out) {
-    fputs("\n## Presets\n\nModels known by name, for `model.preset` and `--preset`.\n\n"
+    fputs("\n## Presets\n\nModels known by name, for `model.preset` and `--preset`; other spellings are taken too "
+          "(`Qwen3-8B`, `llama-3.1-8b`, "
+          "`Qwen/Qwen3-8B-Base`).\n\n"
           "| preset | family | parameters | layers | hidden |\n|---|---|---|---|---|\n",
           out);
     const model_config *c;

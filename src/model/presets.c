@@ -1,5 +1,10 @@
-/* presets.c - the public configurations as a table, and what a configuration must hold. */
+/* presets.c - the public configurations as a table, how their names are spelled, and what a configuration must hold.
+ *
+ * A preset has the sizes of one model and its tuned versions; of a Gemma 3 that sees images, of its text model. */
 #include "model/model.h"
+
+#include <ctype.h>
+#include <string.h>
 
 /* clang-format off: tables are read by column */
 #define GPT2(n, C, L, H)                                                                                             \
@@ -21,10 +26,10 @@
         .n_kv_heads = G, .head_dim = D, .ffn = F, .max_positions = P, .norm_eps = 1e-5, .rope = {.theta = base},      \
         .window = W                                                                                                   \
     }
-#define OLMO2(n, C, L, H, F)                                                                                     \
+#define OLMO2(n, C, L, H, G, F)                                                                                  \
     {                                                                                                            \
         .name = n, .is_16_bit = true, .family = FAMILY_OLMO2, .vocab = 100352, .hidden = C, .n_layers = L,       \
-        .n_heads = H, .n_kv_heads = H, .head_dim = (C) / (H), .ffn = F, .max_positions = 4096, .norm_eps = 1e-6, \
+        .n_heads = H, .n_kv_heads = G, .head_dim = (C) / (H), .ffn = F, .max_positions = 4096, .norm_eps = 1e-6, \
         .rope = {                                                                                                \
             .theta = 5e5                                                                                         \
         }                                                                                                        \
@@ -35,6 +40,13 @@
         .n_heads = H, .n_kv_heads = G, .head_dim = D, .ffn = F, .max_positions = 8192, .norm_eps = 1e-6, .tied = true, \
         .rope = {.theta = 10000}, .window = 4096, .full_every = 2, .query_scalar = S, .attention_softcap = 50,         \
         .final_softcap = 30                                                                                            \
+    }
+#define GEMMA3(n, C, L, H, G, D, F, S)                                                                           \
+    {                                                                                                            \
+        .name = n, .is_16_bit = true, .family = FAMILY_GEMMA3, .vocab = 262208, .hidden = C, .n_layers = L,      \
+        .n_heads = H, .n_kv_heads = G, .head_dim = D, .ffn = F, .max_positions = 131072, .norm_eps = 1e-6,       \
+        .tied = true, .rope = {.type = ROPE_LINEAR, .theta = 1e6, .factor = 8}, .window = 1024, .full_every = 6, \
+        .local_theta = 10000, .query_scalar = S                                                                  \
     }
 #define QWEN25(n, V, C, L, H, G, F, E, T)                                                                             \
     {                                                                                                                 \
@@ -49,6 +61,13 @@
         .n_heads = H, .n_kv_heads = G, .head_dim = 128, .ffn = F, .max_positions = 40960, .norm_eps = 1e-6, .tied = T, \
         .rope = {                                                                                                      \
             .theta = 1e6                                                                                               \
+        }                                                                                                              \
+    }
+#define LLAMA31(n, C, L, H, F)                                                                                         \
+    {                                                                                                                  \
+        .name = n, .is_16_bit = true, .family = FAMILY_LLAMA, .vocab = 128256, .hidden = C, .n_layers = L,             \
+        .n_heads = H, .n_kv_heads = 8, .head_dim = 128, .ffn = F, .max_positions = 131072, .norm_eps = 1e-5, .rope = { \
+            STRETCHED(8)                                                                                               \
         }                                                                                                              \
     }
 #define LLAMA_TIED(n, V, C, L, H, G, D, F, P, ...)                                                                  \
@@ -115,8 +134,12 @@ static const model_config presets[] = {
     LLAMA("llama2-13b", 32000, 5120, 40, 40, 40, 13824, 4096, 1e4),
     LLAMA("llama3-8b", 128256, 4096, 32, 32, 8, 14336, 8192, 5e5),
     LLAMA("llama3-70b", 128256, 8192, 80, 64, 8, 28672, 8192, 5e5),
+    LLAMA31("llama3.1-8b", 4096, 32, 32, 14336),
+    LLAMA31("llama3.1-70b", 8192, 80, 64, 28672),
+    LLAMA31("llama3.1-405b", 16384, 126, 128, 53248),
     LLAMA_TIED("llama3.2-1b", 128256, 2048, 16, 32, 8, 64, 8192, 131072, STRETCHED(32)),
     LLAMA_TIED("llama3.2-3b", 128256, 3072, 28, 24, 8, 128, 8192, 131072, STRETCHED(32)),
+    LLAMA31("llama3.3-70b", 8192, 80, 64, 28672),
     LLAMA_TIED("smollm2-135m", 49152, 576, 30, 9, 3, 64, 1536, 8192, .theta = 1e5),
     LLAMA_TIED("smollm2-360m", 49152, 960, 32, 15, 5, 64, 2560, 8192, .theta = 1e5),
     LLAMA_TIED("smollm2-1.7b", 49152, 2048, 24, 32, 32, 64, 8192, 8192, .theta = 130000),
@@ -150,11 +173,13 @@ static const model_config presets[] = {
      .max_positions = 16384,
      .norm_eps = 1e-5,
      .rope = {.theta = 250000}},
-    OLMO2("olmo-2-1b", 2048, 16, 16, 8192),
-    OLMO2("olmo-2-7b", 4096, 32, 32, 11008),
-    OLMO2("olmo-2-13b", 5120, 40, 40, 13824),
+    OLMO2("olmo-2-1b", 2048, 16, 16, 16, 8192),
+    OLMO2("olmo-2-7b", 4096, 32, 32, 32, 11008),
+    OLMO2("olmo-2-13b", 5120, 40, 40, 40, 13824),
+    OLMO2("olmo-2-32b", 5120, 64, 40, 8, 27648),
     GEMMA2("gemma-2-2b", 2304, 26, 8, 4, 256, 9216, 256),
     GEMMA2("gemma-2-9b", 3584, 42, 16, 8, 256, 14336, 256),
+    GEMMA2("gemma-2-27b", 4608, 46, 32, 16, 128, 36864, 144),
     {.name = "gemma-3-1b",
      .is_16_bit = true,
      .family = FAMILY_GEMMA3,
@@ -173,16 +198,22 @@ static const model_config presets[] = {
      .full_every = 6,
      .local_theta = 10000,
      .query_scalar = 256},
+    GEMMA3("gemma-3-4b", 2560, 34, 8, 4, 256, 10240, 256),
+    GEMMA3("gemma-3-12b", 3840, 48, 16, 8, 256, 15360, 256),
+    GEMMA3("gemma-3-27b", 5376, 62, 32, 16, 128, 21504, 168),
     QWEN25("qwen2.5-0.5b", 151936, 896, 24, 14, 2, 4864, 1e-6, true),
     QWEN25("qwen2.5-1.5b", 151936, 1536, 28, 12, 2, 8960, 1e-6, true),
     QWEN25("qwen2.5-3b", 151936, 2048, 36, 16, 2, 11008, 1e-6, true),
     QWEN25("qwen2.5-7b", 152064, 3584, 28, 28, 4, 18944, 1e-6, false),
     QWEN25("qwen2.5-14b", 152064, 5120, 48, 40, 8, 13824, 1e-5, false),
     QWEN25("qwen2.5-32b", 152064, 5120, 64, 40, 8, 27648, 1e-5, false),
+    QWEN25("qwen2.5-72b", 152064, 8192, 80, 64, 8, 29568, 1e-5, false),
     QWEN3("qwen3-0.6b", 1024, 28, 16, 8, 3072, true),
     QWEN3("qwen3-1.7b", 2048, 28, 16, 8, 6144, true),
     QWEN3("qwen3-4b", 2560, 36, 32, 8, 9728, true),
     QWEN3("qwen3-8b", 4096, 36, 32, 8, 12288, false),
+    QWEN3("qwen3-14b", 5120, 40, 40, 8, 17408, false),
+    QWEN3("qwen3-32b", 5120, 64, 64, 8, 25600, false),
     {.name = "tiny-qwen3",
      .family = FAMILY_QWEN3,
      .vocab = 151669,
@@ -202,9 +233,46 @@ static const model_config presets[] = {
 
 const model_config *model_preset_at(size_t i) { return i < ARRAY_LENGTH(presets) ? &presets[i] : NULL; }
 
+/* Does a part of a name say how the model was tuned, or in its middle when (OLMo-2-0325-32B)? The sizes are the same. At the end a
+ * date is that of another model (Qwen3-4B-Instruct-2507). */
+static bool is_about_tuning(const char *part, size_t n) {
+    static const char *const words[] = {"meta", "instruct", "chat", "it", "pt", "base", "hf"};
+    bool found = n == 4 && strspn(part, "0123456789") == n && part[n];
+    for (size_t i = 0; i < ARRAY_LENGTH(words); i++) found |= strlen(words[i]) == n && strncmp(words[i], part, n) == 0;
+    return found;
+}
+
+/* Qwen3-8B, llama-3.1-8b, meta-llama/Meta-Llama-3-8B-Instruct, google/gemma-2-2b-it: in small letters, without the
+ * organization, without what stands between parts, and without what says how the model was tuned. */
+static void name_fold(const char *name, char out[64]) {
+    char small[96];
+    const char *slash = strchr(name, '/');
+    size_t n = 0, length = 0;
+    for (const char *c = slash ? slash + 1 : name; *c && n + 1 < sizeof small; c++)
+        small[n++] = *c == '_' ? '-' : (char)tolower((unsigned char)*c);
+    small[n] = 0;
+    for (const char *part = small; *part; part += strspn(part, "-")) {
+        size_t n_part = strcspn(part, "-");
+        if (!is_about_tuning(part, n_part) && length + n_part < 64) {
+            memcpy(out + length, part, n_part);
+            length += n_part;
+        }
+        part += n_part;
+    }
+    out[length] = 0;
+}
+
 const model_config *model_preset_find(const char *name) {
+    char wanted[64], folded[64];
     for (size_t i = 0; i < ARRAY_LENGTH(presets); i++)
         if (strcmp(presets[i].name, name) == 0) return &presets[i];
+    name_fold(name, wanted);
+    if (strcmp(wanted, "mistralnemo") == 0 || strcmp(wanted, "mistralnemo2407") == 0)
+        return model_preset_find("mistral-nemo-12b"); /* on the hub its name has no size */
+    for (size_t i = 0; i < ARRAY_LENGTH(presets); i++) {
+        name_fold(presets[i].name, folded);
+        if (strcmp(folded, wanted) == 0) return &presets[i];
+    }
     return NULL;
 }
 

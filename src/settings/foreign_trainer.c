@@ -6,7 +6,6 @@
 #include "settings/form.h"
 #include "settings/settings.h"
 
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -34,28 +33,14 @@ static bool is_given(foreign_reader *r, const foreign_item *i, const char *setti
     return true;
 }
 
-/* The preset that a model of the hub has the shape of, if there is one: Qwen2.5-7B-Instruct is qwen2.5-7b, Meta-Llama-3-8B llama3-8b. */
-static void preset_name(const char *model, char out[64]) {
-    static const char *const tuned[] = {"-instruct", "-chat", "-it", "-base", "-hf"};
-    if (strncasecmp(model, "meta-", 5) == 0) model += 5;
-    bool is_llama = strncasecmp(model, "llama-", 6) == 0 && isdigit((unsigned char)model[6]);
-    snprintf(out, 64, "%s%.50s", is_llama ? "llama" : "", is_llama ? model + 6 : model);
-    for (char *c = out; *c; c++) *c = (char)tolower((unsigned char)*c);
-    for (int times = 0; times < 2; times++) /* Llama-2-7b-chat-hf */
-        for (size_t k = 0; k < ARRAY_LENGTH(tuned) && !model_preset_find(out); k++)
-            if (str_ends_with(out, tuned[k])) out[strlen(out) - strlen(tuned[k])] = 0;
-}
-
 status trainer_model(foreign_reader *r, const foreign_item *i) {
     if (!i || is_given(r, i, "model.path") || is_given(r, i, "model.preset")) return OK;
     if (path_is(i->text, S_IFDIR)) return foreign_offer(r, i, "model.path", i->text, NULL);
-    char name[64];
     const char *last = last_part(i->text), *where = foreign_where(r, i);
     if (is_plain(last) && model_dir_is(last)) return foreign_offer(r, i, "model.path", last, "downloaded here");
-    preset_name(last, name);
-    bool is_preset = model_preset_find(name) != NULL;
+    const model_config *preset = model_preset_find(last);
     const char *shape =
-        is_preset ? foreign_format(r, ", or say --preset %s to train that shape from random weights", name) : "";
+        preset ? foreign_format(r, ", or say --preset %s to train that shape from random weights", preset->name) : "";
     if (is_plain(i->text))
         foreign_refuse_train(r, foreign_format(r,
                                                "%s: %s: there is no directory '%.200s'; download it with\n"
@@ -66,7 +51,7 @@ status trainer_model(foreign_reader *r, const foreign_item *i) {
         foreign_refuse_train(
             r, foreign_format(r, "%s: %s: there is no directory '%.200s'; download the model and give --model DIR%s",
                               where, i->key, i->text, shape));
-    if (is_preset) return foreign_offer(r, i, "model.preset", name, "the shape only: there is no such directory");
+    if (preset) return foreign_offer(r, i, "model.preset", preset->name, "the shape only: there is no such directory");
     return foreign_offer(r, i, "model.path", i->text, "there is no such directory yet");
 }
 

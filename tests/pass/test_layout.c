@@ -103,17 +103,81 @@ static void presets_have_their_public_sizes(void **state) {
     static const struct {
         const char *name;
         uint64_t n;
-    } known[] = {{"gpt2", 124439808},          {"gpt2-medium", 354823168},   {"gpt2-large", 774030080},
-                 {"gpt2-xl", 1557611200},      {"llama2-7b", 6738415616},    {"llama2-13b", 13015864320},
-                 {"llama3-8b", 8030261248},    {"llama3-70b", 70553706496},  {"qwen2.5-0.5b", 494032768},
-                 {"qwen2.5-1.5b", 1543714304}, {"qwen2.5-3b", 3085938688},   {"qwen2.5-7b", 7615616512},
-                 {"qwen2.5-14b", 14770033664}, {"qwen2.5-32b", 32763876352}, {"qwen3-0.6b", 596049920},
-                 {"qwen3-1.7b", 1720574976},   {"qwen3-4b", 4022468096},     {"qwen3-8b", 8190735360}};
+    } known[] = {
+        {"gpt2", 124439808},
+        {"gpt2-medium", 354823168},
+        {"gpt2-large", 774030080},
+        {"gpt2-xl", 1557611200},
+        {"llama2-7b", 6738415616},
+        {"llama2-13b", 13015864320},
+        {"llama3-8b", 8030261248},
+        {"llama3-70b", 70553706496},
+        {"qwen2.5-0.5b", 494032768},
+        {"qwen2.5-1.5b", 1543714304},
+        {"qwen2.5-3b", 3085938688},
+        {"qwen2.5-7b", 7615616512},
+        {"qwen2.5-14b", 14770033664},
+        {"qwen2.5-32b", 32763876352},
+        {"qwen3-0.6b", 596049920},
+        {"qwen3-1.7b", 1720574976},
+        {"qwen3-4b", 4022468096},
+        {"qwen3-8b", 8190735360},
+        {"qwen3-14b", 14768307200},
+        {"qwen3-32b", 32762123264},
+        {"qwen2.5-72b", 72706203648},
+        {"llama3.1-8b", 8030261248},
+        {"llama3.1-70b", 70553706496},
+        {"llama3.1-405b", 405853388800},
+        {"llama3.3-70b", 70553706496},
+        {"gemma-2-27b", 27227128320},
+        {"olmo-2-32b", 32234279936},
+        /* Gemma 3: 4,300,079,472 and so on, less the vision tower (416,866,032) and its projection (1152 x width + 1152) */
+        {"gemma-3-4b", 3880263168},
+        {"gemma-3-12b", 11766034176},
+        {"gemma-3-27b", 27009346304}};
     for (size_t i = 0; i < ARRAY_LENGTH(known); i++) {
         const model_config *c = model_preset_find(known[i].name);
         assert_non_null(c);
         assert_int_equal(model_param_count(c), known[i].n);
     }
+}
+
+/* As people type them, and as the hub of Hugging Face has them. */
+static void presets_are_found_in_any_spelling(void **state) {
+    (void)state;
+    static const char *const names[][2] = {{"Qwen3-8B", "qwen3-8b"},
+                                           {"Qwen/Qwen3-8B", "qwen3-8b"},
+                                           {"Qwen/Qwen3-14B-Base", "qwen3-14b"},
+                                           {"Qwen/Qwen2.5-72B-Instruct", "qwen2.5-72b"},
+                                           {"llama-3.1-8b", "llama3.1-8b"},
+                                           {"Llama-2-7b-chat-hf", "llama2-7b"},
+                                           {"llama_3.1_405b", "llama3.1-405b"},
+                                           {"meta-llama/Meta-Llama-3-8B-Instruct", "llama3-8b"},
+                                           {"meta-llama/Llama-3.3-70B-Instruct", "llama3.3-70b"},
+                                           {"google/gemma-2-27b-it", "gemma-2-27b"},
+                                           {"google/gemma-3-4b-pt", "gemma-3-4b"},
+                                           {"allenai/OLMo-2-0325-32B-Instruct", "olmo-2-32b"},
+                                           {"mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b-v0.3"},
+                                           {"mistralai/Mistral-Nemo-Instruct-2407", "mistral-nemo-12b"},
+                                           {"microsoft/Phi-3-mini-4k-instruct", "phi-3-mini-4k"},
+                                           {"openai-community/gpt2-xl", "gpt2-xl"}};
+    for (size_t i = 0; i < ARRAY_LENGTH(names); i++) {
+        const model_config *c = model_preset_find(names[i][0]);
+        if (!c || strcmp(c->name, names[i][1]) != 0)
+            fail_msg("%s is %s, not %s", names[i][0], c ? c->name : "unknown", names[i][1]);
+    }
+    static const char *const others[] = {"",
+                                         "-",
+                                         "Qwen3",
+                                         "Qwen/Qwen3-8B-GGUF",
+                                         "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",
+                                         "Qwen/Qwen3-30B-A3B",
+                                         "Qwen/Qwen3-4B-Instruct-2507",
+                                         "llama3.1-8b-v2"};
+    for (size_t i = 0; i < ARRAY_LENGTH(others); i++)
+        if (model_preset_find(others[i])) fail_msg("%s is taken for %s", others[i], model_preset_find(others[i])->name);
+    for (size_t i = 0; model_preset_at(i); i++)
+        assert_ptr_equal(model_preset_find(model_preset_at(i)->name), model_preset_at(i));
 }
 
 static void every_preset_compiles_and_its_params_are_counted(void **state) {
@@ -301,6 +365,7 @@ int main(void) {
         cmocka_unit_test(live_values_never_overlap),
         cmocka_unit_test(roles_and_gaps_add_up_to_the_plan),
         cmocka_unit_test(bf16_sr_needs_eight_bytes_per_parameter),
+        cmocka_unit_test(presets_are_found_in_any_spelling),
         cmocka_unit_test(presets_have_their_public_sizes),
         cmocka_unit_test(every_preset_compiles_and_its_params_are_counted),
         cmocka_unit_test(what_does_not_fit_names_a_change_that_does),
