@@ -1,75 +1,11 @@
 /* refine.c - variations of the best candidates of a search.
  *
- * Those of the list treat all layers alike. Room that the best of them leave on the device is filled: by a longer prefetch, by the embedding, by
- * states, parameters or activations of some layers (mix.c). Where nothing fits unmoved, layers may go to the host's cores. And where the
- * winner fits with every activation kept, it is made smaller as far as that costs next to nothing. */
+ * Those of the list treat all layers alike. Room that the best of them leave on the device is filled by states or activations of some
+ * layers (mix.c), and the best of all is combined with everything else (climb.c). Where nothing fits unmoved, layers may go to the
+ * host's cores. And where the winner fits with every activation kept, it is made smaller as far as that costs next to nothing. */
 #include "plan/search.h"
 
 #include <math.h>
-
-/* A longer prefetch takes memory, and saves time only where copies overlap with kernels: tried for the best few. */
-static status try_longer_prefetch(plan_search *s) {
-    enum { TRIED = 3, FURTHEST = 3 };
-    const plan_request *r = s->r;
-    if (!r->open.prefetch || !r->hardware || !r->hardware->overlap) return OK;
-    for (size_t i = 0, n = MIN(s->n, (size_t)TRIED); i < n; i++) {
-        plan_candidate c = s->list[i];
-        if (!c.fits || !offload_any(&c.choice.offload)) continue;
-        while (c.choice.prefetch < FURTHEST) {
-            c.choice.prefetch++;
-            c.order = s->n_tried++;
-            TRY(plan_search_evaluate(s, &c));
-            plan_search_append(s, &c);
-        }
-    }
-    plan_search_sort(s);
-    return OK;
-}
-
-/* Every micro-batch begins with a fetch of the embedding and ends with a store of its gradient, and nothing runs meanwhile: those that
- * are fast keep them, where the device has room for both. */
-static status try_kept_embedding(plan_search *s) {
-    enum { TRIED = 8 };
-    const plan_request *r = s->r;
-    if (!r->open.keep_embed || !r->hardware || !r->hardware->overlap) return OK;
-    double slowest = 1.05 * s->list[0].step_s; /* what is mixed later may overtake by that much */
-    for (size_t i = 0, n = s->n, tried = 0; i < n && tried < TRIED; i++) {
-        plan_candidate c = s->list[i];
-        const offload_tiers *o = &c.choice.offload;
-        if (!c.fits || !(c.step_s <= slowest)) continue;
-        if (o->params == TIER_DEVICE && o->grads == TIER_DEVICE) continue;
-        c.choice.keep_embed = 1;
-        c.order = s->n_tried++;
-        TRY(plan_search_evaluate(s, &c));
-        plan_search_append(s, &c);
-        tried++;
-    }
-    plan_search_sort(s);
-    return OK;
-}
-
-/* Activations of the last layers are needed first by the backward: they hardly leave, and a lighter rung there costs little of the bus. Tried
- * from the last layer on, while it fits and helps. */
-static status try_lighter_last_layers(plan_search *s) {
-    enum { TRIED = 6 };
-    const plan_request *r = s->r;
-    plan_candidate c = s->list[0], best = c;
-    recompute_kind heavy = c.choice.recompute.kind;
-    if (r->choice.recompute.kind != RECOMPUTE_AUTO || !r->hardware || !plan_is_one_device(r)) return OK;
-    if (!c.fits || c.choice.offload.activations == TIER_DEVICE || heavy == RECOMPUTE_NONE || heavy > RECOMPUTE_FULL)
-        return OK;
-    for (int64_t n = 1; n <= TRIED && n < r->model.n_layers; n++) {
-        c.choice.recompute = (recompute_policy){
-            .kind = RECOMPUTE_MIX, .heavy = heavy, .light = heavy - 1, .n_heavy = r->model.n_layers - n};
-        c.order = s->n_tried++;
-        TRY(plan_search_evaluate(s, &c));
-        if (!c.fits) break;
-        if (c.step_s < best.step_s) best = c;
-    }
-    if (best.order != s->list[0].order) plan_search_append(s, &best);
-    plan_search_sort(s);
-    return OK;
-}
 
 /* Compiles mixtures. Their number of layers is a guess: use_less_memory changes one layer at a time until the candidate fits,
  * and returns false when no layer is left. */
@@ -106,41 +42,6 @@ static status try_kept_states(plan_search *s) {
     plan_candidate mixes[PLAN_MIXES];
     if (!r->open.keep_states || !r->hardware || !plan_is_one_device(r)) return OK;
     return try_mixtures(s, mixes, plan_keep_states(r, s->list, s->n, mixes), keep_states_of_one_layer_less);
-}
-
-/* ... or the parameters of as many as fit, which saves copies, ... */
-static status keep_params_that_fit(plan_search *s, plan_candidate *c) {
-    enum { TRIES = 4 };
-    const uint64_t without = c->planned[TIER_DEVICE], limit = s->r->device_limit;
-    int64_t most = s->r->model.n_layers, n = MAX(most / 2, 1);
-    plan_candidate best = {0};
-    for (int k = 0; k < TRIES && n > best.choice.keep_params; k++) {
-        c->choice.keep_params = n;
-        c->order = s->n_tried++;
-        TRY(plan_search_evaluate(s, c));
-        uint64_t added = c->planned[TIER_DEVICE] - MIN(without, c->planned[TIER_DEVICE]);
-        if (c->fits) best = *c;
-        else most = n - 1;
-        /* As many as fit by the bytes of these; where that is wrong, one less. */
-        int64_t by_bytes = limit && added ? (int64_t)((double)(limit - without) / (double)added * (double)n) : most;
-        n = MIN(by_bytes, most);
-    }
-    if (best.fits) plan_search_append(s, &best);
-    return OK;
-}
-
-/* For the best two of each rung: a heavier one is slower, and leaves room for more of them. */
-static status try_kept_params(plan_search *s) {
-    const plan_request *r = s->r;
-    int tried[RECOMPUTE_COUNT] = {0};
-    if (!r->open.keep_params || !r->hardware || !plan_is_one_device(r)) return OK;
-    for (size_t i = 0, n = s->n; i < n; i++) {
-        plan_candidate c = s->list[i];
-        if (!c.fits || c.choice.offload.params == TIER_DEVICE || tried[c.choice.recompute.kind]++ >= 2) continue;
-        TRY(keep_params_that_fit(s, &c));
-    }
-    plan_search_sort(s);
-    return OK;
 }
 
 /* ... or activations, which saves recompute. */
@@ -198,12 +99,9 @@ static status try_cheap_recompute(plan_search *s) {
 }
 
 status plan_refine(plan_search *s, bool plain_fits) {
-    TRY(try_longer_prefetch(s));
-    TRY(try_kept_embedding(s));
     TRY(try_kept_states(s));
-    TRY(try_kept_params(s));
     TRY(try_mixed_recompute(s));
-    TRY(try_lighter_last_layers(s));
+    TRY(plan_climb(s));
     if (!plain_fits) TRY(try_placed_layers(s));
     return try_cheap_recompute(s);
 }

@@ -20,7 +20,16 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { FEW_LAYERS = 8, MORE_LAYERS = 12, DEEP = 16, BATCHES_MAX = 6, FACTOR_MAX = 65536, ZERO_STAGES = 4 };
+enum {
+    FEW_LAYERS = 8,
+    MORE_LAYERS = 12,
+    PARTS_MORE_LAYERS = 16,
+    DEEP = 16,
+    VERY_DEEP = 32,
+    BATCHES_MAX = 6,
+    FACTOR_MAX = 65536,
+    ZERO_STAGES = 4
+};
 
 /* ---- the candidates ------------------------------------------------------------------------------------------------- */
 
@@ -148,28 +157,39 @@ void plan_candidate_set_numbers(plan_candidate *c, const plan *p) {
     c->estimated = false;
 }
 
-static double continue_line(double few, double more, int64_t layers) {
-    return few + (more - few) / (MORE_LAYERS - FEW_LAYERS) * (double)(layers - FEW_LAYERS);
+/* How far `layers` is on the way from FEW_LAYERS to n_more, and what that makes of two numbers. */
+static double continue_line(double few, double more, double way) { return few + (more - few) * way; }
+static uint64_t continue_bytes(uint64_t few, uint64_t more, double way) {
+    return (uint64_t)fmax(0, continue_line((double)few, (double)more, way));
 }
 
-static uint64_t continue_bytes(uint64_t few, uint64_t more, int64_t layers) {
-    return (uint64_t)fmax(0, continue_line((double)few, (double)more, layers));
-}
+static int64_t at_depth(int64_t count, int64_t n, int64_t of) { return (count * n + of / 2) / of; }
 
-static status estimate(const plan_request *r, plan_candidate *c) {
-    plan_request q = plan_request_of(r, &c->choice);
-    plan few, more;
+/* The same candidate of a model of n layers: what is counted in layers is the same share of them. */
+static plan_request with_layers(const plan_request *r, const step_choice *c, int64_t n) {
+    plan_request q = plan_request_of(r, c);
     int64_t layers = model_first_head(&r->model), heads = r->model.n_layers - layers;
-    q.model.n_layers = FEW_LAYERS + heads;
+    q.model.n_layers = n + heads;
+    q.choice.keep_layers = at_depth(c->keep_layers, n, layers);
+    q.choice.keep_states = at_depth(c->keep_states, n, layers);
+    q.choice.keep_params = at_depth(c->keep_params, n, layers);
+    if (c->recompute.kind == RECOMPUTE_MIX) q.choice.recompute.n_heavy = at_depth(c->recompute.n_heavy, n, layers);
+    return q;
+}
+
+static status estimate(const plan_request *r, plan_candidate *c, int64_t n_more) {
+    plan_request q = with_layers(r, &c->choice, FEW_LAYERS);
+    plan few, more;
+    double way = (double)(model_first_head(&r->model) - FEW_LAYERS) / (double)(n_more - FEW_LAYERS);
     TRY(plan_build(&few, &q));
-    q.model.n_layers = MORE_LAYERS + heads;
+    q = with_layers(r, &c->choice, n_more);
     status rc = plan_build(&more, &q);
     if (rc == OK) {
-        for (tier t = 0; t < TIER_COUNT; t++) c->planned[t] = continue_bytes(few.planned[t], more.planned[t], layers);
-        for (role k = 0; k < ROLE_COUNT; k++) c->by_role[k] = continue_bytes(few.by_role[k], more.by_role[k], layers);
-        c->step_s = r->hardware && !few.cost.missing ? continue_line(few.cost.step_s, more.cost.step_s, layers) : NAN;
-        c->more_flops = continue_line(few.flops_again, more.flops_again, layers) /
-                        continue_line(few.flops_per_step, more.flops_per_step, layers);
+        for (tier t = 0; t < TIER_COUNT; t++) c->planned[t] = continue_bytes(few.planned[t], more.planned[t], way);
+        for (role k = 0; k < ROLE_COUNT; k++) c->by_role[k] = continue_bytes(few.by_role[k], more.by_role[k], way);
+        c->step_s = r->hardware && !few.cost.missing ? continue_line(few.cost.step_s, more.cost.step_s, way) : NAN;
+        c->more_flops = continue_line(few.flops_again, more.flops_again, way) /
+                        continue_line(few.flops_per_step, more.flops_per_step, way);
         set_limits(r, c);
         c->estimated = true;
         plan_close(&more);
@@ -199,6 +219,10 @@ static bool is_linear_in_layers(const plan_candidate *c) {
            s->recompute.kind != RECOMPUTE_MIX;
 }
 
+bool plan_estimates_parts(const plan_request *r) {
+    return is_deep(r) && r->model.n_layers > VERY_DEEP && model_first_head(&r->model) == r->model.n_layers;
+}
+
 static bool is_long_pipeline(const plan_request *r) {
     plan_request q = *r;
     q.shorten = true;
@@ -207,9 +231,10 @@ static bool is_long_pipeline(const plan_request *r) {
 
 /* The numbers of a candidate, by the quickest method. *whole: it was compiled as it would run, and *out is that plan; else
  * *out holds nothing. */
-static status evaluate(const plan_request *r, plan_candidate *c, plan *out, bool *whole) {
+static status evaluate(const plan_request *r, plan_candidate *c, plan_effort effort, plan *out, bool *whole) {
     *whole = false;
-    if (is_deep(r) && is_linear_in_layers(c)) return estimate(r, c);
+    if (effort == PLAN_IN_PARTS) return estimate(r, c, PARTS_MORE_LAYERS);
+    if (effort == PLAN_QUICKLY && is_deep(r) && is_linear_in_layers(c)) return estimate(r, c, MORE_LAYERS);
     plan_request q = *r;
     bool shortened = is_long_pipeline(r); /* faster, and exact except for the gaps of the layout */
     q.shorten |= shortened;
@@ -224,7 +249,7 @@ status plan_evaluate(const plan_request *r, plan_candidate *out) {
     plan p;
     bool whole;
     *out = plan_as_asked(r);
-    TRY(evaluate(r, out, &p, &whole));
+    TRY(evaluate(r, out, PLAN_QUICKLY, &p, &whole));
     if (whole) plan_close(&p);
     return OK;
 }
@@ -293,7 +318,7 @@ status plan_search_evaluate(plan_search *s, plan_candidate *c) {
     plan p;
     bool whole;
     if (s->r->on_candidate) s->r->on_candidate();
-    TRY(evaluate(s->r, c, &p, &whole));
+    TRY(evaluate(s->r, c, PLAN_QUICKLY, &p, &whole));
     if (whole) plan_best_offer(&s->best, c, &p);
     return OK;
 }
@@ -317,7 +342,7 @@ static status add_smaller(plan_search *s) {
     for (size_t i = 0; i < n; i++) plan_search_append(s, &more[i]);
     free(more);
     plan_search_sort(s);
-    return OK;
+    return plan_climb(s);
 }
 
 /* Compiles the best candidate; if its exact numbers make another one the best, compiles that one, and so on. */
@@ -360,17 +385,18 @@ static bool is_dominated(const plan_search *s, size_t n_plain, const plan_candid
  * evaluated first. */
 typedef struct evaluation {
     plan_search *s;
-    size_t first;
+    plan_candidate *list;
+    plan_effort effort;
     status *results;
     pthread_mutex_t best; /* guards s->best and on_candidate */
 } evaluation;
 
 static void evaluate_task(void *context, int64_t task, int thread) {
     evaluation *e = context;
-    plan_candidate *c = &e->s->list[e->first + (size_t)task];
+    plan_candidate *c = &e->list[task];
     plan p;
     bool whole;
-    status rc = e->results[task] = evaluate(e->s->r, c, &p, &whole);
+    status rc = e->results[task] = evaluate(e->s->r, c, e->effort, &p, &whole);
     if (rc != OK) error_clear(); /* of this thread */
     pthread_mutex_lock(&e->best);
     if (e->s->r->on_candidate) e->s->r->on_candidate();
@@ -378,23 +404,36 @@ static void evaluate_task(void *context, int64_t task, int thread) {
     pthread_mutex_unlock(&e->best);
 }
 
+static status evaluate_list(plan_search *s, plan_candidate *list, size_t n, plan_effort effort, status *results) {
+    pool *threads = NULL;
+    TRY(pool_open(&threads, 0, false));
+    evaluation e = {s, list, effort, results, PTHREAD_MUTEX_INITIALIZER};
+    pool_run(threads, evaluate_task, &e, (int64_t)n);
+    pool_close(threads);
+    return OK;
+}
+
+status plan_search_evaluate_all(plan_search *s, plan_candidate *list, size_t n, plan_effort effort) {
+    status *results = mem_alloc((n + 1) * sizeof *results), rc = evaluate_list(s, list, n, effort, results);
+    for (size_t i = 0; i < n && rc == OK; i++)
+        if (results[i] != OK) rc = plan_search_evaluate(s, &list[i]); /* says why */
+    free(results);
+    return rc;
+}
+
 /* Evaluates the candidates from `first` on. Drops those for which the model cannot be split, which the builder reports; where
  * the mesh is not open, that is an error. */
 static status evaluate_from(plan_search *s, size_t first) {
     size_t n = first;
-    pool *threads = NULL;
-    TRY(pool_open(&threads, 0, false));
-    evaluation e = {s, first, mem_alloc((s->n - first + 1) * sizeof *e.results), PTHREAD_MUTEX_INITIALIZER};
-    pool_run(threads, evaluate_task, &e, (int64_t)(s->n - first));
-    pool_close(threads);
-    status rc = OK;
+    status *results = mem_alloc((s->n - first + 1) * sizeof *results);
+    status rc = evaluate_list(s, s->list + first, s->n - first, PLAN_QUICKLY, results);
     for (size_t i = first; i < s->n && rc == OK; i++) {
-        status result = e.results[i - first];
+        status result = results[i - first];
         if (result == OK) s->list[n++] = s->list[i];
         else if (result != ERR_INPUT || !plan_ranks_open(s->r))
             rc = plan_search_evaluate(s, &s->list[i]); /* says why */
     }
-    free(e.results);
+    free(results);
     if (rc == OK) s->n = n;
     return rc;
 }
