@@ -28,7 +28,7 @@ ralo_status ralo_plan_open(ralo_plan **out, const ralo_settings *s) {
     train_request r;
     ralo_plan *p = mem_alloc(sizeof *p);
     TRY_GOTO(rc, api_config(&p->config, s), done);
-    config_resolve_fine_tune(&p->config, true);
+    config_resolve_model(&p->config, NULL, true);
     TRY_GOTO(rc, config_fit_data(&p->config, true), done);
     TRY_GOTO(rc, request_for_plan(&r, &p->config, NULL, 0, &p->machine), done);
     TRY_GOTO(rc, plan_check_input(&r, &p->config), done);

@@ -205,7 +205,7 @@ static status open_job(ralo_trainer *t, const ralo_settings *s) {
     config *c = &t->config;
     TRY(need_one_rank(c));
     warn_of_sinks(c);
-    config_resolve_fine_tune(c, true);
+    config_resolve_model(c, NULL, true);
     TRY(config_fit_data(c, false));
     TRY(job_init(&t->job, c, NULL));
     train_request *r = &t->job.request;
@@ -214,6 +214,7 @@ static status open_job(ralo_trainer *t, const ralo_settings *s) {
     r->version = RALO_VERSION;
     TRY(need_run_for_gguf(c));
     TRY(job_open(&t->job));
+    job_keep_choice(&t->job, c);
     TRY(job_check(&t->job));
     r->export_dir = NULL; /* checked, before hours of training; the caller makes it */
     if (*c->run.dir) TRY(job_use_dir(&t->job, c->run.dir));

@@ -32,12 +32,10 @@ static status show_chosen(const plan *p, const plan_world *w, FILE *out, json_t 
     return OK;
 }
 
-/* --world: tables for ranks that are not here, instead of one plan. The default precision is mixed, which these
- * tables are usually made for. */
+/* --world: tables for ranks that are not here, instead of one plan. */
 static status show_world(const command_line *l, const plan_request *from) {
     plan_world w;
     plan_request r = *from;
-    if (!config_was_given(&l->config, "precision")) r.choice.precision = PRECISION_BF16;
     if (!l->hardware && !l->config.memory.device)
         r.device_limit = r.together_limit = 0; /* this machine's memory says nothing about theirs */
     status rc = plan_world_compile(&w, &r, l->world);
@@ -113,8 +111,6 @@ static status check_longest(const config *c) {
                    "plan: --longest works for one rank, found parallel.* for %d ranks; leave parallel.* out, or set "
                    "data.seq_len yourself",
                    mesh_world(&m));
-    if (c->train.micro_batch < 0)
-        return ERR(ERR_INPUT, "train.micro_batch: found auto, expected a number with --longest, such as 1");
     if ((int)c->choice.precision < 0)
         return ERR(ERR_INPUT, "precision: found auto, expected a name with --longest, such as bf16");
     return OK;
@@ -147,12 +143,14 @@ status command_plan(command_line *l) {
                                 : "profile",
                    l->world);
     if (l->longest && l->profile)
-        return ERR(ERR_INPUT,
-                   "plan: --longest needs a fixed micro-batch, --profile a fixed data.seq_len; leave one out");
+        return ERR(
+            ERR_INPUT,
+            "plan: --longest takes one micro-batch for all lengths, --profile one data.seq_len for all micro-batches; "
+            "leave one out");
     TRY(train_sinks_check(&l->config));
     if (l->longest) TRY(check_longest(&l->config));
     if (l->timeline) TRY(plan_timeline_check(l->timeline));
-    if (!l->world) config_resolve_fine_tune(&l->config, !l->longest && !l->profile);
+    config_resolve_model(&l->config, l->hardware, !l->longest && !l->profile);
     if (!l->longest) TRY(config_fit_data(&l->config, true));
     if (l->longest) TRY(longest_find(l, make_request, &row));
     status rc = OK;

@@ -346,7 +346,7 @@ static status train(command_line *l, comm **mesh) {
     job j;
     char run_dir[4096], trace[4096];
     int lock = -1;
-    config_resolve_fine_tune(c, true);
+    config_resolve_model(c, NULL, true);
     TRY(config_fit_data(c, false));
     if (ranks) TRY(agree_on_settings(ranks, c));
     TRY(job_init(&j, c, l->hardware));
@@ -366,12 +366,14 @@ static status train(command_line *l, comm **mesh) {
         ranks = *mesh;
         TRY_GOTO(rc, request_use_mesh(r, c, ranks), done);
     }
+    job_keep_choice(&j, c);
     bool shows = !l->quiet && (!ranks || comm_rank(ranks) == 0);
     if (shows) {
         train_report_answer(&j);
-        plan_print(&j.plan, stderr);
+        plan_print_brief(&j.plan, stderr);
         train_disk disk = train_disk_of(r, &j.plan);
         train_disk_print(&disk, stderr);
+        fputs("plan      ralo plan with the same arguments shows all of it\n", stderr);
     }
     TRY_GOTO(rc, job_check(&j), done);
     if (ranks) TRY_GOTO(rc, agree_on_program(ranks, &j.plan), done);
@@ -406,10 +408,7 @@ done:
 
 /* With what follows from a model's directory and from data: a run from this file is the run of this line. */
 static status show_config(command_line *l) {
-    train_options *t = &l->config.train;
-    int64_t batch = t->batch, micro_batch = t->micro_batch;
-    config_resolve_fine_tune(&l->config, true);
-    if (l->ranks > 1 && !batch) t->batch = batch, t->micro_batch = micro_batch; /* each rank has that many rows */
+    config_resolve_model(&l->config, l->hardware, true);
     config_write_yaml(&l->config, stdout, true);
     return OK;
 }

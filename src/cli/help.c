@@ -102,9 +102,10 @@ static void print_command(const command *c, int width, FILE *out) {
 
 static void preset_print(const model_config *c, FILE *out) {
     char buf[32];
-    fprintf(out, "  %-16s %-11s %8s parameters, %lld layers, hidden %lld\n", c->name,
+    fprintf(out, "  %-16s %-11s %8s parameters, %lld layers, hidden %lld, %s\n", c->name,
             model_family_traits(c->family)->name, str_format_count(buf, (double)model_param_count(c)),
-            (long long)c->n_layers, (long long)c->hidden);
+            (long long)c->n_layers, (long long)c->hidden,
+            precision_name(c->is_16_bit ? PRECISION_BF16 : PRECISION_FP32));
 }
 
 /* Names that begin alike are one group; the last is what no other has. */
@@ -124,6 +125,9 @@ static void presets_print(FILE *out) {
         fputc('\n', out);
     }
     fputs("Other spellings are taken too: Qwen3-8B, llama-3.1-8b, Qwen/Qwen3-8B-Base.\n", out);
+    fputs("The last column is the precision that each is trained in unless precision is set: bf16 where the model was "
+          "published\nin numbers of 16 bits. See ralo help precision.\n",
+          out);
 }
 
 /* ---- the man page ------------------------------------------------------------------------------------------------ */

@@ -5,6 +5,8 @@
  * between a length that fits and one that does not; it ends within 1/64 of the answer, about as exactly as free memory
  * is known.
  *
+ * A micro-batch that was not given is one row: the fewer rows, the longer they may be. A step keeps its rows.
+ *
  * Rope has no last position, so lengths beyond model.max_positions are answered too, and reported as such. Learned
  * positions end with their table. */
 #include "cli/longest.h"
@@ -31,9 +33,18 @@ static status ask(command_line *l, longest_request request, int64_t tokens, long
 status longest_find(command_line *l, longest_request request, longest_row *out) {
     train_request r;
     hardware machine;
+    train_options *t = &l->config.train;
     TRY(request(l, &r, &machine));
+    bool is_given = config_was_given(&l->config, "train.micro_batch") && t->micro_batch >= 0;
+    if (!is_given && l->config.task != TASK_RLOO) {
+        t->batch = r.plan.choice.micro_batch * r.plan.choice.accumulation;
+        t->micro_batch = 1;
+        t->accumulation = 0;
+        TRY(request(l, &r, &machine));
+    }
     const model_config *m = &r.plan.model;
-    *out = (longest_row){.positions = m->max_positions};
+    *out =
+        (longest_row){.positions = m->max_positions, .micro_batch = r.plan.choice.micro_batch, .is_one_row = !is_given};
     int64_t most = model_family_traits(m->family)->learned_positions ? m->max_positions : LONGEST;
     if (most < SHORTEST)
         return ERR(ERR_INPUT, "model.max_positions: found %lld, expected at least %d, the shortest sequence",
@@ -70,6 +81,8 @@ void longest_print(const longest_row *row, FILE *out) {
     }
     fprintf(out, "longest   data.seq_len=%lld fits", (long long)row->fits);
     if (row->too_long) fprintf(out, ", %lld does not", (long long)row->too_long);
+    fprintf(out, ", with micro-batches of %lld row%s%s", (long long)row->micro_batch, row->micro_batch == 1 ? "" : "s",
+            row->is_one_row ? ", as train.micro_batch is not given" : "");
     if (row->fits > row->positions)
         fprintf(out, "; the model was made for %lld positions: set model.max_positions=%lld", (long long)row->positions,
                 (long long)row->fits);

@@ -9,6 +9,8 @@ typedef struct longest_row {
     int64_t fits;      /* tokens; 0: not even the shortest that was tried */
     int64_t too_long;  /* the shortest that was found not to fit; 0: the bound itself fits */
     int64_t positions; /* positions of the model itself */
+    int64_t micro_batch;
+    bool is_one_row; /* the micro-batch was not given */
 } longest_row;
 
 /* Sets data.seq_len to the longest length, or to the shortest tried if not even that fits, and raises

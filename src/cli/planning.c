@@ -1,7 +1,7 @@
 /* planning.c - what ralo plan prints around a plan of many ranks: a sign of life while it searches, and the commands that start the ranks.
  *
- * The commands repeat the settings of the command line. Flags that are about planning are left out, and what the tables of many ranks
- * assume where nothing is given (bf16) is added, so that what runs is what was planned. */
+ * The commands repeat the settings of the command line. Flags that are about planning are left out, and precision and micro-batch are added
+ * where they were not given, so that what runs is what was planned. */
 #define _GNU_SOURCE
 #include "cli/planning.h"
 #include "cli/console.h"
@@ -63,6 +63,11 @@ static void add_arguments(const command_line *l, const plan *p, strbuf *out) {
     }
     if (!config_was_given(&l->config, "precision"))
         strbuf_printf(out, " --set precision=%s", precision_name(p->request.choice.precision));
+    if (p->request.open.micro_batch)
+        strbuf_printf(out, " --set train.micro_batch=%lld --set train.batch=%lld",
+                      (long long)p->request.choice.micro_batch,
+                      (long long)(p->request.choice.micro_batch * p->request.choice.accumulation *
+                                  mesh_size(&p->request.mesh, AXIS_DATA)));
 }
 
 void planning_print_launch(const command_line *l, const plan *p, FILE *out) {

@@ -55,14 +55,17 @@ static void print_setting(const setting *s, FILE *out) {
 static void print_presets(FILE *out) {
     fputs("\n## Presets\n\nModels known by name, for `model.preset` and `--preset`; other spellings are taken too "
           "(`Qwen3-8B`, `llama-3.1-8b`, "
-          "`Qwen/Qwen3-8B-Base`).\n\n"
-          "| preset | family | parameters | layers | hidden |\n|---|---|---|---|---|\n",
+          "`Qwen/Qwen3-8B-Base`). Those that were published in numbers of 16 bits\nare trained with `precision=bf16` "
+          "unless "
+          "`precision` is set.\n\n"
+          "| preset | family | parameters | layers | hidden | precision |\n|---|---|---|---|---|---|\n",
           out);
     const model_config *c;
     for (size_t i = 0; (c = model_preset_at(i)); i++) {
         char count[32];
-        fprintf(out, "| `%s` | %s | %s | %lld | %lld |\n", c->name, model_family_traits(c->family)->name,
-                str_format_count(count, (double)model_param_count(c)), (long long)c->n_layers, (long long)c->hidden);
+        fprintf(out, "| `%s` | %s | %s | %lld | %lld | %s |\n", c->name, model_family_traits(c->family)->name,
+                str_format_count(count, (double)model_param_count(c)), (long long)c->n_layers, (long long)c->hidden,
+                precision_name(c->is_16_bit ? PRECISION_BF16 : PRECISION_FP32));
     }
 }
 

@@ -105,11 +105,14 @@ static void add_ranks(supervisor *s) {
     const config *c = &s->l->config;
     int n = data_ranks(s, s->ranks);
     add_more(s, "--ranks", arena_format(&s->memory, "%d", s->ranks));
-    if (!s->notes.began || s->ranks == s->l->ranks) return;
-    if (c->parallel.size[AXIS_DATA] > 0) add_more(s, "--set", arena_format(&s->memory, "parallel.data=%d", n));
-    if (s->notes.size[AXIS_SEQUENCE] > 1)
+    bool is_fewer = s->ranks != s->l->ranks;
+    if (!s->notes.began) return;
+    if (is_fewer && c->parallel.size[AXIS_DATA] > 0)
+        add_more(s, "--set", arena_format(&s->memory, "parallel.data=%d", n));
+    if (is_fewer && s->notes.size[AXIS_SEQUENCE] > 1)
         add_more(s, "--set", arena_format(&s->memory, "parallel.sequence=%d", s->notes.size[AXIS_SEQUENCE]));
-    if (c->task == TASK_RLOO) return;
+    if (c->task == TASK_RLOO || (!is_fewer && c->train.micro_batch >= 0))
+        return; /* with as many ranks it is as it was given */
     add_more(s, "--set", arena_format(&s->memory, "train.micro_batch=%lld", (long long)s->notes.micro_batch));
     add_more(s, "--set", arena_format(&s->memory, "train.accumulation=%lld", (long long)(step_micros(s) / n)));
 }

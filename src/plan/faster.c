@@ -1,7 +1,8 @@
-/* faster.c - one change of the settings with which a step is predicted to take less time.
+/* faster.c - one change of the settings with which a token is predicted to take less time.
  *
- * Compared are the next smaller precision (fp32, bf16, bf16_sr) and larger micro-batches of the same step. Both change the
- * numbers of a run, so the plan never takes them by itself; it says what they would bring. A change is tried with the
+ * Compared are the next smaller precision (fp32, bf16, bf16_sr), larger micro-batches of the same step, and longer rows where rows are short
+ * and hold as many records as go in; of about the same gains that of longer rows is named. They change the numbers of a run, so the plan never takes them by itself where they were given; it says
+ * what they would bring. A change is tried with the
  * strategies that the plan has compared already: nothing moved first, then those that were predicted to be fast and did not
  * fit before. These are few (TRIES), each as quick as a candidate of the search, and the best is compiled whole. Where
  * strategies were open, the search with that change may find a still better one: the time is an upper bound. */
@@ -48,10 +49,10 @@ static const step_choice *strategy_at(const plan *p, size_t i) {
     return &p->candidates[best].choice;
 }
 
-/* What a change changes: the precision, or the split of a step's rows. */
+/* What a change changes: the precision, the split of a step's rows, or their length. */
 typedef struct change {
     precision precision;
-    int64_t micro_batch, accumulation;
+    int64_t micro_batch, accumulation, seq_len;
 } change;
 
 static plan_request request_with(const plan *p, const step_choice *strategy, const change *c) {
@@ -59,7 +60,9 @@ static plan_request request_with(const plan *p, const step_choice *strategy, con
     choice.precision = c->precision;
     choice.micro_batch = c->micro_batch;
     choice.accumulation = c->accumulation;
-    return plan_request_of(&p->request, &choice);
+    plan_request r = plan_request_of(&p->request, &choice);
+    r.seq_len = c->seq_len;
+    return r;
 }
 
 /* The best strategy for a change; false: none fits. Nothing moved is taken where that fits, as the search does. */
@@ -90,26 +93,55 @@ static void try_change(plan *p, const change *c) {
         error_clear();
         return;
     }
-    double before = p->faster.step_s > 0 ? p->faster.step_s : WORTH_IT * p->cost.step_s;
-    if (plan_fits(&built) && built.cost.step_s < before) {
+    double tokens = (double)plan_tokens_per_step(&built),
+           least = WORTH_IT * p->cost.step_s / (double)plan_tokens_per_step(p);
+    double before = p->faster.step_s > 0 ? p->faster.step_s / (double)p->faster.tokens : least;
+    if (c->seq_len != p->request.seq_len)
+        before = fmin(before / WORTH_IT, least); /* preferred: no number gets coarser */
+    if (plan_fits(&built) && built.cost.step_s / tokens < before) {
         strbuf settings;
         strbuf_init(&settings);
         plan_request asked = r; /* only what the change changes is said */
         asked.choice.precision = p->request.choice.precision;
         asked.choice.micro_batch = p->request.choice.micro_batch;
         asked.choice.accumulation = p->request.choice.accumulation;
+        asked.seq_len = p->request.seq_len;
+        if (p->request.open.micro_batch) { /* whoever takes the change leaves it open too */
+            asked.choice.micro_batch = r.choice.micro_batch;
+            asked.choice.accumulation = r.choice.accumulation;
+        }
         plan_list_changes(&asked, &r, &settings);
-        p->faster = (plan_faster){.step_s = built.cost.step_s, .is_bound = p->n_candidates > 1};
+        p->faster = (plan_faster){
+            .step_s = built.cost.step_s, .tokens = plan_tokens_per_step(&built), .is_bound = p->n_candidates > 1};
         snprintf(p->faster.settings, sizeof p->faster.settings, "%s", settings.text);
         strbuf_fini(&settings);
     }
     plan_close(&built);
 }
 
+/* As many rows as were given of the length that is worth trying, in micro-batches from the largest to the smallest; where their number is
+ * given, in that. */
+static void try_longer_rows(plan *p) {
+    enum { FEWER = 4 }; /* times fewer in the next try */
+    const plan_request *r = &p->request;
+    int64_t rows = r->choice.micro_batch * r->choice.accumulation;
+    change c = {r->choice.precision, r->choice.micro_batch, r->choice.accumulation, r->longer_rows};
+    if (!r->open.micro_batch) {
+        if (c.micro_batch * c.seq_len <= INT32_MAX) try_change(p, &c);
+        return;
+    }
+    for (int64_t n = rows; n >= 1; n /= FEWER) {
+        while (rows % n) n--;
+        c.micro_batch = n;
+        c.accumulation = rows / n;
+        if (n * c.seq_len <= INT32_MAX) try_change(p, &c);
+    }
+}
+
 void plan_find_faster(plan *p) {
     const plan_request *r = &p->request;
     const step_choice *now = &r->choice;
-    change c = {now->precision, now->micro_batch, now->accumulation};
+    change c = {now->precision, now->micro_batch, now->accumulation, r->seq_len};
     p->faster = (plan_faster){0};
     bool is_training = !plan_generates(r) && !r->no_training && !r->rollout;
     if (!is_training || mesh_world(&r->mesh) > 1 || !r->hardware || p->cost.missing || !plan_fits(p)) return;
@@ -127,4 +159,5 @@ void plan_find_faster(plan *p) {
         if (c.micro_batch * r->seq_len > INT32_MAX) break;
         try_change(p, &c);
     }
+    if (r->longer_rows > r->seq_len) try_longer_rows(p);
 }

@@ -15,8 +15,9 @@
 #include "pass/pass.h"
 #include "plan/cost.h"
 
-/* What the settings leave to the plan to choose. Recompute is open where its kind is auto. Precision and micro-batch change
- * the numbers of a run, so they are open only where they were set to auto. */
+/* What the settings leave to the plan to choose. Recompute is open where its kind is auto. Precision changes the numbers of a run, so
+ * it is open only where it was set to auto. The micro-batch changes the order of sums alone: it is open unless it was given, and a run
+ * keeps what was chosen. */
 typedef struct plan_open {
     bool params, grads, states, activations; /* offload target of each */
     bool keep_layers;                        /* how many layers keep their activations on the device */
@@ -87,6 +88,7 @@ typedef struct plan_request {
     uint64_t generator_bytes; /* ... of a generator beside training */
     uint64_t state_copies;    /* copies of params and states on the host (background checkpoints) */
     const hardware *hardware; /* the machine whose time is predicted, borrowed; NULL: no prediction */
+    int64_t longer_rows;      /* tokens of rows that would hold more records each; 0: rows are not filled that way, or are long */
     int64_t run_steps;        /* steps of the run, whose time is predicted too; 0: there is no such run */
     void (*on_candidate)(void); /* before each candidate of a search, for a sign of life; NULL: nobody waits */
 } plan_request;
@@ -128,7 +130,8 @@ typedef struct plan_candidate {
 typedef struct plan_faster {
     char settings[96]; /* "precision=bf16_sr"; "": none was found, or none was looked for */
     double step_s;
-    bool is_bound; /* the time is at most that: more strategies are open than were tried */
+    int64_t tokens; /* of such a step, which has more where rows are longer */
+    bool is_bound;  /* the time is at most that: more strategies are open than were tried */
 } plan_faster;
 
 typedef struct plan {
@@ -283,6 +286,7 @@ void plan_answer_json(const plan *p, const plan_outlook *o,
 void plan_print(const plan *p, FILE *out);
 /* Which number the description of the machine lacks, and how to add it; a sentence without its end. */
 void plan_explain_no_time(const hardware *h, const char *missing, strbuf *out);
+void plan_print_brief(const plan *p, FILE *out); /* the model, the step, and what lies where: at most seven lines */
 json_t *plan_memory_json(const plan *p); /* "memory": planned per tier, by_role; the caller takes it */
 json_t *plan_strategy_json(const plan *p);
 /* Warnings about requests that are legal but unusual: one line, or nothing. out must be empty. */

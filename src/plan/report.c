@@ -324,16 +324,57 @@ static void print_step(const plan *p, FILE *out) {
             str_format_count(b, p->flops_per_step));
 }
 
-void plan_print(const plan *p, FILE *out) {
-    const plan_request *r = &p->request;
-    const model_config *c = &r->model;
-    char a[32], b[32];
+static void print_model(const plan *p, FILE *out) {
+    const model_config *c = &p->request.model;
+    char a[32];
     fprintf(
         out,
         "model     %s: %s parameters, %lld layers, hidden %lld, %lld heads (%lld kv) of %lld, vocabulary %lld, %s\n",
         c->name, str_format_count(a, (double)model_param_count(c)), (long long)c->n_layers, (long long)c->hidden,
         (long long)c->n_heads, (long long)c->n_kv_heads, (long long)c->head_dim, (long long)c->vocab,
         c->tied ? "tied" : "untied");
+}
+
+/* What is offloaded or computed again, in the words of a candidate. */
+static void print_memory_choice(const plan *p, FILE *out) {
+    const step_choice *c = &p->request.choice;
+    bool is_plain = !offload_any(&c->offload) && c->recompute.kind == RECOMPUTE_NONE && !c->chunk_tokens &&
+                    !plan_is_placed(&p->request);
+    strbuf text;
+    strbuf_init(&text);
+    step_choice_print(c, CHOICE_RECOMPUTE | CHOICE_OFFLOAD | CHOICE_PREFETCH | CHOICE_CPU_LAYERS | CHOICE_CHUNK_TOKENS,
+                      &text);
+    fprintf(out, "strategy  %s\n", is_plain ? "nothing is offloaded or recomputed" : text.text);
+    strbuf_fini(&text);
+}
+
+/* All roles on one line. */
+static void print_device_roles(const plan *p, FILE *out) {
+    const char *before = ": ";
+    char a[32], b[32];
+    fprintf(out, "device    %s planned", str_format_bytes(a, p->planned[TIER_DEVICE]));
+    if (p->request.device_limit) fprintf(out, " of %s", str_format_bytes(b, p->request.device_limit));
+    for (role i = 0; i < ROLE_COUNT; i++) {
+        if (!p->by_role[i]) continue;
+        fprintf(out, "%s%s %s", before, role_name(i), str_format_bytes(a, p->by_role[i]));
+        before = ", ";
+    }
+    fprintf(out, "%sgaps %s\n", before, str_format_bytes(a, p->gap_bytes));
+}
+
+void plan_print_brief(const plan *p, FILE *out) {
+    print_model(p, out);
+    print_adapters(p, out);
+    print_step(p, out);
+    print_memory_choice(p, out);
+    print_device_roles(p, out);
+    print_host(p, out);
+}
+
+void plan_print(const plan *p, FILE *out) {
+    const plan_request *r = &p->request;
+    char a[32], b[32];
+    print_model(p, out);
     print_adapters(p, out);
     print_critic(p, out);
     print_preference(p, out);

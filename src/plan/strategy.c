@@ -28,7 +28,8 @@ enum {
     VERY_DEEP = 32,
     BATCHES_MAX = 6,
     FACTOR_MAX = 65536,
-    ZERO_STAGES = 4
+    ZERO_STAGES = 4,
+    TOKENS_MAX = 1 << 28
 };
 
 /* ---- the candidates ------------------------------------------------------------------------------------------------- */
@@ -104,19 +105,22 @@ static void add_plain(plan_search *s, plan_candidate c) {
     }
 }
 
-/* The largest micro-batch first: fewer, larger products. Neither factor exceeds the range of its setting; where no split is
- * in range, the rows are tried as they are. */
+/* The largest micro-batch first: fewer, larger products. Neither factor exceeds the range of its setting, nor a micro-batch the tokens that a
+ * program may have; where no split is in range, the rows are tried as they are. Of many splits some are tried, the first and the last among
+ * them: the smallest micro-batch fits if any does. */
 static void add_batches(plan_search *s, plan_candidate c) {
-    int64_t rows = c.choice.micro_batch * c.choice.accumulation;
+    int64_t rows = c.choice.micro_batch * c.choice.accumulation, *times = mem_alloc(FACTOR_MAX * sizeof *times);
     int n = 0;
-    for (int64_t times = 1; times <= MIN(rows, (int64_t)FACTOR_MAX) && n < BATCHES_MAX; times++) {
-        if (rows % times || rows / times > FACTOR_MAX) continue;
-        c.choice.micro_batch = rows / times;
-        c.choice.accumulation = times;
+    for (int64_t k = 1; k <= MIN(rows, (int64_t)FACTOR_MAX); k++)
+        if (rows % k == 0 && rows / k <= FACTOR_MAX && rows / k * s->r->seq_len <= TOKENS_MAX) times[n++] = k;
+    for (int i = 0; i < MIN(n, (int)BATCHES_MAX); i++) {
+        int at = n <= BATCHES_MAX ? i : i * (n - 1) / (BATCHES_MAX - 1);
+        c.choice.micro_batch = rows / times[at];
+        c.choice.accumulation = times[at];
         add_plain(s, c);
-        n++;
     }
     if (n == 0) add_plain(s, c);
+    free(times);
 }
 
 /* All candidates with nothing moved in which `sequence` ranks share a row. */
@@ -421,8 +425,8 @@ status plan_search_evaluate_all(plan_search *s, plan_candidate *list, size_t n, 
     return rc;
 }
 
-/* Evaluates the candidates from `first` on. Drops those for which the model cannot be split, which the builder reports; where
- * the mesh is not open, that is an error. */
+/* Evaluates the candidates from `first` on. Drops those for which the model cannot be split, or whose micro-batch a kernel does not take, which
+ * the builder reports; where neither mesh nor micro-batch is open, that is an error. */
 static status evaluate_from(plan_search *s, size_t first) {
     size_t n = first;
     status *results = mem_alloc((s->n - first + 1) * sizeof *results);
@@ -430,7 +434,7 @@ static status evaluate_from(plan_search *s, size_t first) {
     for (size_t i = first; i < s->n && rc == OK; i++) {
         status result = results[i - first];
         if (result == OK) s->list[n++] = s->list[i];
-        else if (result != ERR_INPUT || !plan_ranks_open(s->r))
+        else if (result != ERR_INPUT || !(plan_ranks_open(s->r) || s->r->open.micro_batch))
             rc = plan_search_evaluate(s, &s->list[i]); /* says why */
     }
     free(results);

@@ -68,6 +68,11 @@ static bool fits(const plan_world *w, const plan *p) {
 /* Splits train.batch over the data ranks, rounded where that leaves a remainder: this is a table, not a run. */
 static void share_rows(plan_request *r) {
     int64_t rows = r->step_rows / mesh_size(&r->mesh, AXIS_DATA);
+    if (r->open.micro_batch && mesh_size(&r->mesh, AXIS_PIPELINE) > 1) { /* as a run takes them: stages must agree */
+        r->open.micro_batch = false;
+        r->choice.accumulation *= r->choice.micro_batch;
+        r->choice.micro_batch = 1;
+    }
     if (!r->step_rows) return;
     if (r->open.micro_batch) r->choice.micro_batch = MAX(rows, (int64_t)1);
     else r->choice.accumulation = MAX(rows / r->choice.micro_batch, (int64_t)1);
@@ -200,6 +205,7 @@ static status fill_layouts(plan_world *w) {
 static status fill_ladder(plan_world *w) {
     plan_request r = w->request;
     plan p;
+    r.open.micro_batch = r.open.precision = false; /* each row says them */
     r.device_limit = r.together_limit =
         0; /* no limit: each row is compiled as named, and only its verdict says whether it fits */
     int64_t rows = r.choice.micro_batch * r.choice.accumulation;
@@ -257,11 +263,12 @@ status plan_world_compile(plan_world *w, const plan_request *r, int n_ranks) {
     w->request.virtual_stages = 1;
     TRY(plan_choose(&p, &w->request));
     count_contents(&p, &c);
+    int64_t n_tokens = p.request.choice.micro_batch * r->seq_len;
     plan_close(&p);
     w->request.device_limit = r->device_limit;
     w->request.together_limit = r->together_limit;
     const model_config *m = &r->model;
-    w->kept_per_layer_token = (double)c.kept_by_layers / (double)(m->n_layers * r->choice.micro_batch * r->seq_len);
+    w->kept_per_layer_token = (double)c.kept_by_layers / (double)(m->n_layers * n_tokens);
     if (!model_family_traits(m->family)->gelu && dtype_bytes(precision_compute(r->choice.precision)) == 2)
         w->formula_per_layer_token =
             12.0 * (double)m->hidden + 4.0 * (double)(m->n_kv_heads * m->head_dim) + 6.0 * (double)m->ffn;

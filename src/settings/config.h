@@ -26,8 +26,8 @@ typedef struct config {
         int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_positions; /* 0: as the preset says */
         int tied;                                                                     /* -1: as the preset says */
         int64_t mtp_heads;                                                            /* 0: no multi-token prediction */
-        int64_t lora_rank;        /* 0: no adapters */
-        double lora_alpha;        /* 0: twice the rank */
+        int64_t lora_rank;                                                            /* 0: no adapters */
+        double lora_alpha;                                                            /* 0: twice the rank */
         double lora_dropout;
         const char *lora_targets; /* as lora_modules_parse reads them */
         bool lora_rslora;
@@ -39,8 +39,8 @@ typedef struct config {
     data_survey survey; /* no setting: what config_fit_data found; n 0: nothing */
     task_kind task;
     struct {
-        int loss;          /* preference_kind less 1: none is no choice */
-        double beta;       /* 0: as the loss has it */
+        int loss;    /* preference_kind less 1: none is no choice */
+        double beta; /* 0: as the loss has it */
         double smoothing, gamma, lambda, desirable, undesirable;
         int reference; /* reference_kind; 0: auto */
         int share;     /* share_prompt */
@@ -87,7 +87,7 @@ typedef struct config {
         bool monitor;  /* memory.json and monitor/ in the run directory */
         double spikes; /* 0: losses are not watched */
         const char *to, *mlflow, *experiment, *name, *tensorboard, *trackio; /* "": not given */
-        double wait;                                                        /* seconds */
+        double wait;                                                         /* seconds */
     } track;
     bool warned_elsewhere; /* another process has the same settings and warns of them: ranks do so once */
     arena memory_of_strings;
@@ -95,8 +95,17 @@ typedef struct config {
     const char *alias[256];    /* ... and the name it was given by, where that is another; NULL: its own */
 } config;
 
-/* train.steps and train.warmup at auto; epochs of a fine-tune */
-enum { STEPS_USUAL = 600, WARMUP_USUAL = 50, EPOCHS_USUAL = 3 };
+/* train.steps and train.warmup at auto; epochs of a fine-tune; rows of a step on each data rank; tokens of a row without data,
+ * and of a row that is short */
+enum {
+    STEPS_USUAL = 600,
+    WARMUP_USUAL = 50,
+    EPOCHS_USUAL = 3,
+    ROWS_USUAL = 16,
+    ROW_TOKENS_USUAL = 4096,
+    ROW_TOKENS_FEW = 1024
+};
+#define PRESET_USUAL "arithmetic-tiny"
 
 void config_init(config *c); /* every default */
 void config_fini(config *c);
@@ -121,12 +130,12 @@ status config_get(const config *c, const char *key, strbuf *out, const char *whe
 /* Checks what single ranges cannot: settings that must agree. Settings that were given but have no effect are named
  * in the log. */
 status config_check(const config *c);
-status config_check_schedule(const train_options *t); /* a part of it, once the steps of the run are known */
-void config_warn_no_effect_on_cpu(const config *c);         /* the same, where run.device: auto found no GPU */
-void config_warn_no_reference(const config *c);             /* ... where the task compares with no copy of the model */
-data_kind config_data_kind(const config *c);                /* what train.task and its loss read data as */
-const char *config_preset(const config *c);                 /* the preset that counts; NULL where model.path is given */
-bool config_was_given(const config *c, const char *key);    /* set by file or command line, not a default */
+status config_check_schedule(const train_options *t);    /* a part of it, once the steps of the run are known */
+void config_warn_no_effect_on_cpu(const config *c);      /* the same, where run.device: auto found no GPU */
+void config_warn_no_reference(const config *c);          /* ... where the task compares with no copy of the model */
+data_kind config_data_kind(const config *c);             /* what train.task and its loss read data as */
+const char *config_preset(const config *c);              /* the preset that counts; NULL where model.path is given */
+bool config_was_given(const config *c, const char *key); /* set by file or command line, not a default */
 /* The first was given by what wins over the other's source: the command line over files. */
 /* Of a setting that counts epochs the one that counts steps, and the first such setting that is given; NULL: none. */
 const char *config_steps_key(const char *key);

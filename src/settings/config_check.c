@@ -255,7 +255,7 @@ data_kind config_data_kind(const config *c) {
 
 const char *config_preset(const config *c) {
     if (*c->model.path) return NULL;
-    return *c->model.preset ? c->model.preset : "arithmetic-tiny";
+    return *c->model.preset ? c->model.preset : PRESET_USUAL;
 }
 
 /* A model directory defines its model completely: no other model setting may be given. */

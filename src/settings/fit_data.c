@@ -1,4 +1,5 @@
-/* fit_data.c - settings that follow from the data: the tokens of a row, the rows of an epoch, and the defaults of a fine-tune.
+/* fit_data.c - settings that follow from model and data: the precision, the tokens of a row, the rows of an epoch, and the defaults of
+ * a fine-tune.
  *
  * The data is read for this before there is a plan, through the token cache, so reading it again for training costs
  * little. What was chosen stands in the settings from then on, and so in the config.yaml of the run: a resumed run does
@@ -52,11 +53,13 @@ static bool has_gpu(const config *c) {
     return false;
 }
 
-static bool is_alone(const config *c) {
-    mesh m = {0};
-    int rank, size = 1;
-    memcpy(m.size, c->parallel.size, sizeof m.size);
-    return mesh_world(&m) == 1 && (!comm_launched(&rank, &size) || size == 1);
+/* A plan may be for a machine that is not here. What is wrong with its name is said where it is described. */
+static bool is_for_gpu(const config *c, const char *asked) {
+    hardware h;
+    if (!asked || c->run.device != DEVICE_AUTO) return has_gpu(c);
+    if (hardware_load(&h, asked) == OK) return !h.unified;
+    error_clear();
+    return false;
 }
 
 bool config_is_chosen_later(const config *c, const char *key) {
@@ -66,20 +69,31 @@ bool config_is_chosen_later(const config *c, const char *key) {
     return false;
 }
 
-void config_resolve_fine_tune(config *c, bool sizes) {
-    if (is_builtin(c) || (!*c->model.path && !has_gpu(c))) return;
-    if (!config_was_given(c, "precision")) c->choice.precision = PRECISION_BF16;
-    if (!sizes) return;
-    bool pretrained = *c->model.path && c->model.init != INIT_RANDOM,
-         has_length = c->train.steps || c->train.epochs > 0;
-    if (pretrained && !has_length && !config_was_given(c, "train.epochs") && c->task != TASK_RLOO)
+/* The built-in default, which `make run` trains, states its values: its bits are the same on every machine. */
+static bool is_usual_model(const config *c) {
+    const char *preset = config_preset(c);
+    return preset && strcmp(preset, PRESET_USUAL) == 0 && is_builtin(c);
+}
+
+/* Rows of a plan without data. A model over bytes is made for the built-in problems, which are short. */
+static int64_t usual_row(const config *c, const model_config *m) {
+    int64_t most = c->data.row_most ? MIN(c->data.row_most, m->max_positions) : m->max_positions;
+    return m->vocab == BYTE_VOCAB ? 0 : MIN((int64_t)ROW_TOKENS_USUAL, most);
+}
+
+void config_resolve_model(config *c, const char *hardware, bool sizes) {
+    model_config m = {.vocab = BYTE_VOCAB};
+    if (model_from_config(c, &m) != OK) error_clear(); /* said where the request is made */
+    bool on_files = !is_builtin(c), has_length = c->train.steps || c->train.epochs > 0;
+    if (!config_was_given(c, "precision") && (m.is_16_bit || (on_files && (*c->model.path || is_for_gpu(c, hardware)))))
+        c->choice.precision = PRECISION_BF16;
+    if (!c->data.seq_len && !config_was_given(c, "data.source")) c->data.seq_len = usual_row(c, &m);
+    bool is_divided = c->train.batch || c->train.accumulation || config_was_given(c, "train.micro_batch");
+    if (is_usual_model(c) && !is_divided && c->task != TASK_RLOO) c->train.micro_batch = ROWS_USUAL;
+    bool pretrained = *c->model.path && c->model.init != INIT_RANDOM;
+    if (sizes && on_files && pretrained && !has_length && !config_was_given(c, "train.epochs") && c->task != TASK_RLOO)
         c->train.epochs = EPOCHS_USUAL;
-    bool is_open = !config_was_given(c, "train.micro_batch") && !c->train.accumulation;
-    if (!is_open || c->task == TASK_RLOO || c->parallel.size[AXIS_PIPELINE] > 1) return;
-    if (!c->train.batch && !is_alone(c))
-        return; /* a rank has the micro-batch of the table, and a step as many as there are ranks */
-    if (!c->train.batch) c->train.batch = c->train.micro_batch;
-    c->train.micro_batch = -1;
+    config_resolve(c); /* defaults that follow from the length of a row */
 }
 
 /* Where epochs cannot be counted, those that nobody asked for are left out; of a plan without its data also how often another program's file

@@ -288,6 +288,10 @@ static status translate_batch(foreign_reader *r) {
                        "%s: gradient_accumulation_steps alone does not say how large a batch is; add "
                        "train_micro_batch_size_per_gpu or train_batch_size, or set train.micro_batch",
                        foreign_where(r, steps_item));
+        if (!ours_micro) { /* "auto": ralo's own number of rows, as often as the file says */
+            foreign_report_set(r, micro_item ? micro_item : train_item, "train.micro_batch", "auto");
+            return deepspeed_offer_whole(r, steps_item, "train.accumulation", steps, NULL);
+        }
         micro = r->c->train.micro_batch;
     }
     if (!micro && !steps) { /* nothing stated: all that is there is "auto" */

@@ -147,6 +147,15 @@ static status plan_resumed(job *j) {
     return OK;
 }
 
+void job_keep_choice(const job *j, config *c) {
+    const plan_request *p = &j->plan.request;
+    if ((int)c->choice.precision < 0) c->choice.precision = p->choice.precision;
+    if (c->train.micro_batch >= 0) return;
+    c->train.micro_batch = p->choice.micro_batch;
+    c->train.batch = p->choice.micro_batch * p->choice.accumulation * mesh_size(&p->mesh, AXIS_DATA);
+    c->train.accumulation = 0; /* what the two leave on each rank, however many ranks go on */
+}
+
 void job_close(job *j) {
     if (j->data) dataset_close(j->data);
     plan_close(&j->plan);

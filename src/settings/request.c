@@ -384,22 +384,34 @@ static status rollout_from_config(const config *c, plan_request *p) {
     return OK;
 }
 
+/* The plan divides these rows, which are those of a step whatever it chooses. Stages of a pipeline are planned one by one and must
+ * agree: they take rows one at a time, which leaves the most micro-batches in flight. */
+static void leave_open(const config *c, plan_request *p, int64_t rows) {
+    bool is_pipeline = c->parallel.size[AXIS_PIPELINE] > 1;
+    p->open.micro_batch = !is_pipeline;
+    p->choice.micro_batch = is_pipeline ? 1 : rows;
+    p->choice.accumulation = is_pipeline ? rows : 1;
+}
+
 /* Batch of all ranks, micro-batch, accumulation: any two give the third. */
-static status batch_from_config(const config *c, plan_request *p) {
+static status split_from_config(const config *c, plan_request *p) {
     const train_options *t = &c->train;
     int64_t ranks = mesh_size(&p->mesh, AXIS_DATA);
     if (c->task == TASK_RLOO) return rollout_from_config(c, p);
-    p->choice.micro_batch = t->micro_batch;
+    bool is_open = t->micro_batch < 0;
+    p->open.micro_batch = false;
+    p->choice.micro_batch = is_open ? ROWS_USUAL : t->micro_batch;
     p->choice.accumulation = MAX(t->accumulation, (int64_t)1);
-    if (!t->batch && t->micro_batch < 0)
-        return ERR(ERR_INPUT, "train.micro_batch: found auto, which needs train.batch, the rows of one step");
     p->step_rows = t->batch;
-    if (!t->batch) return OK;
+    if (!t->batch) {
+        if (is_open && p->choice.accumulation == 1) leave_open(c, p, ROWS_USUAL);
+        return OK;
+    }
     if (t->batch % ranks)
         return ERR(ERR_INPUT, "train.batch: found %lld, expected a multiple of the %lld ranks that share it",
                    (long long)t->batch, (long long)ranks);
     int64_t batch = t->batch / ranks;
-    if (t->micro_batch < 0 && t->accumulation > 1) { /* 1 stands in files that were written with every setting */
+    if (is_open && t->accumulation > 1) { /* 1 stands in files that were written with every setting */
         if (batch % t->accumulation)
             return ERR(
                 ERR_INPUT,
@@ -408,10 +420,8 @@ static status batch_from_config(const config *c, plan_request *p) {
         p->choice.micro_batch = batch / t->accumulation;
         return OK;
     }
-    if (t->micro_batch < 0) {
-        p->open.micro_batch = true;
-        p->choice.micro_batch = batch;
-        p->choice.accumulation = 1;
+    if (is_open) {
+        leave_open(c, p, batch);
         return OK;
     }
     if (!t->accumulation) p->choice.accumulation = batch / t->micro_batch;
@@ -431,6 +441,17 @@ static status batch_from_config(const config *c, plan_request *p) {
                    (long long)p->choice.micro_batch, (long long)p->choice.accumulation,
                    ranks > 1 ? " on each rank" : "");
     return OK;
+}
+
+static status batch_from_config(const config *c, plan_request *p) {
+    enum { MICROS_MOST = 65536 }; /* as train.accumulation has it */
+    TRY(split_from_config(c, p));
+    if (p->choice.accumulation <= MICROS_MOST) return OK;
+    return ERR(ERR_INPUT,
+               "train.batch: found %lld, expected at most %d micro-batches of %lld row%s on each rank; raise "
+               "train.micro_batch",
+               (long long)c->train.batch, MICROS_MOST, (long long)p->choice.micro_batch,
+               p->choice.micro_batch == 1 ? "" : "s");
 }
 
 /* The GPU of a process if run.gpu is not given. */
@@ -463,9 +484,6 @@ static status check_bucket(const config *c, const plan_request *p) {
 /* Each stage is planned separately, so a message between two stages must not depend on a choice. */
 static status check_stages(const config *c, const plan_request *p) {
     int n = c->parallel.size[AXIS_PIPELINE];
-    if (n > 1 && p->open.micro_batch)
-        return ERR(ERR_INPUT,
-                   "train.micro_batch: found auto with parallel.pipeline %d, expected a number: stages must agree", n);
     if (n > 1 && p->open.precision)
         return ERR(ERR_INPUT, "precision: found auto with parallel.pipeline %d, expected a name: stages must agree", n);
     return OK;
@@ -555,7 +573,7 @@ static void run_from_config(const config *c, train_request *out) {
 }
 
 /* The model, and how many rows and steps it is trained on. */
-static status model_and_steps_from_config(const config *c, train_request *out) {
+static status model_and_steps_from_config(const config *c, const mesh *m, train_request *out) {
     plan_request *p = &out->plan;
     TRY(model_from_config(c, &p->model));
     TRY(check_own_tokenizer(c, &p->model));
@@ -563,15 +581,19 @@ static status model_and_steps_from_config(const config *c, train_request *out) {
     p->base = (base_format)c->model.base;
     out->data.vocab = p->model.vocab;
     p->choice = c->choice;
+    p->mesh = *m;
     TRY(batch_from_config(c, p));
     TRY(steps_from_config(c, out));
     p->seq_len = out->data.seq_len = seq_len_of(c);
+    bool packs =
+        c->data.pack && (c->task == TASK_SFT || c->task == TASK_MTP); /* others have a record, or a pair, in a row */
+    if (packs && p->seq_len < ROW_TOKENS_FEW) p->longer_rows = MIN((int64_t)ROW_TOKENS_USUAL, p->model.max_positions);
     return OK;
 }
 
-status request_from_config(const config *c, train_request *out) {
+static status request_of_ranks(const config *c, const mesh *m, train_request *out) {
     run_from_config(c, out);
-    TRY(model_and_steps_from_config(c, out));
+    TRY(model_and_steps_from_config(c, m, out));
     device_kind kind = out->backend ? backend_kind(out->backend) : c->run.device;
     const train_options *t = &c->train;
     plan_request *p = &out->plan;
@@ -604,6 +626,17 @@ status request_from_config(const config *c, train_request *out) {
     return limits_of_machine(out, c, (limits_ranks){1, 1}, true);
 }
 
+/* Data ranks divide the rows of a step, so their number is known before their mesh is opened. */
+status request_from_config(const config *c, train_request *out) {
+    mesh m = {0};
+    int rank, size = 1;
+    if (comm_launched(&rank, &size) && size > 1) {
+        memcpy(m.size, c->parallel.size, sizeof m.size);
+        if (!m.size[AXIS_DATA]) m.size[AXIS_DATA] = MAX(size / mesh_world(&m), 1);
+    }
+    return request_of_ranks(c, &m, out);
+}
+
 /* The mesh of parallel.*; the data axis, if not given, is what `world` leaves for it. */
 static status mesh_from_config(const config *c, int world, mesh *m) {
     int given = c->parallel.size[AXIS_DATA];
@@ -634,8 +667,9 @@ static bool share_cores(train_request *r, const config *c, node_ranks *out) {
 
 status request_for_plan(train_request *r, const config *c, const char *asked, int world, hardware *machine) {
     plan_request *p = &r->plan;
-    TRY(request_from_config(c, r));
-    TRY(mesh_from_config(c, world, &p->mesh));
+    mesh m = {0};
+    TRY(mesh_from_config(c, world, &m));
+    TRY(request_of_ranks(c, &m, r));
     node_ranks ranks;
     bool sharing = !asked && !world && share_cores(r, c, &ranks);
     TRY(machine_describe(asked, r, sharing ? &ranks : NULL, machine));
@@ -649,8 +683,7 @@ status request_for_plan(train_request *r, const config *c, const char *asked, in
     else
         TRY(limits_of_machine(r, c, (limits_ranks){(int)MIN(mesh_world(&p->mesh), machine->devices_per_node), 1},
                               false));
-    TRY(batch_from_config(c, p));
-    return steps_from_config(c, r);
+    return OK;
 }
 
 /* Ranks with GPUs: which of them share one, how their messages travel, and how its memory is divided. Each rank has

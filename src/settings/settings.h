@@ -5,7 +5,7 @@
  *     config_init(&c);
  *     TRY(config_read_file(&c, "run.yaml"));
  *     config_resolve(&c);
- *     config_resolve_fine_tune(&c, true);
+ *     config_resolve_model(&c, NULL, true);
  *     TRY(config_fit_data(&c, false));
  *     job j;
  *     TRY(job_init(&j, &c, NULL));
@@ -21,10 +21,11 @@
 
 /* Defaults that depend on other settings: a short run gets a short warmup, a model directory brings its tokenizer. */
 void config_resolve(config *c);
-/* A model of a directory, or a GPU, on one's own data is real work: bf16, and the micro-batch that fits train.batch, unless something else was
- * asked for. Built-in sources show and test things, and keep their bits. sizes: false for those who try micro-batches and rows themselves. (fit_data.c) */
-void config_resolve_fine_tune(config *c, bool sizes);
-/* A setting that config_resolve_fine_tune may still choose: its value so far is not that of the run. */
+/* Defaults that follow from the model and the machine: the precision that the model was published in, bf16 for a GPU on one's own data, rows
+ * of a plan without data, epochs of a fine-tune. The built-in default model has its own. hardware: what the plan is for, as machine_describe
+ * takes it. sizes: false for those who try micro-batches and rows themselves. (fit_data.c) */
+void config_resolve_model(config *c, const char *hardware, bool sizes);
+/* A setting that config_resolve_model or the plan may still choose: its value so far is not that of the run. */
 bool config_is_chosen_later(const config *c, const char *key);
 /* Settings that follow from the data, which is read for them: data.seq_len. Before a request is made. is_plan: files may be
  * missing, and the lengths of records are looked at also where nothing follows from them. (fit_data.c) */
@@ -70,6 +71,8 @@ status job_open(job *j);
 status job_check(job *j);                    /* does the plan fit; its warnings */
 status job_use_dir(job *j, const char *dir); /* makes it; refuses another run's checkpoints and a full disk */
 void job_close(job *j);
+/* Values that the plan chose and that change the numbers of a run stand in its settings from then on, and so in config.yaml. */
+void job_keep_choice(const job *j, config *c);
 void note_say(const plan *p); /* its note, as a warning */
 /* That weights are random although somebody may expect a pretrained model: a line without its end, or nothing. */
 void weights_describe(const config *c, const train_request *r, strbuf *out);

@@ -91,7 +91,7 @@ for i in range(710):
 big=(--preset llama3-8b --hardware rtx-4090 --set data.source=records.jsonl --set data.tokenizer=byte --set train.micro_batch=16)
 "$RALO" plan "${big[@]}" --set precision=bf16 --set train.epochs=3 --json >out 2>err || fail "answer: $(tail -n 1 err)"
 grep -q "^$(python3 -c 'import json; print(json.load(open("out"))["answer"])')\$" <(sed -n '/^Fits/p' err) || fail "the answer as JSON is another"
-head -n 1 err | grep -q 'Fits: [0-9.]* of 23.0 GiB on the GPU, [0-9.]* of 128.0 GiB of host RAM (assumed). Predicted [0-9,]* tokens/s; 3 epochs of [0-9]* records in ' ||
+head -n 1 err | grep -q 'Fits: [0-9.]* of 23.0 GiB on the GPU, [0-9.]* of 128.0 GiB of host RAM (assumed), with bf16, rows of [0-9]* tokens and micro-batches of 16 rows. Predicted [0-9,]* tokens/s; 3 epochs of [0-9]* records in ' ||
     fail "answer: $(head -n 1 err)"
 holds 'r["limits"] == {"device": 23 << 30, "host": 128 << 30, "together": None, "host_assumed": True}'
 holds 'abs(r["run"]["epochs"] - 3) < 0.1 and r["run"]["per_epoch"] <= r["data"]["n"] == 710 and r["run"]["unit"] == "records"'
@@ -100,20 +100,21 @@ holds 'r["faster"]["settings"] == "precision=bf16_sr" and r["faster"]["at_most"]
 bound=$(python3 -c 'import json; print(json.load(open("out"))["faster"]["step_ms"])')
 "$RALO" plan "${big[@]}" --set precision=bf16_sr --json >out 2>err || fail "the faster one: $(tail -n 1 err)"
 holds "r['fits'] and r['step_ms'] <= 1.0001 * $bound"
-"$RALO" plan --preset gpt2 --hardware rtx-4090 --set memory.strategy=manual --set train.micro_batch=2 --set train.accumulation=8 --json >out 2>err
-holds 'r["faster"]["settings"] == "train.micro_batch=8, train.accumulation=2" and not r["faster"]["at_most"]'
+small=(--preset gpt2 --hardware rtx-4090 --set memory.strategy=manual --set precision=bf16_sr --set data.seq_len=1024 --set model.layers=4)
+"$RALO" plan "${small[@]}" --set train.micro_batch=1 --set train.accumulation=16 --json >out 2>err
+holds 'r["faster"]["settings"] == "train.micro_batch=2, train.accumulation=8" and not r["faster"]["at_most"]'
 bound=$(python3 -c 'import json; print(json.load(open("out"))["faster"]["step_ms"])')
-"$RALO" plan --preset gpt2 --hardware rtx-4090 --set memory.strategy=manual --set train.micro_batch=8 --set train.accumulation=2 --json >out 2>err
+"$RALO" plan "${small[@]}" --set train.micro_batch=2 --set train.accumulation=8 --json >out 2>err
 holds "abs(r['step_ms'] - $bound) < 1e-9"
 check 3 -- plan --preset gpt2 --hardware rtx-4090 --set memory.device=2G --set memory.strategy=manual
-head -n 1 out | grep -q '^Does not fit: it needs .* GiB, memory.device is 2.0 GiB. Fits with: --set ' || fail "answer: $(head -n 1 out)"
+head -n 1 out | grep -q '^Does not fit with fp32, rows of 1,024 tokens and micro-batches of 1 row: it needs .* GiB, memory.device is 2.0 GiB. Fits with: --set ' || fail "answer: $(head -n 1 out)"
 check 3 '!(null)' "error: arithmetic-tiny does not fit: the host has 1.0 MiB of memory, and " -- plan "${tiny[@]}" --preset arithmetic-tiny \
     --hardware rtx-4090 --set memory.offload.states=host --set memory.strategy=manual --set memory.host=1M
-head -n 1 out | grep -q '^Does not fit: the host has 1.0 MiB of memory, and .* would be enough. ' || fail "answer: $(head -n 1 out)"
+head -n 1 out | grep -q '^Does not fit with fp32, rows of 24 tokens and micro-batches of 2 rows: the host has 1.0 MiB of memory, and .* would be enough. ' || fail "answer: $(head -n 1 out)"
 
 # A count of devices is that many ranks; the commands that start them repeat what was given.
 echo 'train: {steps: 3}' >"my run.yaml"
-check 0 "world     8 ranks" "launch    ralo train --ranks 8 --preset test-llama --set data.seq_len=24 --set train.micro_batch=2 --set precision=bf16" \
+check 0 "world     8 ranks" "launch    ralo train --ranks 8 --preset test-llama --set data.seq_len=24 --set train.micro_batch=2 --set precision=fp32" \
     "          srun --mpi=pmix --nodes=1 --ntasks-per-node=8 --gpus-per-node=8 ralo train --preset test-llama" \
     -- plan "${tiny[@]}" --hardware 8xH100-80GB
 check 0 "launch    mpirun -n 16 --hostfile hosts --map-by ppr:4:node --bind-to none ralo train 'my run.yaml' --preset test-llama" "srun --mpi=pmix --nodes=4 --ntasks-per-node=4" \

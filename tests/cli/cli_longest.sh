@@ -49,12 +49,19 @@ check 2 "model.max_positions: found 1, expected at least 2" -- \
     plan --longest --preset test-gpt2 --set model.max_positions=1 --set train.micro_batch=1
 check 2 "--longest needs a single plan" -- plan --longest --world 8 "${base[@]}"
 # Chunks of a size bound the row: there are only so many.
-check 0 "longest   data.seq_len=16384 fits; " -- plan --longest "${base[@]}" --set model.layers=1 --set memory.chunk_tokens=64
+check 0 "longest   data.seq_len=16384 fits, with micro-batches of 1 row; " -- plan --longest "${base[@]}" --set model.layers=1 --set memory.chunk_tokens=64
 check 2 "memory.chunk_tokens: found 64" -- plan --longest "${base[@]}" --set memory.chunk_tokens=64 --set train.micro_batch=65536
 for mesh in data=2 sequence=3 pipeline=2; do
     check 2 "--longest works for one rank, found parallel.* for ${mesh#*=}" -- plan --longest --set parallel.$mesh "${base[@]}"
 done
-check 2 "train.micro_batch: found auto" "with --longest" -- \
+# A micro-batch that is not given is one row, and a step keeps its rows.
+for given in "--set train.micro_batch=auto" "--set train.micro_batch=auto --set train.batch=6"; do
+    # shellcheck disable=SC2086 # several words
+    check 0 "with micro-batches of 1 row, as train.micro_batch is not given" -- \
+        plan --longest --json "${base[@]}" $given --set memory.strategy=manual --set memory.device=160M
+    grep -q '"micro_batch": 1, "accumulation": \(16\|6\)' out || fail "plan --longest $given: $(grep -o '"micro_batch.\{40\}' out)"
+done
+check 2 "train.batch: found 1000000000, expected at most 65536 micro-batches" -- \
     plan --longest "${base[@]}" --set train.micro_batch=auto --set train.batch=1000000000
 check 2 "precision: found auto" "with --longest" -- plan --longest "${base[@]}" --set precision=auto
 # --profile: the same for micro-batches; the rows of a step stay.

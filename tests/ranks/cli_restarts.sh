@@ -56,7 +56,7 @@ sys.exit(not (r["restarts"] == 1 and r["state"] == "finished" and len(e) == 1 an
               and e[0]["ranks"] == 2 and e[0]["step"] >= 1 and e[0]["lost_steps"] >= 0 and steps == list(range(1, 81))))
 PY
 
-starts fewer.json fewer --ranks 3 --restarts 1 --min-ranks 2 --set train.steps=80 --set train.accumulation=2
+starts fewer.json fewer --ranks 3 --restarts 1 --min-ranks 2 --set train.steps=80 --set train.batch=6 --set train.accumulation=2
 kills 1
 ends 0
 grep -q '^restart 1 of 1: rank 0 of 3 died .*; with 2 ranks instead of 3: each data rank takes 3 micro-batches of 1 row in a step, which keeps its 6 rows$' log ||

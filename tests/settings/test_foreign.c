@@ -139,7 +139,8 @@ static void test_the_batch_triangle(void **state) {
         {"{\"train_batch_size\": 32}", "train.accumulation=4", "8", "4"},
         {"{\"train_micro_batch_size_per_gpu\": 4}", "train.accumulation=6", "4", "6"},
         {"{\"gradient_accumulation_steps\": 4}", "train.micro_batch=6", "6", "4"},
-        {"{\"train_batch_size\": \"auto\", \"gradient_accumulation_steps\": \"auto\"}", NULL, "16", "auto"},
+        {"{\"train_batch_size\": \"auto\", \"gradient_accumulation_steps\": \"auto\"}", NULL, "auto", "auto"},
+        {"{\"train_micro_batch_size_per_gpu\": \"auto\", \"gradient_accumulation_steps\": 4}", NULL, "auto", "4"},
         /* what the configuration says wins */
         {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 4}", "train.micro_batch=2", "2", "8"},
     };
