@@ -109,10 +109,10 @@ idle() { # KEY=VALUE SETTING...: KEY says nothing beside the others
 idle train.nonfinite=skip precision=fp16
 idle train.problems=5 data.source=builtin:grammar
 idle run.keep=3 run.save_last=false
-printf 'some text' >text.txt
-idle data.chat=chatml data.source=text.txt
-idle data.train_on=all data.source=text.txt
-idle data.prompt_column=x data.source=text.txt
+# of a file that is not here, so that plan looks at the settings alone
+idle data.chat=chatml data.source=absent.txt
+idle data.train_on=all data.source=absent.txt
+idle data.prompt_column=x data.source=absent.txt
 RALO_CUDA_PLUGIN=none idle run.tf32=true
 RALO_CUDA_PLUGIN=none idle run.gpu=1
 check 0 "!has no effect" -- plan "${tiny[@]}" --set run.tf32=true --hardware h100
