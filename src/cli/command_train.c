@@ -43,6 +43,7 @@ static void note_lost(int64_t step, int64_t steps, int64_t saved, const char *ru
 /* The first signal asks for a clean stop, a second one ends the process at once. */
 static void on_signal_twice(int number) {
     static volatile sig_atomic_t n;
+    if (!ranks_stop_is_new()) return;
     if (n++ == 0) {
         on_signal(number);
         return;

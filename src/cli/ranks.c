@@ -97,7 +97,19 @@ void ranks_announce_stop(void) {
     errno = before;
 }
 
+bool ranks_stop_is_new(void) {
+    enum { SAME_CAUSE_S = 1 };
+    static struct timespec first;
+    static volatile sig_atomic_t n;
+    struct timespec now = {0};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (n == 0) first = now, n = 1;
+    else if (now.tv_sec - first.tv_sec - (now.tv_nsec < first.tv_nsec) < SAME_CAUSE_S) return false;
+    return true;
+}
+
 static void on_interrupt(int number) {
+    if (!ranks_stop_is_new()) return;
     if (n_interrupts == 0) ranks_announce_stop();
     if (n_interrupts++ == 0) ask_for_stop(number);
     else if (mpirun_pid > 0) kill((pid_t)mpirun_pid, SIGINT);

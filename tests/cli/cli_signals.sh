@@ -11,7 +11,7 @@ hash_of() { python3 -c 'import json, sys; print(json.load(sys.stdin)["param_hash
 "$RALO" train "${settings[@]}" --set run.dir=whole >whole.json 2>whole.log || die "the whole run: $(tail -n 1 whole.log)"
 whole=$(hash_of <whole.json)
 
-# stop SIGNAL DIRECTORY LINES MORE...: a signal once LINES progress lines are there
+# stop SIGNALS DIRECTORY LINES MORE...: signals, all at once, when LINES progress lines are there
 stop() {
     local signal=$1 dir=$2 lines=$3 rc
     shift 3
@@ -22,7 +22,9 @@ stop() {
         kill -0 $pid 2>/dev/null || die "$signal: the run ended by itself: $(tail -n 1 "$dir.log")"
         sleep 0.02
     done
-    kill -"$signal" $pid
+    kill -STOP $pid
+    for one in $signal; do kill -"$one" $pid; done
+    kill -CONT $pid
     wait $pid
     rc=$?
     pid=
@@ -55,6 +57,9 @@ hangup=HUP
 stop $hangup second 8 --resume auto --set train.save_every=10 # stopped again
 [ "$step" -gt "$before" ] || die "the second part made no step"
 resume second
+# What stops a run may send two signals of one cause, such as `timeout` to its child and to the group of it: nothing is lost.
+stop "TERM INT" fifth 8
+resume fifth
 # Job schedulers and mpirun send these; what sends them says so.
 stop USR1 fourth 8
 stop USR2 fourth 8 --resume auto
