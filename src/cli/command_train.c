@@ -420,8 +420,8 @@ static status check_trace(command_line *l) {
     const char *dir =
         slash && slash > l->trace ? arena_format(&l->memory, "%.*s", (int)(slash - l->trace), l->trace) : ".";
     if (!l->trace || access(dir, W_OK) == 0) return OK;
-    return ERR(ERR_INPUT, "--trace: found no directory %s to write into (%s), expected the name of a new file", dir,
-               strerror(errno));
+    return ERR(ERR_INPUT, "--trace %s: found no directory %s to write into (%s), expected the name of a new file",
+               l->trace, dir, strerror(errno));
 }
 
 status command_train(command_line *l) {

@@ -702,13 +702,6 @@ bool config_was_given(const config *c, const char *key) {
     return c->origin[s - settings] != ORIGIN_DEFAULT;
 }
 
-bool config_was_offered(const config *c, const char *key) {
-    int element;
-    const setting *s = setting_find(key, &element);
-    ASSERT(s != NULL);
-    return c->origin[s - settings] == ORIGIN_FOREIGN;
-}
-
 bool config_overrules(const config *c, const char *key, const char *other) {
     int element;
     const setting *a = setting_find(key, &element), *b = setting_find(other, &element);

@@ -119,7 +119,6 @@ status config_set(config *c, const char *assignment, const char *where);
 typedef enum config_offer_result { OFFER_TAKEN, OFFER_SAME, OFFER_REFUSED } config_offer_result;
 status config_offer(config *c, const char *key, const char *text, const char *where, const char *name,
                     config_offer_result *out);
-bool config_was_offered(const config *c, const char *key); /* ... and taken */
 /* A value that is withdrawn counts as not given, so that another may be offered in its place. */
 void config_withdraw(config *c, const char *key);
 bool config_knows(const char *key);                            /* is it a setting or a group of them */

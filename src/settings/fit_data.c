@@ -96,15 +96,19 @@ void config_resolve_model(config *c, const char *hardware, bool sizes) {
     config_resolve(c); /* defaults that follow from the length of a row */
 }
 
-/* Where epochs cannot be counted, those that nobody asked for are left out; of a plan without its data also how often another program's file
- * evaluates and saves in one. */
-static void forget_epochs_not_given(config *c, bool is_plan) {
+/* Where epochs cannot be counted, those that nobody asked for are left out. A plan whose data is not here leaves all of them out, with a
+ * warning: the memory and the time of a step do not depend on them. */
+static void forget_epochs(config *c, bool is_plan_without_data) {
     train_options *t = &c->train;
-    if (is_plan && config_was_offered(c, "train.evals_per_epoch")) t->evals_per_epoch = 0;
-    if (is_plan && config_was_offered(c, "train.saves_per_epoch")) t->saves_per_epoch = 0;
-    if (t->epochs == 0 || config_was_given(c, "train.epochs")) return;
+    if (is_plan_without_data) t->evals_per_epoch = t->saves_per_epoch = 0;
+    if (t->epochs == 0 || (config_was_given(c, "train.epochs") && !is_plan_without_data)) return;
+    double found = t->epochs;
     t->epochs = 0;
     resolve_steps(c);
+    if (config_was_given(c, "train.epochs"))
+        log_warn("train.epochs: found %g, which cannot be counted in steps, as data.source %s is not there; planned "
+                 "%lld steps",
+                 found, c->data.source, (long long)t->steps);
 }
 
 bool config_reads_data(const config *c, const data_options *o) {
@@ -124,11 +128,11 @@ status config_fit_data(config *c, bool is_plan) {
     data_options o = options_of(c, &m);
     data_look look = data_source_look(&o);
     if (look.is_stream || (is_plan && look.is_missing)) {
-        forget_epochs_not_given(c, is_plan);
+        forget_epochs(c, is_plan && look.is_missing);
         const char *key = config_epochs_key(c, &found);
         if (key)
-            return ERR(ERR_INPUT, "%s: found %g, and data.source %s %s; set %s instead", key, found, c->data.source,
-                       look.is_missing ? "is not there" : "can be read only once", config_steps_key(key));
+            return ERR(ERR_INPUT, "%s: found %g, and data.source %s can be read only once; set %s instead", key, found,
+                       c->data.source, config_steps_key(key));
         if (is_auto) c->data.seq_len = data_text_row(&o);
         if (is_auto)
             log_warn("data.seq_len: found no lengths of records to choose it from, as data.source %s; took %lld",

@@ -50,9 +50,9 @@ check 0 "step 20 of 20 was reached; raise train.steps to continue" -- train move
 check 2 "nowhere/trace.json" -- train "${tiny[@]}" --set train.steps=1 --trace nowhere/trace.json
 [ ! -e runs ] || fail "a run that did not begin left $(find runs)"
 # ---- nor does a long one begin without a word that nothing is saved before its end
-check 2 "warning: the run takes about " "is saved at its end only" "train.save_every=" -- train "${tiny[@]}" --set train.steps=100000000 --trace nowhere/trace.json
-check 2 "!at its end only" -- train "${tiny[@]}" --set train.steps=100000000 --set train.save_every=1000 --trace nowhere/trace.json
-check 2 "!at its end only" -- train "${tiny[@]}" --set train.steps=10 --trace nowhere/trace.json
+check 2 "warning: the run takes about " "is saved at its end only" "train.save_every=" -- train "${tiny[@]}" --set train.steps=100000000 --trace moved
+check 2 "!at its end only" -- train "${tiny[@]}" --set train.steps=100000000 --set train.save_every=1000 --trace moved
+check 2 "!at its end only" -- train "${tiny[@]}" --set train.steps=10 --trace moved
 # ---- a model of a directory on a file: bf16, and the micro-batch is left to the plan
 run 0 export moved model
 check 0 "x 64 tokens x accumulation" ", bf16, " -- plan --set model.path=model --set data.source=qa.jsonl --set train.batch=12
@@ -154,5 +154,6 @@ check 2 "train: --quiet and --verbose contradict each other; leave one out" -- t
 check 2 "train.epochs (2, given by the command line) and train.steps (3, given by" -- train "${tiny[@]}" --set train.epochs=2 --set train.steps=3
 check 2 "train.warmup_ratio (0.1) and train.warmup (3) are both given" -- train "${tiny[@]}" --set train.warmup=3 --set train.warmup_ratio=0.1
 check 2 "train.epochs: found 2 and no data; give --data FILE" "set train.steps" "endless builtin:arithmetic" -- train --set train.epochs=2
-check 2 "train.epochs: found 2, and data.source nix.jsonl is not there" -- plan --set train.epochs=2 --set data.source=nix.jsonl
+check 0 "train.epochs: found 2, which cannot be counted in steps, as data.source nix.jsonl is not there; planned 600 steps" \
+    -- plan --set train.epochs=2 --set train.evals_per_epoch=3 --set data.source=nix.jsonl
 finish "epochs, warmup as a share, a file to evaluate on, early stopping, and runs that go on"
