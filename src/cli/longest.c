@@ -83,6 +83,7 @@ void longest_print(const longest_row *row, FILE *out) {
     if (row->too_long) fprintf(out, ", %lld does not", (long long)row->too_long);
     fprintf(out, ", with micro-batches of %lld row%s%s", (long long)row->micro_batch, row->micro_batch == 1 ? "" : "s",
             row->is_one_row ? ", as train.micro_batch is not given" : "");
+    if (!row->too_long && row->fits == row->positions) fputs("; the model has no more positions", out);
     if (row->fits > row->positions)
         fprintf(out, "; the model was made for %lld positions: set model.max_positions=%lld", (long long)row->positions,
                 (long long)row->fits);

@@ -192,14 +192,15 @@ static status read_lines(questions *q, const char *path) {
 
 status questions_read(questions *q, const char *path, const record_options *o, bool with_answers, size_t limit) {
     size_t before = q->n;
+    char skipped[48];
     const char *name = arena_string(&q->memory, path);
     if (data_is_records(path)) TRY(read_records(q, name, o, with_answers, limit));
     else TRY(read_lines(q, name));
     if (q->n == before && !with_answers && q->skips.n == 0)
         return ERR(ERR_INPUT, "%s: found no prompt, expected one per line", path);
     if (q->n == before)
-        return ERR(ERR_INPUT, "%s: found no %s (%llu lines were skipped), expected one per line", path,
-                   with_answers ? "question" : "prompt", (unsigned long long)q->skips.n);
+        return ERR(ERR_INPUT, "%s: found no %s%s, expected one per line", path, with_answers ? "question" : "prompt",
+                   record_skips_text(q->skips.n, skipped));
     return OK;
 }
 

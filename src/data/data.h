@@ -79,10 +79,12 @@ typedef struct data_options {
     const char
         *eos_token; /* the token that ends a document; NULL or "": the tokenizer's own; "none": nothing ends one */
     const char *chat_kwargs; /* see chat_options */
+    bool is_survey; /* opened for the lengths of its records: whoever opens it for the run warns of its chat template */
     bool train_on_newline;
     const char *cache; /* where tokens are kept between runs: "auto", a directory; NULL or "": nowhere */
-    bool share_prompts; /* preferences of files: a prompt stands in a row once where the second answer has the same one (data_row) */
-    int n_threads;     /* that tokenize; 0: one per core */
+    bool
+        share_prompts; /* preferences of files: a prompt stands in a row once where the second answer has the same one (data_row) */
+    int n_threads; /* that tokenize; 0: one per core */
     uint64_t seed;
     int64_t longest_prompt; /* DATA_PROMPTS: tokens; a longer one is an error ...; seq_len 0: as long as they are */
     bool skip_long_prompts; /* ... or left out and counted */
@@ -111,7 +113,7 @@ status tokenizer_set_eos(tokenizer *t, const char *text);
 int32_t
 tokenizer_text_bos(const tokenizer *t); /* what the file puts before every text, where that is BOS; -1: nothing */
 bool tokenizer_is_byte(const tokenizer *t);
-const tokenizer_file *tokenizer_read_from(const tokenizer *t); /* NULL: bytes */
+const tokenizer_file *tokenizer_read_from(const tokenizer *t);   /* NULL: bytes */
 int32_t tokenizer_special(const tokenizer *t, const char *text); /* the id of a token by its text; -1: absent */
 
 enum {

@@ -319,6 +319,7 @@ static status read_files(files_source *s, const data_options *o, const tokenizer
         begin_reports(s, i, chat_format_of(c));
         any_prompts |= store->has_prompts;
     }
+    any_prompts &= !o->is_survey;
     if (any_prompts && chat_lacks_end(c))
         log_warn(
             "the tokenizer's chat template writes no special token after an answer: a model trained with it does not "

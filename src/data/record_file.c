@@ -115,8 +115,9 @@ static status index_file(records *r, reader *in) {
     TRY(rc);
     TRY(reader_finish(in, NULL));
     if (r->n > 0) return OK;
-    return ERR(ERR_INPUT, "%s: found no record (%llu lines were skipped), expected %s", r->path,
-               (unsigned long long)r->skips.n, record_file_expected(r->path, &r->options));
+    char skipped[48];
+    return ERR(ERR_INPUT, "%s: found no record%s, expected %s", r->path, record_skips_text(r->skips.n, skipped),
+               record_file_expected(r->path, &r->options));
 }
 
 status records_open(records **out, const char *path, const record_options *o) {

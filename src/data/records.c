@@ -488,6 +488,15 @@ bool record_line_is_empty(const char *text, size_t n_bytes) {
     return true;
 }
 
+const char *record_skips_text(uint64_t n, char out[static 48]) {
+    snprintf(out, 48,
+             n == 1 ? " (%llu line was skipped)"
+             : n    ? " (%llu lines were skipped)"
+                    : "",
+             (unsigned long long)n);
+    return out;
+}
+
 void record_skips_add(record_skips *s) {
     if (s->n < NAMED_SKIPS) {
         const char *m = error_message(), *hint = strstr(m, SKIP_HINT);

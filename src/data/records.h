@@ -118,3 +118,5 @@ typedef struct record_skips {
     uint64_t n;
 } record_skips;
 void record_skips_add(record_skips *s); /* takes this thread's error */
+/* " (2 lines were skipped)"; "" if there are none */
+const char *record_skips_text(uint64_t n, char out[static 48]);

@@ -238,13 +238,14 @@ static status take_batch(line_batch *b, store_builder *out, record_skips *skips)
 }
 
 static status no_record(const char *path, const record_options *o, const token_store *s) {
+    char skipped[48];
     if (s->n_incorrect)
         return ERR(ERR_INPUT,
                    "%s: found %llu records, all of which say that they are not correct (is_correct), and %llu invalid "
                    "lines, expected some that are correct: only those are imitated",
                    path, (unsigned long long)s->n_incorrect, (unsigned long long)s->n_skipped);
-    return ERR(ERR_INPUT, "%s: found no record (%llu lines were skipped), expected %s", path,
-               (unsigned long long)s->n_skipped, record_file_expected(path, o));
+    return ERR(ERR_INPUT, "%s: found no record%s, expected %s", path, record_skips_text(s->n_skipped, skipped),
+               record_file_expected(path, o));
 }
 
 static status tokenize_lines(tokenize_job *j, reader *in, store_builder *out) {

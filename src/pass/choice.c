@@ -143,7 +143,8 @@ static void print_fp8_scales(const step_choice *c, strbuf *out) {
 }
 
 static void print_prefetch(const step_choice *c, strbuf *out) {
-    if (offload_any(&c->offload)) strbuf_printf(next_part(out), "copies %d layers ahead", c->prefetch);
+    if (offload_any(&c->offload))
+        strbuf_printf(next_part(out), "copies %d layer%s ahead", c->prefetch, c->prefetch == 1 ? "" : "s");
 }
 
 static void print_cpu_layers(const step_choice *c, strbuf *out) {

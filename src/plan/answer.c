@@ -193,7 +193,8 @@ void plan_answer(const plan *p, const plan_outlook *o, strbuf *out) {
     if (!plan_generates(r)) strbuf_add(out, ",");
     add_shape(p, out);
     strbuf_add(out, ".");
-    if (!is_limited) strbuf_add(out, " No limit of the device is known.");
+    if (!is_limited)
+        strbuf_add(out, " No limit of the device is known: give --hardware NAME or --device-memory BYTES.");
     add_time(p, o, out);
     add_faster(p, o, out);
 }

@@ -29,7 +29,9 @@ static data_options options_of(const config *c, const model_config *m) {
 /* An evaluation without a row, or a prompt that is too long, is refused by the run itself, in its own words. */
 static status survey(config *c, const data_options *o) {
     dataset *d;
-    TRY(dataset_open(&d, o));
+    data_options lengths = *o;
+    lengths.is_survey = true;
+    TRY(dataset_open(&d, &lengths));
     dataset_survey(d, &c->survey);
     dataset_close(d);
     /* Completions have at most half of a row, unless they are given: here all of the usual ones. */

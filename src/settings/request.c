@@ -175,12 +175,14 @@ static status base_is_gone(const config *c) {
 
 /* Rope works for any length; learned positions are a tensor of the file. */
 static status model_of_directory(const config *c, model_config *out) {
+    bool known = model_preset_find(c->model.path) != NULL;
     if (goes_on(c) && access(c->model.path, F_OK) != 0) return base_is_gone(c);
     if (access(c->model.path, F_OK) != 0 && model_hub_name(c->model.path))
         return ERR(ERR_INPUT,
                    "model.path: found no directory %s, and no model of that name in the cache of the Hugging Face hub "
-                   "(HF_HOME), expected one with config.json and safetensors; download it with: hf download %s",
-                   c->model.path, c->model.path);
+                   "(HF_HOME), expected one with config.json and safetensors; download it with: hf download %s%s%s",
+                   c->model.path, c->model.path, known ? "; to plan without it: ralo plan --preset " : "",
+                   known ? c->model.path : "");
     if (access(c->model.path, F_OK) != 0)
         return ERR(ERR_INPUT,
                    "model.path: found no directory %s (%s), expected one with config.json and safetensors; download a "

@@ -210,6 +210,9 @@ mkdir nothing && printf 'PAR1\025\004\025\000PAR1' >x.parquet # the reason that 
 check 2 "found no file of data in the directory nothing" -- show --set data.source=nothing
 check 2 "x.parquet: found a file of Parquet" "read_parquet" -- show --set data.source=x.parquet
 check 2 "found no file tatsu-lab/alpaca" "load_dataset('tatsu-lab/alpaca'" -- show --set data.source=tatsu-lab/alpaca
+echo '{% for m in messages %}{{ m.content }}{% endfor %}' >tokenizer/chat_template.jinja
+check 0 "chat template" -- train "${tiny[@]}" --set data.source=qa.jsonl --set run.dir=endless
+[ "$(grep -c 'writes no special token after an answer' err)" = 1 ] || fail "not one warning: $(grep warning err)"
 rm tokenizer/tokenizer_config.json tokenizer/chat_template.jinja
 
 # ---- what the template does not write: named, or counted, in every task

@@ -290,6 +290,7 @@ run 0 plan "${tiny[@]}"
 grep -q '^device ' out && [ ! -s err ] || fail "plan: not all of it is on stdout, or more is on stderr: $(head -n 1 err)"
 run 0 plan "${tiny[@]}" --world 4
 grep -q '^world ' out || fail "plan --world is not on stdout"
+check 0 "No limit of the device is known: give --hardware NAME" -- plan --preset test-qwen3 --world 4
 run 3 plan "${tiny[@]}" --device-memory 4K
 grep -q '^device ' out && [ "$(grep -c . err)" -le 3 ] || fail "a plan that does not fit is not on stdout"
 run 0 plan "${tiny[@]}" --json

@@ -74,7 +74,8 @@ done
 mkdir -p hub/models--Some-Org--A.model/refs hub/models--Some-Org--A.model/snapshots
 printf 'c0ffee\n' >hub/models--Some-Org--A.model/refs/main
 export HF_HUB_CACHE=$work/hub
-check 2 "no model of that name in the cache" "hf download Some-Org/A.model" -- plan --set model.path=Some-Org/A.model
+check 2 "no model of that name in the cache" "hf download Some-Org/A.model" "!--preset" -- plan --set model.path=Some-Org/A.model
+check 2 "hf download Qwen/Qwen3-0.6B; to plan without it: ralo plan --preset Qwen/Qwen3-0.6B" -- plan --model Qwen/Qwen3-0.6B
 mv model hub/models--Some-Org--A.model/snapshots/c0ffee
 check 0 "text" -- generate --model Some-Org/A.model --prompt 1 --max-new 1 --json
 rm hub/models--Some-Org--A.model/refs/main # the only snapshot counts then

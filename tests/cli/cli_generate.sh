@@ -271,7 +271,7 @@ holds 'r["problems"] == 2 and r["skipped"] == 4 and r["exact_match"] == 1'
 sed -n 3p mixed.jsonl >text-only.jsonl
 refused "text-only.jsonl:1: found plain text" eval --model talk --data text-only.jsonl
 refused "jq -r .text text-only.jsonl" eval --model talk --data text-only.jsonl
-refused "found no question (1 lines were skipped)" eval --model talk --data text-only.jsonl --on-error skip
+refused "found no question (1 line was skipped)" eval --model talk --data text-only.jsonl --on-error skip
 python3 -c "print('{\"prompt\": \"' + 'x' * 300 + '\", \"completion\": \"y\"}')" >long.jsonl
 cat chat.jsonl >>long.jsonl
 refused "long.jsonl:1: the prompt has" eval --model talk --data long.jsonl --context 64

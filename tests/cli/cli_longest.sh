@@ -43,6 +43,7 @@ python3 -c '
 import json
 r = json.load(open("out"))["longest"]
 assert r["seq_len"] == r["positions"] and r["too_long"] is None, r' || fail "learned positions: $(cat err | head -n 1)"
+check 0 "data.seq_len=1024 fits" "; the model has no more positions" -- plan --longest --preset gpt2 --set train.micro_batch=1 --hardware rtx-3090
 check 3 "longest   none" -- plan --longest "${base[@]}" --set memory.strategy=manual --set memory.device=4M
 check 3 "longest   none: 2 tokens do not fit" -- plan --longest "${base[@]}" --set memory.device=4K --set memory.host=1M
 check 2 "model.max_positions: found 1, expected at least 2" -- \

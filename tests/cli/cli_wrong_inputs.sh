@@ -71,7 +71,7 @@ data binary.txt "binary.txt: found zero bytes" "data.format=text"
 data utf16.txt "utf16.txt: found a file of UTF-16 text" "iconv -f UTF-16"
 data model/model.safetensors "model.safetensors: found a file of safetensors" "a model is no data"
 data empty.txt "empty.txt: found an empty file, expected text"
-data empty.jsonl "empty.jsonl: found no record" "JSON objects, one on each line"
+data empty.jsonl "empty.jsonl: found no record, expected JSON objects, one on each line"
 data empty "found no file of data in the directory empty" "by a pattern: empty/*"
 data hidden "found no file of data in the directory hidden"
 mkdir -p below/part mixed && cp two-kinds.jsonl below/part/ && cp text.txt below/ && cp two-kinds.jsonl mixed/a.jsonl && cp text.txt mixed/README.md

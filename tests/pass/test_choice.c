@@ -76,6 +76,11 @@ static void it_is_printed_in_words(void **state) {
                         "states of the first 1 layer and the embedding, activations on nvme except activations of the "
                         "last 3 layers, copies 2 layers ahead, MLP in chunks of 128 tokens");
     strbuf_fini(&text);
+    c.prefetch = 1;
+    strbuf_init(&text);
+    step_choice_print(&c, CHOICE_ALL, &text);
+    assert_non_null(strstr(text.text, ", copies 1 layer ahead, "));
+    strbuf_fini(&text);
 }
 
 static void it_is_written_as_json(void **state) {
