@@ -95,7 +95,7 @@ mkdir no-data
 check 2 "data.source: found no file of data in the directory no-data" -- train "${tiny[@]}" --set data.source=no-data --set run.dir=never
 check 2 vocab 260 100 -- train "${tiny[@]}" --set model.vocab=100 --set run.dir=never
 check 2 /nowhere "a run or a checkpoint directory" -- train "${tiny[@]}" --resume /nowhere --set run.dir=never
-check 2 "found 3" "multiple of train.micro_batch (16)" -- plan --set train.batch=3
+check 2 "found 3" "multiple of train.micro_batch (16)" -- plan --set train.batch=3 --set train.micro_batch=16
 check 2 "multiple of train.micro_batch (3, given as train.batch_size)" -- plan --set train.batch=5 --set train.batch_size=3
 check 2 "found 6" "train.accumulation = 4 x 2" -- plan --set train.batch=6 --set train.micro_batch=4 --set train.accumulation=2
 check 2 "tensor 2" "--ranks 2" -- train "${tiny[@]}" --set parallel.tensor=2 --set run.dir=never
@@ -184,7 +184,7 @@ for batch in auto 8; do
 done
 check 0 ", bf16, " -- plan "${mine[@]}" --profile
 check 0 ", bf16, " -- plan "${mine[@]}" --longest --device-memory 100M
-run 0 train "${mine[@]}" --ranks 2 --show-config && grep -qx '  micro_batch: 16' out || fail "--ranks 2 --show-config: $(grep batch: out)"
+run 0 train "${mine[@]}" --ranks 2 --show-config && grep -qx '  micro_batch: auto' out || fail "--ranks 2 --show-config: $(grep batch: out)"
 check 2 "no DIR" -- export source
 check 2 "'fp8'" "fp32, bf16, fp16" -- export source new --dtype fp8
 check 2 directory -- export /nowhere new
