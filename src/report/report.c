@@ -167,6 +167,9 @@ status report_write(const run_paths *paths, const report_options *o, json_t **re
     }
     if (o->charts) TRY_GOTO(rc, dir_make(o->charts), done);
     if (o->png) TRY_GOTO(rc, dir_make(o->png), done);
+    const char *slash = strrchr(o->out, '/');
+    if (slash && slash > o->out)
+        TRY_GOTO(rc, dir_make(arena_format(&p.memory, "%.*s", (int)(slash - o->out), o->out)), done);
     TRY_GOTO(rc, read_traces(&p, o->trace), done);
     words_write(&p);
     TRY_GOTO(rc, figures_time_line(&p), done);

@@ -300,6 +300,8 @@ mkdir -p absent && echo "no library" >absent/librsvg-2.so.2
 LD_LIBRARY_PATH=$work/absent${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} check 2 "librsvg-2.so.2 cannot be loaded" "apt-get install librsvg2-2" "--charts" -- \
     report runs/plain --png nothing --out nothing.html
 [ ! -e nothing ] && [ ! -e nothing.html ] || fail "a report that was refused left files"
+run 0 report runs/plain --out new/pages/plain.html
+[ -s new/pages/plain.html ] || fail "a report made no directory for its page"
 
 # ---- memory over the time of a traced step: every op at its time, the peak exact
 cat >trace.py <<'TRACE'
