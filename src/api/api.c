@@ -47,11 +47,14 @@ static void prepare(void) {
 api_call api_enter(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, prepare);
-    return (api_call){uselocale(plain_locale)};
+    api_call call = {.before = uselocale(plain_locale)};
+    error_take(&call.last);
+    return call;
 }
 
 ralo_status api_leave(api_call call, status rc) {
     uselocale(call.before);
+    if (rc == OK) error_give(&call.last);
     return (ralo_status)rc;
 }
 

@@ -8,9 +8,11 @@
 #include <locale.h>
 
 /* In front of anything that reads or prints numbers, or may log: this thread in the C locale, the log in the caller's
- * hands. Every api_enter has its api_leave, which passes the status on. */
+ * hands. Every api_enter has its api_leave, which passes the status on. A call that succeeds leaves the thread's last error as it
+ * was, whatever it tried on its way. */
 typedef struct api_call {
     locale_t before;
+    error_record last;
 } api_call;
 api_call api_enter(void);
 ralo_status api_leave(api_call call, status rc);

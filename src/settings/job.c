@@ -265,6 +265,12 @@ static status check_no_earlier_run(const job *j, const char *dir) {
     }
     TRY(checkpoint_find_newest_quietly(dir, newest, sizeof newest));
     if (!newest[0] || j->request.resume) return OK;
+    if (j->is_plan) { /* the question may be about the next run of the same file */
+        log_warn("run.dir %s already holds a checkpoint (%s); ralo train continues it with --resume auto, and needs "
+                 "another run.dir for a new run",
+                 dir, newest);
+        return OK;
+    }
     return ERR(ERR_INPUT,
                "run.dir %s already holds a checkpoint (%s); continue it with --resume auto or choose another run.dir",
                dir, newest);
@@ -350,8 +356,10 @@ status job_open(job *j) {
 }
 
 status plan_check_input(const train_request *r, const config *c) {
-    job j = {
-        .request = *r, .asked_dir = c->run.dir ? c->run.dir : "", .names_data = config_was_given(c, "data.source")};
+    job j = {.request = *r,
+             .asked_dir = c->run.dir ? c->run.dir : "",
+             .names_data = config_was_given(c, "data.source"),
+             .is_plan = true};
     warn_of_missing_data(&r->data);
     TRY(check_places(&j));
     if (!j.names_data || !config_reads_data(c, &r->data)) return OK;

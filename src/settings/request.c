@@ -628,7 +628,8 @@ static status request_of_ranks(const config *c, const mesh *m, train_request *ou
     return limits_of_machine(out, c, (limits_ranks){1, 1}, true);
 }
 
-/* Data ranks divide the rows of a step, so their number is known before their mesh is opened. */
+/* Data ranks divide the rows of a step, so their number counts before their mesh is opened. The request itself is for one process until
+ * request_use_comm. */
 status request_from_config(const config *c, train_request *out) {
     mesh m = {0};
     int rank, size = 1;
@@ -636,7 +637,9 @@ status request_from_config(const config *c, train_request *out) {
         memcpy(m.size, c->parallel.size, sizeof m.size);
         if (!m.size[AXIS_DATA]) m.size[AXIS_DATA] = MAX(size / mesh_world(&m), 1);
     }
-    return request_of_ranks(c, &m, out);
+    TRY(request_of_ranks(c, &m, out));
+    out->plan.mesh = (mesh){0};
+    return OK;
 }
 
 /* The mesh of parallel.*; the data axis, if not given, is what `world` leaves for it. */

@@ -60,6 +60,7 @@ typedef struct job {
     dataset *data;
     const char *asked_dir; /* run.dir, borrowed; "": it is named when the run begins */
     bool names_data;       /* data.source was given */
+    bool is_plan;          /* nothing is run: an earlier run in asked_dir is no error */
 } job;
 /* Makes the request alone, which may still be changed. hardware: as machine_describe takes it. The job must not be
  * moved. */

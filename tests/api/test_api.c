@@ -207,7 +207,7 @@ static void many_ranks_are_planned_and_not_trained(void **state) {
 static void what_does_not_fit_is_told(void **state) {
     (void)state;
     ralo_settings *s =
-        settings_of(PAIRS("model.preset", "gpt2", "memory.device", "1500M", "memory.strategy", "manual"));
+        settings_of(PAIRS("model.preset", "gpt2", "train.micro_batch", "16", "memory.device", "1500M", "memory.strategy", "manual"));
     ralo_plan *p;
     ralo_trainer *t;
     must(ralo_plan_open(&p, s));
@@ -216,7 +216,7 @@ static void what_does_not_fit_is_told(void **state) {
     ralo_plan_close(p);
     REFUSED(ralo_trainer_open(&t, s), RALO_ERROR_FIT, "Fits with: ");
     assert_null(t);
-    must(ralo_settings_set(s, "model.preset", "gpt-2"));
+    must(ralo_settings_set(s, "model.preset", "gtp2"));
     REFUSED(ralo_plan_open(&p, s), RALO_ERROR_INPUT, "did you mean 'gpt2'");
     ralo_settings_free(s);
 }

@@ -22,7 +22,7 @@ if [ -n "${OWN_MOUNTS-}" ] && mkdir tight && mount -t tmpfs -o size=256k none ti
     nothing=(--set run.save_last=false)
     check 2 "run.dir tight/made: it cannot be written to: Read-only file system; set run.dir (--out)" -- \
         train "${wide[@]}" "${nothing[@]}" --set run.dir=tight/made
-    check 2 "run.dir tight/new/run: tight cannot be written to: Read-only file system" -- train "${wide[@]}" --set run.dir=tight/new/run
+    check 2 "run.dir tight/new/run: cannot create the directory" "Read-only file system; choose another run.dir (--out DIR)" -- train "${wide[@]}" --set run.dir=tight/new/run
     umount tight
     # A disk that becomes full while a run is under way: the run says how it ended.
     mkdir full && mount -t tmpfs -o size=2m none full
@@ -43,12 +43,16 @@ fi
 "$RALO" plan --preset test-llama >/dev/full 2>err && fail "a plan written to a full disk is no error"
 grep -q "write to stdout: No space left on device; the output is incomplete" err || fail "a full stdout: $(cat err)"
 
-# One has room, as many as are asked for have not: a warning, and the run goes on, here to a trace that cannot be written.
-small=(--preset test-llama --set data.source=builtin:grammar --set train.steps=1000000000 --set train.warmup=0 --set run.dir=small)
-check 2 "warning: run.dir small: " "at once: 1000000000 checkpoints of 1.4 MiB; make room, lower run.keep" missing/trace.json -- \
-    train "${small[@]}" --set train.save_every=1 --set run.keep=all --trace missing/trace.json
-check 2 '!warning' "at most 3 in run.dir at once" -- \
-    train "${small[@]}" --set train.save_every=1 --set run.keep=2 --trace missing/trace.json
+# One has room, as many as are asked for have not: a warning, and the run goes on until it is stopped.
+small=(--preset test-llama --set data.source=builtin:grammar --set train.steps=1000000000 --set train.warmup=0 --set train.save_every=1)
+run_until small/metrics.jsonl train "${small[@]}" --set run.keep=all --set run.dir=small
+for said in "warning: run.dir small: " "at once: 1000000000 checkpoints of 1.4 MiB; make room, lower run.keep"; do
+    grep -qF "$said" err || fail "'$said' is not in: $(cat err)"
+done
+run_until few/metrics.jsonl train "${small[@]}" --set run.keep=2 --set run.dir=few
+grep -q "at most 3 in run.dir at once" err || fail "no number of checkpoints in: $(cat err)"
+grep -q warning err && fail "three checkpoints have room: $(grep warning err)"
+rm -r small few
 
 # The plan says it as well: 119616 parameters with m and v in fp32.
 check 0 "disk      a checkpoint takes 1.4 MiB, at most 1 in run.dir at once" -- plan --preset test-llama --json

@@ -95,7 +95,8 @@ mkdir no-data
 check 2 "data.source: found no file of data in the directory no-data" -- train "${tiny[@]}" --set data.source=no-data --set run.dir=never
 check 2 vocab 260 100 -- train "${tiny[@]}" --set model.vocab=100 --set run.dir=never
 check 2 /nowhere "a run or a checkpoint directory" -- train "${tiny[@]}" --resume /nowhere --set run.dir=never
-check 2 "found 3" "multiple of train.micro_batch (16)" -- plan --set train.batch=3 --set train.micro_batch=16
+check 0 "rows of 128 tokens" -- plan --set train.batch=3 # nobody has set a micro-batch that it could contradict
+check 2 "found 3" "multiple of train.micro_batch (2)" -- plan --set train.batch=3 --set train.micro_batch=2
 check 2 "multiple of train.micro_batch (3, given as train.batch_size)" -- plan --set train.batch=5 --set train.batch_size=3
 check 2 "found 6" "train.accumulation = 4 x 2" -- plan --set train.batch=6 --set train.micro_batch=4 --set train.accumulation=2
 check 2 "tensor 2" "--ranks 2" -- train "${tiny[@]}" --set parallel.tensor=2 --set run.dir=never
@@ -363,7 +364,7 @@ check 3 " MiB of it is the copy for background checkpoints" "--set train.save_ev
 check 0 -- plan --set train.save_every=0 --set memory.device=1G --set memory.host=5M
 # What is left open is chosen: where the plain step does not fit, something moves, and it is said in words and numbers.
 check 0 "candidates fit; " "1. recompute " " on host" "device " -- \
-    plan --preset gpt2 --device-memory 600M --set memory.host=8G --json # whatever is free here
+    plan --preset gpt2 --device-memory 600M --set memory.host=8G --set data.seq_len=128 --set train.micro_batch=16 --json # whatever is free here
 python3 -c "$last_object
 best, others = value['candidates'][0], value['candidates'][1:]
 assert best['fits'] and best['memory']['device'] <= 600 << 20 and len(others) > 20, value

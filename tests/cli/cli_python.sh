@@ -251,7 +251,7 @@ for export, text in (("taken", "taken holds files already (inner)"), ("taken.ggu
     refused(ralo.Error, text, ralo.train, train__steps=2, run__export=export, on_step=begun.append, **where, **tiny)
     assert begun == [], export
 refused(ValueError, "did you mean 'train.steps'", ralo.plan, train__stepz=3)
-refused(ralo.InputError, "did you mean 'gpt2'", ralo.plan, preset="gpt-2")
+refused(ralo.InputError, "did you mean 'gpt2'", ralo.plan, preset="gtp2")
 refused(MemoryError, "Fits with: ", ralo.train, memory__device="1500K", memory__strategy="manual", train__steps=1, **tiny)
 assert not ralo.plan(memory__device="1500K", memory__strategy="manual", **tiny)["fits"]
 refused(ralo.Error, "/nowhere", ralo.generate, "/nowhere", "a")

@@ -50,7 +50,7 @@ check 0 'train.samples has no effect' -- plan $tiny --set train.samples=2
 # What cannot be is refused.
 check 2 'train.sample_every: found 2 ranks that share the model' -- plan $tiny $samples --set parallel.tensor=2
 check 2 'nothing.txt' -- train $tiny $samples --set train.sample_prompts=nothing.txt --set run.dir=no
-printf 'a text without held-out rows\n' >text.txt
+printf 'a text of two rows, none of which is held out\n%032d\n' 0 >text.txt
 check 2 'train.sample_prompts: found none with data.eval_fraction 0' -- \
     plan $tiny --set data.source=text.txt --set data.eval_fraction=0 --set train.sample_every=2
 finish "samples of a run are the completions of the saved run"

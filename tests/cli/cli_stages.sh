@@ -50,7 +50,7 @@ a = json.loads(open('out').read().splitlines()[-1])['param_hash']
 assert a == open('first').read().split()[2], a
 P
 [ -d only/reference/checkpoints ] || fail "the only stage went elsewhere: $(ls only)"
-run 0 plan one.yaml
+check 0 "warning: run.dir made/reference already holds a checkpoint" "Fits" -- plan one.yaml # a question about the next run
 check 0 "task: mtp" "dir: runs/baseline/policy" "recompute: full" -- train "$project/configs/production/baseline.yaml" \
     --override distributed.fsdp.activation_checkpointing=true --show-config
 

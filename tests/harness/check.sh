@@ -73,6 +73,19 @@ check() {
     [ "$code" != 2 ] || [ ! -s out ] || fail "ralo $*: a refused request wrote to stdout"
 }
 
+# run_until FILE ARGUMENT...: runs ralo until FILE has something in it, then stops it as Ctrl-C does. It has to end as stopped.
+run_until() {
+    local file=$1 code
+    shift
+    "$RALO" "$@" </dev/null >out 2>err &
+    for _ in $(seq 600); do
+        [ ! -s "$file" ] && kill -0 $! 2>/dev/null && sleep 0.1 || break
+    done
+    kill -INT $! 2>/dev/null
+    wait $! && code=0 || code=$?
+    [ "$code" = 130 ] || fail "ralo $*: exit code $code, expected 130: $(tail -n 3 err)"
+}
+
 # holds EXPRESSION: true of the last line of out, read as JSON, as `r`.
 holds() {
     python3 -c "import json, sys; r = json.loads(open('out', 'rb').read().splitlines()[-1]); sys.exit(not ($1))" ||
