@@ -55,7 +55,9 @@ refused 4 'has 2 layers, too few for 4 stages of 1' --set parallel.pipeline=4
 refused 2 '3 micro-batches per step, expected a multiple of the 2 stages' --set parallel.pipeline=2 \
     --set parallel.virtual_stages=2 --set model.layers=4 --set train.accumulation=3
 refused 2 'parallel.virtual_stages: found 2 with parallel.pipeline 1' --set parallel.virtual_stages=2
-refused 2 'train.micro_batch: found auto with parallel.pipeline 2' --set parallel.pipeline=2 --set train.batch=4 \
-    --set train.micro_batch=auto
 refused 2 'precision: found auto with parallel.pipeline 2' --set parallel.pipeline=2 --set precision=auto
+# A micro-batch that is left open is one row, which leaves the most micro-batches in flight.
+run 0 train --ranks 2 --preset test-gpt2 --set train.steps=1 --set run.dir=open --set parallel.pipeline=2 --set train.batch=4 \
+    --set train.micro_batch=auto --set run.threads=1
+grep -qx '  micro_batch: 1' open/config.yaml || fail "a pipeline took $(grep micro_batch open/config.yaml)"
 finish "pipelines on 2, 4 and 8 ranks: the bits of one; what makes no sense is refused"

@@ -49,5 +49,6 @@ four=$(activations 4 16384 ring)
 [ -n "$two" ] && [ "$two" = "$four" ] || fail "by a ring 8192 tokens on two ranks: $two; 16384 on four: $four"
 python3 -c "import sys; a, b = [float(x.split()[1]) for x in sys.argv[1:]]; sys.exit(abs(a - b) > 1e-4)" "$loss" \
     "$(grep -o '"last": [0-9.]*' out)" || fail "by heads: $loss; by a ring: $(grep -o '"last": [0-9.]*' out)"
-grep -q 'attention by a ring of keys and values, as set' err || fail "the plan does not say how rows are shared: $(grep rows err)"
+run 0 plan --preset test-llama --set parallel.sequence=4 --set parallel.attention=ring --set data.seq_len=64 --set train.micro_batch=1
+grep -q 'attention by a ring of keys and values, as set' out || fail "the plan does not say how rows are shared: $(grep rows out)"
 finish "one model on 2, 4 and 8 ranks; what cannot be cut is refused"
