@@ -150,6 +150,10 @@ static void rows_are_nearly_full_and_the_same_for_any_number_of_threads(void **s
 }
 
 static void packing_puts_each_document_into_one_row(void **state) {
+    row_packing full; /* a row takes a document into its last token */
+    pack_rows((const uint32_t[]){7, 1, 7, 1}, 4, 8, false, &full);
+    assert_int_equal(full.n_rows, 2);
+    row_packing_free(&full);
     for (uint32_t T = 1; T < 20000; T = T * 3 + 1) {
         uint32_t sizes[500], n = 0;
         for (uint32_t i = 0; i < 500; i++) sizes[i] = (uint32_t)rng_below(T, i, T + 1);

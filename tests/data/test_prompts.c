@@ -299,6 +299,11 @@ static void wrong_requests_are_refused(void **state) {
     data_options d = {0};
     refuse("", d, "test.jsonl: found no record");
     refuse("{\"prompt\": \"p\"}", (data_options){.eval_fraction = 0.1}, "1 prompts for training and 0 for evaluation");
+    /* A small share of few prompts is still one of them. */
+    prompt_set *few = open_text("{\"prompt\": \"p\"}\n{\"prompt\": \"q\"}\n{\"prompt\": \"r\"}\n",
+                                (data_options){.eval_fraction = 0.1});
+    assert_true(report_of(few).n[SPLIT_TRAIN] == 2 && report_of(few).n[SPLIT_EVAL] == 1);
+    prompts_close(few);
     refuse("{\"prompt\": \"p\"}", (data_options){.eval_fraction = 1}, "data.eval_fraction: found 1");
     refuse("{\"prompt\": \"p\"}", (data_options){.records = {.chosen_column = "c"}}, "data.chosen_column");
     refuse("{\"prompt\": \"p\"}", (data_options){.records.format = FORMAT_TEXT}, "data.source: found a text file");
