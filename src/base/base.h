@@ -161,8 +161,9 @@ int32_t utf8_next(const char **text);
 size_t utf8_mark_bytes(const char *text,
                        size_t n_bytes); /* of a byte order mark before a text, which is none of it; or 0 */
 
-/* Text of files, names and models, made safe to show: control characters except line break and tab, and bytes that
- * are not UTF-8, become \x1b, \x9f or \u009b, so that they cannot control a terminal. JSON stays valid JSON. Writes
+/* Text of files, names and models, made safe to show: control characters except line break and tab, marks of writing
+ * direction, and bytes that are not UTF-8, become \x1b, \x9f, \u009b or \u202e, so that they cannot control a terminal
+ * or show another order of letters. JSON stays valid JSON. Writes
  * at most `room` bytes to out and returns how many; *taken: how many bytes of text they stand for. `more`: text
  * follows, so a character that is cut off at the end is left for the next call. */
 size_t text_escape(const char *text, size_t n_bytes, bool more, char *out, size_t room, size_t *taken);
