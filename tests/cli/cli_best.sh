@@ -51,6 +51,7 @@ run 0 train "${rloo[@]}" --set train.steps=10 --set run.dir=other --resume whole
 # Of other tasks: a loss falls.
 sft=("${common[@]}" --set data.source=builtin:grammar --set train.lr=1 --set train.steps=8 --set train.eval_rows=4)
 run 0 train "${sft[@]}" --set run.dir=sft --set train.save_best=loss
+[ "$(grep -c '"val/loss"' sft/metrics.jsonl)" = 4 ] || fail "8 steps with an evaluation after every second: $(grep -c '"val/loss"' sft/metrics.jsonl)"
 [ "$(best_of_out | cut -d' ' -f1,2)" = "$(expected_best sft val/loss min)" ] || fail "sft: best is $(best_of_out), expected $(expected_best sft val/loss min)"
 
 check 2 "train.save_best: found 'accuracy', expected none or a number that evaluations report: val/reward, val/pass_rate" -- train "${rloo[@]}" --set run.dir=no --set train.save_best=accuracy
