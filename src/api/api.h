@@ -8,8 +8,8 @@
 #include <locale.h>
 
 /* In front of anything that reads or prints numbers, or may log: this thread in the C locale, the log in the caller's
- * hands. Every api_enter has its api_leave, which passes the status on. A call that succeeds leaves the thread's last error as it
- * was, whatever it tried on its way. */
+ * hands. Every api_enter has its api_leave, which passes the status on. A call that succeeds leaves the thread's last
+ * error as it was, whatever it tried on its way. */
 typedef struct api_call {
     locale_t before;
     error_record last;

@@ -5,8 +5,9 @@
  * same result as other programs (Python's errors="replace", Rust's from_utf8_lossy). A piece at the very end that is
  * only the beginning of a character is marked: a stream keeps it instead of replacing it.
  *
- * Also text_escape, the one rule for showing text from outside: what would control a terminal, or turn text around (marks
- * of writing direction), becomes visible. error.c, log.c, progress lines and the program's stdout and stderr all use it. */
+ * Also text_escape, the one rule for showing text from outside: what would control a terminal, or turn text around
+ * (marks of writing direction), becomes visible. error.c, log.c, progress lines and the program's stdout and stderr all
+ * use it. */
 #include "base/base.h"
 
 #include <string.h>

@@ -112,7 +112,8 @@ status checkpoint_load(const char *dir, exec *e, const checkpoint_tensor *tensor
                        const checkpoint_task *task, train_state *out);
 /* The state alone, without a look at the tensors. */
 status checkpoint_read_state(const char *dir, train_state *out);
-/* The newest complete checkpoint under run_dir that has the name of its own step, or OK with an empty string if there is none. */
+/* The newest complete checkpoint under run_dir that has the name of its own step, or OK with an empty string if there
+ * is none. */
 status checkpoint_find_newest(const char *run_dir, char *out, size_t out_bytes);
 /* The same without warnings about incomplete ones, for callers who only ask whether there is one. */
 status checkpoint_find_newest_quietly(const char *run_dir, char *out, size_t out_bytes);

@@ -63,8 +63,9 @@ static void catch_signals(bool is_rank) {
     ranks_catch_stop(&a, is_rank);
 }
 
-/* SIGUSR1 and SIGUSR2, which mpirun forwards to its ranks, perhaps more than once (ranks.c), and job schedulers send. Caught from
- * the start: ranks reach their first step at different times, and a rank that ended while planning would look like a crash. */
+/* SIGUSR1 and SIGUSR2, which mpirun forwards to its ranks, perhaps more than once (ranks.c), and job schedulers send.
+ * Caught from the start: ranks reach their first step at different times, and a rank that ended while planning would
+ * look like a crash. */
 static void catch_signals_of_launchers(void) {
     struct sigaction a = {.sa_handler = on_signal};
     sigemptyset(&a.sa_mask);

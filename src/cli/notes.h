@@ -29,6 +29,6 @@ int notes_restart(void); /* how often the run has been restarted; -1: these rank
 void notes_add_beginning(const mesh *m, int64_t micro_batch, int64_t accumulation, const char *dir);
 void notes_add_here(void);
 void notes_add_asked(void); /* this rank has received SIGTERM; for its signal handler */
-/* After the first cause is known: did a rank die, or not respond, and which (-1: not known), in which step (0: none)? From any
- * thread, once. Allocates nothing. */
+/* After the first cause is known: did a rank die, or not respond, and which (-1: not known), in which step (0: none)?
+ * From any thread, once. Allocates nothing. */
 void notes_add_end(bool lost, int rank, int64_t step);

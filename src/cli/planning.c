@@ -1,7 +1,8 @@
-/* planning.c - what ralo plan prints around a plan of many ranks: a sign of life while it searches, and the commands that start the ranks.
+/* planning.c - what ralo plan prints around a plan of many ranks: a sign of life while it searches, and the commands
+ * that start the ranks.
  *
- * The commands repeat the settings of the command line. Flags that are about planning are left out, and precision and micro-batch are added
- * where they were not given, so that what runs is what was planned. */
+ * The commands repeat the settings of the command line. Flags that are about planning are left out, and precision and
+ * micro-batch are added where they were not given, so that what runs is what was planned. */
 #define _GNU_SOURCE
 #include "cli/planning.h"
 #include "cli/console.h"

@@ -1,15 +1,17 @@
 /* ranks.c - start many ranks on this machine, be one of them, and end together.
  *
  * --ranks N starts `mpirun -n N ralo train ...` with the same arguments and supervises it (restarts.c says what follows
- * from its end): Ctrl-C asks the ranks for a clean stop instead of killing them. mpirun reacts to an interrupt by killing the
- * ranks within a second, too soon for a checkpoint; but it forwards SIGUSR1 to all of them. So mpirun gets a process
- * group of its own, which the terminal's Ctrl-C does not reach, and SIGUSR1 from here; a second Ctrl-C ends it. SIGTERM and
- * SIGHUP, to which it would react likewise, are blocked in it: this process sees them pending and asks for the clean stop.
+ * from its end): Ctrl-C asks the ranks for a clean stop instead of killing them. mpirun reacts to an interrupt by
+ * killing the ranks within a second, too soon for a checkpoint; but it forwards SIGUSR1 to all of them. So mpirun gets
+ * a process group of its own, which the terminal's Ctrl-C does not reach, and SIGUSR1 from here; a second Ctrl-C ends
+ * it. SIGTERM and SIGHUP, to which it would react likewise, are blocked in it: this process sees them pending and asks
+ * for the clean stop.
  *
  * If mpirun is killed, its ranks become children of the supervisor, which reports it and waits for them: the ranks see
- * it too, but their output went through mpirun. If mpirun outlives all its ranks, it is continued (it may be stopped) and,
- * ten seconds later, killed: Open MPI 4.1's waits for ever for a lock that it holds itself when a rank died while it
- * connected, and for a host that can no longer be reached. It may only wait for its reader, which takes no more output.
+ * it too, but their output went through mpirun. If mpirun outlives all its ranks, it is continued (it may be stopped)
+ * and, ten seconds later, killed: Open MPI 4.1's waits for ever for a lock that it holds itself when a rank died while
+ * it connected, and for a host that can no longer be reached. It may only wait for its reader, which takes no more
+ * output.
  *
  * A rank prints the cause of its end once: its own error or another rank's, perhaps on the thread that watches the
  * others while this one computes. If stderr may be lost, the cause also goes to errors.txt of the run directory. */
@@ -41,8 +43,8 @@ bool ranks_wanted(const command_line *l) {
 static volatile sig_atomic_t mpirun_pid, n_interrupts, n_asked;
 static char mpirun_children[64]; /* /proc/PID/task/PID/children of mpirun */
 
-/* Not a fork of mpirun that has not become ralo yet, nor what mpirun reaches other hosts by. A rank that has ended has no program.
- * By the file's number: the file may have been replaced since. */
+/* Not a fork of mpirun that has not become ralo yet, nor what mpirun reaches other hosts by. A rank that has ended has
+ * no program. By the file's number: the file may have been replaced since. */
 static bool is_rank(pid_t pid) {
     char path[32] = "/proc/", digits[16];
     struct stat own, other;
@@ -54,7 +56,8 @@ static bool is_rank(pid_t pid) {
            own.st_dev == other.st_dev;
 }
 
-/* Calls what with every rank of this node, which are mpirun's children. Runs in a signal handler: open, read, stat and close only. */
+/* Calls what with every rank of this node, which are mpirun's children. Runs in a signal handler: open, read, stat and
+ * close only. */
 static void for_each_rank(void (*what)(pid_t rank, void *context), void *context) {
     char text[4096];
     int fd = open(mpirun_children, O_RDONLY | O_CLOEXEC);
@@ -77,9 +80,9 @@ static void ask_rank_to_stop(pid_t rank, void *context) {
     kill(rank, SIGUSR1);
 }
 
-/* Repeated every second until mpirun ends: it forwards nothing before its ranks have started, and does not say so. Some versions
- * never forward the signal (Open MPI 4.1.6 of Ubuntu 24.04), nor does one that is stopped. So the third try and later ones also go
- * to the ranks directly. */
+/* Repeated every second until mpirun ends: it forwards nothing before its ranks have started, and does not say so. Some
+ * versions never forward the signal (Open MPI 4.1.6 of Ubuntu 24.04), nor does one that is stopped. So the third try
+ * and later ones also go to the ranks directly. */
 static void ask_for_stop(int number) {
     enum { PATIENCE = 2 };
     (void)number;
@@ -225,14 +228,16 @@ static bool is_asked_to_end(pid_t process) {
     return (pending >> (SIGTERM - 1) & 1) || (pending >> (SIGHUP - 1) & 1);
 }
 
-/* Nobody reads what is printed, such as a terminal that was stopped with Ctrl-S: mpirun, which prints to the same, has to wait. */
+/* Nobody reads what is printed, such as a terminal that was stopped with Ctrl-S: mpirun, which prints to the same, has
+ * to wait. */
 static bool output_is_held(void) {
     for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++)
         if (poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, 0) == 0) return true;
     return false;
 }
 
-/* Waits for mpirun's end and returns its state. out: whether it had to be killed, which is told here. SIGCHLD is blocked. */
+/* Waits for mpirun's end and returns its state. out: whether it had to be killed, which is told here. SIGCHLD is
+ * blocked. */
 static int wait_or_kill(pid_t child, double timeout_s, ranks_end *out) {
     enum { END_MS = 10000, LOOK_MS = 200 };
     bool started = false;

@@ -6,8 +6,8 @@
 
 /* Does this command line ask for ranks that have not been started yet? */
 bool ranks_wanted(const command_line *l);
-/* Starts n_ranks with mpirun, once, and waits for their end; they print the cause. timeout_s: for an mpirun that was stopped before
- * it has started them. arguments: of ralo, the command first. */
+/* Starts n_ranks with mpirun, once, and waits for their end; they print the cause. timeout_s: for an mpirun that was
+ * stopped before it has started them. arguments: of ralo, the command first. */
 typedef struct ranks_end {
     status code;
     int signal;         /* that ended a rank, as far as mpirun tells; 0: none */
@@ -22,8 +22,9 @@ int ranks_interrupts(
 /* Handles the signals that ask a run, or the process that started its ranks, to stop: Ctrl-C, SIGTERM, and a closed
  * terminal, unless nohup ignores that. is_rank: SIGTERM is its launcher's (ranks_catch_launcher). */
 void ranks_catch_stop(const struct sigaction *action, bool is_rank);
-/* Called once by the handler of each of those signals. False: it comes within a second after the first and has the same cause, as
- * `timeout` signals its child and then the child's whole group, and a terminal that closes sends SIGHUP by the kernel and the shell. */
+/* Called once by the handler of each of those signals. False: it comes within a second after the first and has the same
+ * cause, as `timeout` signals its child and then the child's whole group, and a terminal that closes sends SIGHUP by
+ * the kernel and the shell. */
 bool ranks_stop_is_new(void);
 /* Called by the handler of a first signal: says on stderr that the run ends with the step under way. A step may take minutes. */
 void ranks_announce_stop(void);

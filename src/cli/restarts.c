@@ -1,14 +1,16 @@
-/* restarts.c - ralo train --ranks N: run many ranks and say why they ended; --restarts K: go on by itself from the newest
- * complete checkpoint after a death.
+/* restarts.c - ralo train --ranks N: run many ranks and say why they ended; --restarts K: go on by itself from the
+ * newest complete checkpoint after a death.
  *
- * A death is a rank that was killed, crashed or no longer responds, or a killed mpirun. An error that a rank reports would come
- * again and is not restarted: wrong input, no room in memory or on the disk, a loss that is not finite. Nor is a run that somebody
- * stopped, with Ctrl-C or by a signal to mpirun. An mpirun that reacts to the signal by itself exits with 1 as after a rank's error,
- * prints nothing of the ranks any more, and has sent SIGTERM to all of them; after an error or a death one rank had ended before.
+ * A death is a rank that was killed, crashed or no longer responds, or a killed mpirun. An error that a rank reports
+ * would come again and is not restarted: wrong input, no room in memory or on the disk, a loss that is not finite. Nor
+ * is a run that somebody stopped, with Ctrl-C or by a signal to mpirun. An mpirun that reacts to the signal by itself
+ * exits with 1 as after a rank's error, prints nothing of the ranks any more, and has sent SIGTERM to all of them;
+ * after an error or a death one rank had ended before.
  *
- * The ranks are started again with the same command line and a few arguments behind it, of which the last counts: --resume auto with
- * the directory that the run had chosen and, with --min-ranks, fewer ranks that take the micro-batches of those that are gone. The
- * micro-batches and the rows of a step stay the same. K bounds a run that dies again and again at the same step. */
+ * The ranks are started again with the same command line and a few arguments behind it, of which the last counts:
+ * --resume auto with the directory that the run had chosen and, with --min-ranks, fewer ranks that take the
+ * micro-batches of those that are gone. The micro-batches and the rows of a step stay the same. K bounds a run that
+ * dies again and again at the same step. */
 #define _GNU_SOURCE
 #include "cli/restarts.h"
 #include "cli/notes.h"

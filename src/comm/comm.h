@@ -39,8 +39,8 @@ typedef struct comm_options {
     /* Another rank failed first. Called on a thread of comm. */
     void (*on_failure)(void *context, status code, const char *cause);
     void (*on_overdue)(void *context); /* COMM_GRACE_S later this rank has still not closed */
-    /* Ranks are missing where all join or end, in a call of MPI that cannot be left, and timeout_s is over. rank: which; -1:
-     * not known. Called on a thread of comm; must end the process. NULL: such a call waits forever. */
+    /* Ranks are missing where all join or end, in a call of MPI that cannot be left, and timeout_s is over. rank:
+     * which; -1: not known. Called on a thread of comm; must end the process. NULL: such a call waits forever. */
     void (*on_missing)(void *context, int rank, const char *cause);
     /* comm_check_alive was called and no rank is missing. Called on the first rank of each node. */
     void (*on_asked_to_end)(void *context);

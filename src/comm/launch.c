@@ -1,12 +1,14 @@
 /* launch.c - what the launcher tells a process about its rank, and a watch over the calls of MPI that cannot be left.
  *
- * MPI starts, makes communicators and ends in calls that return when all ranks have made them. Until the mesh is open no rank
- * knows another one, and no thread of it looks for a rank that does not come: it was stopped, or hangs before it joins. So a
- * thread counts comm.timeout from the beginning and then says which rank is missing. It can only end the process.
+ * MPI starts, makes communicators and ends in calls that return when all ranks have made them. Until the mesh is open
+ * no rank knows another one, and no thread of it looks for a rank that does not come: it was stopped, or hangs before
+ * it joins. So a thread counts comm.timeout from the beginning and then says which rank is missing. It can only end the
+ * process.
  *
- * Ranks of the same node are found without MPI: they are children of the launcher, and the environment that the launcher gave
- * them holds their number. Whether a rank waits in such a call shows in the name of its watching thread. Ranks of other nodes
- * are not seen from here; a message then says that the missing one is not among the ranks of this node. */
+ * Ranks of the same node are found without MPI: they are children of the launcher, and the environment that the
+ * launcher gave them holds their number. Whether a rank waits in such a call shows in the name of its watching thread.
+ * Ranks of other nodes are not seen from here; a message then says that the missing one is not among the ranks of this
+ * node. */
 #define _GNU_SOURCE
 #include "comm/comm_state.h"
 

@@ -209,9 +209,10 @@ static bool find_begin(rendering *s, size_t i, size_t *begin) {
     return *begin > from || n == 0 || find_header(s, s->part.text.text + tail, n, from, first, begin);
 }
 
-/* What the template writes after the response where it is the last turn, at the end of one of its own texts: a later turn
- * may write one of them again, such as the name of the tool that it answers. Where it writes nothing, as GLM's, the response ends
- * with its own text: what follows is the header of the next turn, which is not there when the response is the last. */
+/* What the template writes after the response where it is the last turn, at the end of one of its own texts: a later
+ * turn may write one of them again, such as the name of the tool that it answers. Where it writes nothing, as GLM's,
+ * the response ends with its own text: what follows is the header of the next turn, which is not there when the
+ * response is the last. */
 static bool find_same_end(rendering *s, size_t i, size_t *end) {
     if (!try_render_first(s, i + 1, false, &s->part)) return false;
     const char *whole = s->whole.text.text;

@@ -1,12 +1,12 @@
 /* chat_written.c - refuse a record if the chat template leaves a part of it out.
  *
- * Templates skip what they do not know: one drops tools, calls and results, another writes the first of two calls. The model would
- * learn from another conversation than the one in the file, such as an empty answer where a call was.
+ * Templates skip what they do not know: one drops tools, calls and results, another writes the first of two calls. The
+ * model would learn from another conversation than the one in the file, such as an empty answer where a call was.
  *
- * The parts are each turn's text, each tool, each call, and the thoughts of the last answer, beside its text or in it. The render that is needed anyway says
- * which parts have bytes in the text (jinja_part). Only a part without any is taken out of the record for another render; if the
- * text stays the same, the part is lost, and the record is refused. So a record that is written in full costs no render more, or
- * one per JINJA_MAX_PARTS parts if it has more of them.
+ * The parts are each turn's text, each tool, each call, and the thoughts of the last answer, beside its text or in it.
+ * The render that is needed anyway says which parts have bytes in the text (jinja_part). Only a part without any is
+ * taken out of the record for another render; if the text stays the same, the part is lost, and the record is refused.
+ * So a record that is written in full costs no render more, or one per JINJA_MAX_PARTS parts if it has more of them.
  * Exempt are empty values and thoughts of earlier turns, which templates drop on purpose. */
 #define _GNU_SOURCE 1 /* memmem */
 #include "data/chat_parts.h"

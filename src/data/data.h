@@ -244,10 +244,11 @@ void dataset_report(const dataset *d, split s, data_report *out);
 /* One file of several, with the share of rows drawn from it; false past the last. rows_per_epoch and fill are those of
  * the whole where files share rows (no weights). */
 bool dataset_file_report(const dataset *d, split s, size_t file, const char **path, double *share, data_report *out);
-/* How a model trained on it ends, for the files of an export: {"ids": [151645], "texts": ["<|im_end|>"]: the tokens that end its answers
- * and texts; "template", "format": the built-in chat format of its turns in the language of templates, absent where it has none; "keeps_eos":
- * the tokenizer's own template writes eos_token, which must stay what it is; "bos": "<s>", absent where there is none; "template_is_unused": true where the tokenizer has a template
- * and data.chat=none wrote prompts and answers without it}. o: as for dataset_open. The caller releases it. */
+/* How a model trained on it ends, for the files of an export: {"ids": [151645], "texts": ["<|im_end|>"]: the tokens
+ * that end its answers and texts; "template", "format": the built-in chat format of its turns in the language of
+ * templates, absent where it has none; "keeps_eos": the tokenizer's own template writes eos_token, which must stay what
+ * it is; "bos": "<s>", absent where there is none; "template_is_unused": true where the tokenizer has a template and
+ * data.chat=none wrote prompts and answers without it}. o: as for dataset_open. The caller releases it. */
 status dataset_ending(const dataset *d, const data_options *o, json_t **out);
 /* Different for data that gives different rows with the same options: it hashes the tokens. 0: built-in. */
 uint64_t dataset_fingerprint(const dataset *d);

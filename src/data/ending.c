@@ -1,7 +1,7 @@
 /* ending.c - how a model that is trained on a data set ends its answers and texts, for those who load it elsewhere.
  *
- * Built-in chat formats are code here; other programs need them as templates. Each is written with the texts of the tokenizer's
- * own tokens, and gives the ids of chat_formats.c. */
+ * Built-in chat formats are code here; other programs need them as templates. Each is written with the texts of the
+ * tokenizer's own tokens, and gives the ids of chat_formats.c. */
 #include "data/chat_parts.h"
 
 #include <stdlib.h>

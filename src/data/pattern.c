@@ -7,12 +7,12 @@
  * Classes of characters are those of our own table, of the Unicode version of Oniguruma: see substitute.c.
  *
  * Patterns are as untrusted as the rest of a file: matching is bounded (match limit, stack, heap), and one that runs
- * into a bound is an error that names it, not a program that hangs. A bound for each match is not enough, for a text has
- * as many matches as it has letters: PCRE2 does not say how many steps a match took, so each is tried with few steps
- * first, and those that need more draw on what is allowed for the whole text.
- * PCRE2 counts no step where it only goes on along the text, so `(?=a*+b)a` would read a text of one letter to its end at
- * every place. A match is therefore looked for in a window first. An attempt that asks for what lies behind the window
- * (a partial match) is settled alone, in longer and longer windows, and each of them draws on the same allowance. */
+ * into a bound is an error that names it, not a program that hangs. A bound for each match is not enough, for a text
+ * has as many matches as it has letters: PCRE2 does not say how many steps a match took, so each is tried with few
+ * steps first, and those that need more draw on what is allowed for the whole text. PCRE2 counts no step where it only
+ * goes on along the text, so `(?=a*+b)a` would read a text of one letter to its end at every place. A match is
+ * therefore looked for in a window first. An attempt that asks for what lies behind the window (a partial match) is
+ * settled alone, in longer and longer windows, and each of them draws on the same allowance. */
 #define _GNU_SOURCE 1 /* memmem */
 #include "data/encode.h"
 

@@ -76,7 +76,8 @@ void svg_add_number(strbuf *b, double x);
  *     chart c = {.title = "Memory", .names = (const char *[]){"ours"}, .n_names = 1, .panels = &p, .n_panels = 1, .columns = 1};
  *     chart_draw(&c, &svg); */
 enum { CHART_COLORS = 12, CHART_ROLES = 9, CHART_COLORS_ALL = CHART_COLORS + CHART_ROLES };
-/* Roles of memory have colours of their own, the same in every picture; a series that is no role has one of the first CHART_COLORS. */
+/* Roles of memory have colours of their own, the same in every picture; a series that is no role has one of the first
+ * CHART_COLORS. */
 int chart_role_color(const char *role);         /* of params, grads, states ...; of what is none, that of gaps */
 const char *chart_color(int color, bool dark);  /* "#3b6fb6" */
 /* How a panel without groups is drawn. */

@@ -53,8 +53,8 @@ typedef struct jinja_output { /* zero it, use it for many renders, free it */
 /* `variables` is an object; its members are the template's globals, in the order of the file that they came from (`tojson`
  * and `items` keep it). Strings are UTF-8. strftime_now reads the clock in local time, as transformers does. */
 status jinja_render(const jinja *t, const json_t *variables, jinja_output *out);
-/* Parts of the variables whose way into the output is asked for. None lies inside of another, and none is a value that jansson
- * shares (null, true, false). */
+/* Parts of the variables whose way into the output is asked for. None lies inside of another, and none is a value that
+ * jansson shares (null, true, false). */
 enum { JINJA_MAX_PARTS = 20 };
 typedef struct jinja_part {
     const json_t *value;

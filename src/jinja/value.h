@@ -12,8 +12,8 @@
 typedef struct render render;
 typedef struct node node;
 
-/* The bits from MARK_PARTS on tell the parts that a caller asks for (jinja_part): each has three of six bits. Where bytes of two
- * parts become one, more than three are set, and they count for neither. */
+/* The bits from MARK_PARTS on tell the parts that a caller asks for (jinja_part): each has three of six bits. Where
+ * bytes of two parts become one, more than three are set, and they count for neither. */
 enum { MARK_VARIABLE = 1, MARK_GENERATED = 2, MARK_PARTS = 4 };
 
 typedef enum value_kind {

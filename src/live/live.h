@@ -2,10 +2,12 @@
 /* live.h - a web page that shows a run while it trains, and afterwards.
  *
  * Promises
- *   - It reads the files of the run directory and nothing else; a step shares no lock and no callback with it. Its threads have a
- *     lower priority than those of the run, and bounded memory however long the run is.
- *   - Nothing can be written or started through it: GET and HEAD on a fixed list of paths, none of which is a file name.
- *   - Nobody reads it without its token: other users of a machine reach its loopback addresses too. Other web pages cannot read it (gate.h).
+ *   - It reads the files of the run directory and nothing else; a step shares no lock and no callback with it. Its
+ * threads have a lower priority than those of the run, and bounded memory however long the run is.
+ *   - Nothing can be written or started through it: GET and HEAD on a fixed list of paths, none of which is a file
+ * name.
+ *   - Nobody reads it without its token: other users of a machine reach its loopback addresses too. Other web pages
+ * cannot read it (gate.h).
  *
  *     live *page;
  *     TRY(live_open(&page, &(live_options){.run_dir = dir, .listen = "127.0.0.1:0"}));

@@ -1,12 +1,14 @@
 #pragma once
-/* pending.h - private to live: connections that have not asked for anything that they may have: their request is not whole, or was refused.
- * They must not keep others out.
+/* pending.h - private to live: connections that have not asked for anything that they may have: their request is not
+ * whole, or was refused. They must not keep others out.
  *
- * - An address has at most PENDING_OF_ADDRESS of them, all together have PENDING_MOST. One more ends the oldest: of the same address, else of
- *   the address that has the most. So a new connection is always taken, and its request, which comes with it, is read.
+ * - An address has at most PENDING_OF_ADDRESS of them, all together have PENDING_MOST. One more ends the oldest: of the
+ * same address, else of the address that has the most. So a new connection is always taken, and its request, which
+ * comes with it, is read.
  * - One that is PENDING_S seconds old is ended, whatever it sent meanwhile.
  *
- * A descriptor is in the list only while its connection is open: who closes it calls pending_remove first. Any thread may call. */
+ * A descriptor is in the list only while its connection is open: who closes it calls pending_remove first. Any thread
+ * may call. */
 #include "base/base.h"
 
 #include <pthread.h>

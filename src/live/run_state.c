@@ -1,7 +1,8 @@
-/* run_state.c - run.json and what follows from it: is the run going on, how far is it, when will it end; and the settings that matter.
+/* run_state.c - run.json and what follows from it: is the run going on, how far is it, when will it end; and the
+ * settings that matter.
  *
- * A run that says "running" and whose process is gone has died: on this host its process id tells, on another one the newest sign of life
- * of its ranks. */
+ * A run that says "running" and whose process is gone has died: on this host its process id tells, on another one the
+ * newest sign of life of its ranks. */
 #include "live/board.h"
 #include "report/report.h"
 

@@ -1,9 +1,9 @@
 /* server.c - the fixed paths of the live page over libmicrohttpd, one thread for all connections.
  *
- * Paths are compared whole and as they came, without %-decoding, with the rows of a table: none reaches the file system. Every answer carries
- * headers by which a browser neither shows it inside another page nor lets one read it. A connection that sends nothing, or takes
- * nothing, for TIMEOUT_S seconds is closed; a request has at most REQUEST_BYTES. Those that ask for nothing, or may not, make room for
- * others (pending.h).
+ * Paths are compared whole and as they came, without %-decoding, with the rows of a table: none reaches the file
+ * system. Every answer carries headers by which a browser neither shows it inside another page nor lets one read it. A
+ * connection that sends nothing, or takes nothing, for TIMEOUT_S seconds is closed; a request has at most
+ * REQUEST_BYTES. Those that ask for nothing, or may not, make room for others (pending.h).
  *
  * The library is loaded when the first page is opened: it brings a dozen others, which no other run should pay for. */
 #ifdef HAVE_MICROHTTPD
@@ -81,8 +81,8 @@ static const char *const headers[][2] = {
     {"Cache-Control", "no-store"},
 };
 
-/* The connection ends with its answer: one that waits for another request would take the place of others, and a page makes a few requests
- * alone. What may follow a refused request, its body among it, is not read. */
+/* The connection ends with its answer: one that waits for another request would take the place of others, and a page
+ * makes a few requests alone. What may follow a refused request, its body among it, is not read. */
 static result send_response(connection *c, unsigned status_code, struct MHD_Response *r, const char *type) {
     if (!r) return MHD_NO;
     lib.MHD_add_response_header(r, "Connection", "close");

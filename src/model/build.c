@@ -115,8 +115,8 @@ static value_id write_final_norm(builder *b, const outer_params *w, value_id x) 
     return builder_gather(b, "final_norm.all", builder_norm(b, "final_norm", x, w->final_norm));
 }
 
-/* The values (N) of the tokens of a sequence rank, or NO_VALUE on a stage without them; the head works on the tokens that a tensor rank
- * has between two products. */
+/* The values (N) of the tokens of a sequence rank, or NO_VALUE on a stage without them; the head works on the tokens
+ * that a tensor rank has between two products. */
 static value_id write_values(builder *b, const outer_params *w) {
     value_id x = write_layers(b, w, model_main_layers(b->c));
     return x == NO_VALUE ? NO_VALUE : builder_values(b, &w->value, builder_norm(b, "final_norm", x, w->final_norm));

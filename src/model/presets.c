@@ -233,8 +233,8 @@ static const model_config presets[] = {
 
 const model_config *model_preset_at(size_t i) { return i < ARRAY_LENGTH(presets) ? &presets[i] : NULL; }
 
-/* Does a part of a name say how the model was tuned, or in its middle when (OLMo-2-0325-32B)? The sizes are the same. At the end a
- * date is that of another model (Qwen3-4B-Instruct-2507). */
+/* Does a part of a name say how the model was tuned, or in its middle when (OLMo-2-0325-32B)? The sizes are the same.
+ * At the end a date is that of another model (Qwen3-4B-Instruct-2507). */
 static bool is_about_tuning(const char *part, size_t n) {
     static const char *const words[] = {"meta", "instruct", "chat", "it", "pt", "base", "hf"};
     bool found = n == 4 && strspn(part, "0123456789") == n && part[n];

@@ -534,8 +534,9 @@ static size_t head_begin(const op *ops, size_t loss) {
     return at;
 }
 
-/* CRITIC has written the gradient of all values. Tensor and sequence ranks have gathered them, and each takes that of its own: what
- * ALL_GATHER's backward would send it is there already. Returns the first op that the backward does not begin with. */
+/* CRITIC has written the gradient of all values. Tensor and sequence ranks have gathered them, and each takes that of
+ * its own: what ALL_GATHER's backward would send it is there already. Returns the first op that the backward does not
+ * begin with. */
 static size_t gradient_of_values(differ *d, const op *ops, size_t critic) {
     value_id dvalues = ops[critic].out[CRITIC_DVALUES], values = ops[critic].in[CRITIC_VALUES];
     size_t at = critic;

@@ -1,11 +1,11 @@
 /* answer.c - the first line of a plan: does it fit, how long does the run take, what would be faster.
  *
  *     Fits: 20.2 of 23.0 GiB on the GPU, 119.7 of 128.0 GiB of host RAM (assumed), with bf16, rows of 256 tokens and
- *     micro-batches of 8 rows. Predicted 333 tokens/s; 3 epochs of 7,100 records in 1 h 40 min. Faster with precision=bf16_sr: at
- *     most 3.0 s a step instead of 6.2 s.
+ *     micro-batches of 8 rows. Predicted 333 tokens/s; 3 epochs of 7,100 records in 1 h 40 min. Faster with
+ * precision=bf16_sr: at most 3.0 s a step instead of 6.2 s.
  *
- * Everything in it stands in the tables below it too, or was compared by faster.c. Numbers of a machine that nobody looked
- * at are marked as assumed, and speeds as predicted. */
+ * Everything in it stands in the tables below it too, or was compared by faster.c. Numbers of a machine that nobody
+ * looked at are marked as assumed, and speeds as predicted. */
 #include "plan/plan.h"
 
 #include <math.h>

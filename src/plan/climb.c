@@ -1,14 +1,15 @@
 /* climb.c - from the best candidate of a search to a better one, a few changes at a time.
  *
- * The candidates of the list treat all layers alike, and refine.c fills the room that the best of them leave with one technique at a
- * time. What is fastest is often a combination: activations on the host but those of some layers, and with the host's memory that this
- * frees a lighter rung in others. A combination is found by prices. Every single change of the best candidate is evaluated, whether it
- * fits or not, which says what it adds to the time, the device and the host. By these numbers the best sums of two changes are chosen,
- * one that saves time and one that pays for its bytes, each in as many layers as it takes; the best few are evaluated, and the walk goes
- * on from the fastest that fits until nothing is faster by MIN_GAIN.
+ * The candidates of the list treat all layers alike, and refine.c fills the room that the best of them leave with one
+ * technique at a time. What is fastest is often a combination: activations on the host but those of some layers, and
+ * with the host's memory that this frees a lighter rung in others. A combination is found by prices. Every single
+ * change of the best candidate is evaluated, whether it fits or not, which says what it adds to the time, the device
+ * and the host. By these numbers the best sums of two changes are chosen, one that saves time and one that pays for its
+ * bytes, each in as many layers as it takes; the best few are evaluated, and the walk goes on from the fastest that
+ * fits until nothing is faster by MIN_GAIN.
  *
- * The walk of a deep model counts in eighths of its layers, and its candidates are estimated from models of 8 and 16 layers; the last
- * steps are of single layers and compiled as they are. */
+ * The walk of a deep model counts in eighths of its layers, and its candidates are estimated from models of 8 and 16
+ * layers; the last steps are of single layers and compiled as they are. */
 #include "plan/search.h"
 
 #include <math.h>
@@ -389,7 +390,8 @@ static bool have_same_rungs(const recompute_policy *a, const recompute_policy *b
     return a->kind == b->kind && a->heavy == b->heavy && a->light == b->light;
 }
 
-/* In units of several layers; prices: those that were found last. Prices are kept from step to step until nothing is faster by them. */
+/* In units of several layers; prices: those that were found last. Prices are kept from step to step until nothing is
+ * faster by them. */
 static status walk(climb *w, double unit, plan_effort effort, change_list *prices) {
     recompute_policy rungs = w->now.choice.recompute;
     prices->n = 0;
@@ -442,7 +444,7 @@ static void round_to_parts(const plan_request *r, double unit, step_choice *c) {
     simplify(&c->recompute, r->model.n_layers);
 }
 
-/* Between two choices that differ in what is counted in layers: `to` at share 1. Where the rungs differ, those of `to`. */
+/* Between two choices that differ in numbers of layers: `to` at share 1. Where the rungs differ, those of `to`. */
 static step_choice between(const plan_request *r, const step_choice *from, const step_choice *to, double share) {
     const int64_t L = r->model.n_layers;
     step_choice c = *to;
@@ -460,8 +462,8 @@ static step_choice between(const plan_request *r, const step_choice *from, const
     return c;
 }
 
-/* An estimate of the peak is too small where the layers of a deep model have it elsewhere than a few of them. Compiles the candidate,
- * and some between `from`, which fits, and it. */
+/* An estimate of the peak is too small where the layers of a deep model have it elsewhere than a few of them. Compiles
+ * the candidate, and some between `from`, which fits, and it. */
 static status step_back(climb *w, const step_choice *from) {
     const step_choice to = w->now.choice;
     w->n = 0;

@@ -1,11 +1,12 @@
 /* faster.c - one change of the settings with which a token is predicted to take less time.
  *
- * Compared are the next smaller precision (fp32, bf16, bf16_sr), larger micro-batches of the same step, and longer rows where rows are short
- * and hold as many records as go in; of about the same gains that of longer rows is named. They change the numbers of a run, so the plan never takes them by itself where they were given; it says
- * what they would bring. A change is tried with the
- * strategies that the plan has compared already: nothing moved first, then those that were predicted to be fast and did not
- * fit before. These are few (TRIES), each as quick as a candidate of the search, and the best is compiled whole. Where
- * strategies were open, the search with that change may find a still better one: the time is an upper bound. */
+ * Compared are the next smaller precision (fp32, bf16, bf16_sr), larger micro-batches of the same step, and longer rows
+ * where rows are short and hold as many records as go in; of about the same gains that of longer rows is named. They
+ * change the numbers of a run, so the plan never takes them by itself where they were given; it says what they would
+ * bring. A change is tried with the strategies that the plan has compared already: nothing moved first, then those that
+ * were predicted to be fast and did not fit before. These are few (TRIES), each as quick as a candidate of the search,
+ * and the best is compiled whole. Where strategies were open, the search with that change may find a still better one:
+ * the time is an upper bound. */
 #include "plan/search.h"
 
 #include <math.h>
@@ -97,7 +98,7 @@ static void try_change(plan *p, const change *c) {
            least = WORTH_IT * p->cost.step_s / (double)plan_tokens_per_step(p);
     double before = p->faster.step_s > 0 ? p->faster.step_s / (double)p->faster.tokens : least;
     if (c->seq_len != p->request.seq_len)
-        before = fmin(before / WORTH_IT, least); /* preferred: no number gets coarser */
+        before = fmin(before / WORTH_IT, least); /* preferred: it loses no precision */
     if (plan_fits(&built) && built.cost.step_s / tokens < before) {
         strbuf settings;
         strbuf_init(&settings);
@@ -119,8 +120,8 @@ static void try_change(plan *p, const change *c) {
     plan_close(&built);
 }
 
-/* As many rows as were given of the length that is worth trying, in micro-batches from the largest to the smallest; where their number is
- * given, in that. */
+/* As many rows as were given of the length that is worth trying, in micro-batches from the largest to the smallest;
+ * where their number is given, in that. */
 static void try_longer_rows(plan *p) {
     enum { FEWER = 4 }; /* times fewer in the next try */
     const plan_request *r = &p->request;

@@ -1,18 +1,20 @@
-/* fit.c - the error of a plan that does not fit: how much is missing, what takes the memory, and the smallest change that
- * fits.
+/* fit.c - the error of a plan that does not fit: how much is missing, what takes the memory, and the smallest change
+ * that fits.
  *
  * Changes are tried from the cheapest to the one that changes most: fewer logits at once, more recompute (same bits), a
- * smaller micro-batch with more accumulation (same step, same result up to summation order), then fewer bytes per parameter,
- * then both, then under adapters a frozen base in fewer bits, then a shorter sequence. Where memory.recompute is auto, every try
- * also chooses the recompute. Each try is a full compile, so the numbers in the message are as exact as any plan. Adapters over a
- * base of 4 bits train something else than was asked for, so they are named beside those changes and never among them. */
+ * smaller micro-batch with more accumulation (same step, same result up to summation order), then fewer bytes per
+ * parameter, then both, then under adapters a frozen base in fewer bits, then a shorter sequence. Where
+ * memory.recompute is auto, every try also chooses the recompute. Each try is a full compile, so the numbers in the
+ * message are as exact as any plan. Adapters over a base of 4 bits train something else than was asked for, so they are
+ * named beside those changes and never among them. */
 #include "plan/search.h"
 
 #define NAMED 5
 #define SHORT_ROWS 64 /* tokens: few records are that short */
 #define SMALL_CHUNK (4ll << 20)
 
-/* Compiles a variant and tells whether it fits. More rows never need fewer bytes, so of an open micro-batch one row is asked. */
+/* Compiles a variant and tells whether it fits. More rows never need fewer bytes, so of an open micro-batch one row is
+ * asked. */
 bool plan_variant_fits(const plan_request *r, uint64_t *planned) {
     plan p;
     plan_request q = *r;

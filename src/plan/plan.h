@@ -15,9 +15,9 @@
 #include "pass/pass.h"
 #include "plan/cost.h"
 
-/* What the settings leave to the plan to choose. Recompute is open where its kind is auto. Precision changes the numbers of a run, so
- * it is open only where it was set to auto. The micro-batch changes the order of sums alone: it is open unless it was given, and a run
- * keeps what was chosen. */
+/* What the settings leave to the plan to choose. Recompute is open where its kind is auto. Precision changes the
+ * numbers of a run, so it is open only where it was set to auto. The micro-batch changes the order of sums alone: it is
+ * open unless it was given, and a run keeps what was chosen. */
 typedef struct plan_open {
     bool params, grads, states, activations; /* offload target of each */
     bool keep_layers;                        /* how many layers keep their activations on the device */

@@ -1,8 +1,9 @@
 /* refine.c - variations of the best candidates of a search.
  *
- * Those of the list treat all layers alike. Room that the best of them leave on the device is filled by states or activations of some
- * layers (mix.c), and the best of all is combined with everything else (climb.c). Where nothing fits unmoved, layers may go to the
- * host's cores. And where the winner fits with every activation kept, it is made smaller as far as that costs next to nothing. */
+ * Those of the list treat all layers alike. Room that the best of them leave on the device is filled by states or
+ * activations of some layers (mix.c), and the best of all is combined with everything else (climb.c). Where nothing
+ * fits unmoved, layers may go to the host's cores. And where the winner fits with every activation kept, it is made
+ * smaller as far as that costs next to nothing. */
 #include "plan/search.h"
 
 #include <math.h>

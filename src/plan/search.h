@@ -43,10 +43,11 @@ typedef struct plan_search {
 void plan_search_append(plan_search *s, const plan_candidate *c);
 /* Fills in the numbers of c, and keeps the compiled plan if it is the best so far. */
 status plan_search_evaluate(plan_search *s, plan_candidate *c);
-/* How a candidate gets its numbers: compiled as it would run; estimated where it treats all layers alike; or estimated from some
- * of the layers also where a few of them, counted in eighths, differ from the others. */
+/* How a candidate gets its numbers: compiled as it would run; estimated where it treats all layers alike; or estimated
+ * from some of the layers also where a few of them, counted in eighths, differ from the others. */
 typedef enum plan_effort { PLAN_WHOLE, PLAN_QUICKLY, PLAN_IN_PARTS } plan_effort;
-/* Is a model of 8 and 16 layers enough to estimate candidates in which some layers, counted in eighths, differ from the others? */
+/* Is a model of 8 and 16 layers enough to estimate candidates in which some layers, counted in eighths, differ from the
+ * others? */
 bool plan_estimates_parts(const plan_request *r);
 /* The same for several, side by side. */
 status plan_search_evaluate_all(plan_search *s, plan_candidate *list, size_t n, plan_effort effort);
@@ -54,7 +55,8 @@ void plan_search_sort(plan_search *s); /* the best first */
 
 /* ---- climb.c ------------------------------------------------------------------------------------------------------ */
 
-/* Adds a candidate that is faster than the best, where a walk of small changes finds one; the list is sorted before and after. */
+/* Adds a candidate that is faster than the best, where a walk of small changes finds one; the list is sorted before and
+ * after. */
 status plan_climb(plan_search *s);
 
 /* ---- refine.c ----------------------------------------------------------------------------------------------------- */

@@ -105,9 +105,9 @@ static void add_plain(plan_search *s, plan_candidate c) {
     }
 }
 
-/* The largest micro-batch first: fewer, larger products. Neither factor exceeds the range of its setting, nor a micro-batch the tokens that a
- * program may have; where no split is in range, the rows are tried as they are. Of many splits some are tried, the first and the last among
- * them: the smallest micro-batch fits if any does. */
+/* The largest micro-batch first: fewer, larger products. Neither factor exceeds the range of its setting, nor a
+ * micro-batch the tokens that a program may have; where no split is in range, the rows are tried as they are. Of many
+ * splits some are tried, the first and the last among them: the smallest micro-batch fits if any does. */
 static void add_batches(plan_search *s, plan_candidate c) {
     int64_t rows = c.choice.micro_batch * c.choice.accumulation, *times = mem_alloc(FACTOR_MAX * sizeof *times);
     int n = 0;
@@ -425,8 +425,8 @@ status plan_search_evaluate_all(plan_search *s, plan_candidate *list, size_t n, 
     return rc;
 }
 
-/* Evaluates the candidates from `first` on. Drops those for which the model cannot be split, or whose micro-batch a kernel does not take, which
- * the builder reports; where neither mesh nor micro-batch is open, that is an error. */
+/* Evaluates the candidates from `first` on. Drops those for which the model cannot be split, or whose micro-batch a
+ * kernel does not take, which the builder reports; where neither mesh nor micro-batch is open, that is an error. */
 static status evaluate_from(plan_search *s, size_t first) {
     size_t n = first;
     status *results = mem_alloc((s->n - first + 1) * sizeof *results);

@@ -1,14 +1,15 @@
 #pragma once
-/* critic.h - the losses of a critic over solutions, correct and wrong, and their derivatives; one text for host and device.
+/* critic.h - the losses of a critic over solutions, correct and wrong, and their derivatives; one text for host and
+ * device.
  *
- * A critic gives a value to every token: how good a solution looks after that token. Of a response only the values of its own
- * tokens count, its end token among them. In a row, the response that target t belongs to is segments[t] (preference.h), and the
- * token itself stands behind it: its value is values[t + 1]. Rows lie one behind the other, or as sequence ranks have gathered them
- * (preference_rows): sums go over a row in its own order, so they have the bits of one rank.
- *     pairwise  -log sigmoid(mean value of the correct solution - mean value of the wrong one), over pairs
- *     lambda    G = R at the last token (1: correct, 0: wrong), before it G_t = gamma ((1 - lam) V_t+1 + lam G_t+1); the mean over the
- *               tokens of (V - G)^2, or of its smooth absolute value, over solutions. G is a constant: no gradient passes through.
- * In double, in the order of tokens, as preference.h and for the same reason. */
+ * A critic gives a value to every token: how good a solution looks after that token. Of a response only the values of
+ * its own tokens count, its end token among them. In a row, the response that target t belongs to is segments[t]
+ * (preference.h), and the token itself stands behind it: its value is values[t + 1]. Rows lie one behind the other, or
+ * as sequence ranks have gathered them (preference_rows): sums go over a row in its own order, so they have the bits of
+ * one rank. pairwise  -log sigmoid(mean value of the correct solution - mean value of the wrong one), over pairs lambda
+ * G = R at the last token (1: correct, 0: wrong), before it G_t = gamma ((1 - lam) V_t+1 + lam G_t+1); the mean over
+ * the tokens of (V - G)^2, or of its smooth absolute value, over solutions. G is a constant: no gradient passes
+ * through. In double, in the order of tokens, as preference.h and for the same reason. */
 #include "program/preference.h"
 
 typedef enum critic_kind { CRITIC_NONE, CRITIC_PAIRWISE, CRITIC_LAMBDA, CRITIC_KIND_COUNT } critic_kind;

@@ -49,8 +49,8 @@ static bool is_noisy(const metric_series *s) {
 
 static bool is_of_bytes(const char *name) { return str_ends_with(name, "bytes"); }
 
-/* Numbers above 0 over two decades or more. A metric that never falls, such as tokens or the epoch, counts something, and a
- * logarithmic axis would bend its straight line. */
+/* Numbers above 0 over two decades or more. A metric that never falls, such as tokens or the epoch, counts something,
+ * and a logarithmic axis would bend its straight line. */
 static bool wants_log(const report *p, const char *name) {
     double low = INFINITY, high = -INFINITY;
     bool falls = false;
@@ -82,8 +82,8 @@ static bool is_constant(const report *p, const char *name) {
 /* Steps between two points. */
 static double spacing(const metric_series *s) { return s->n > 1 ? (s->x[s->n - 1] - s->x[0]) / (double)(s->n - 1) : 0; }
 
-/* The window in steps over which all runs of a chart are smoothed, so that no curve looks calmer than another by the way it is
- * drawn; 0: none of them is noisy. */
+/* The window in steps over which all runs of a chart are smoothed, so that no curve looks calmer than another by the
+ * way it is drawn; 0: none of them is noisy. */
 static double smoothing_window(const report *p, const char *name) {
     double window = 0;
     for (size_t i = 0; i < p->n_runs; i++) {

@@ -135,7 +135,8 @@ typedef struct run {
 status run_open(run *r, const char *dir, run_parts parts);
 void run_close(run *r);
 const char *run_setting_find(const run *r, const char *key); /* NULL: not in config.yaml */
-/* The method as its users name it: grpo, dapo ... (rl.loss) of a run of train.task rloo, else the task; NULL: not known. */
+/* The method as its users name it: grpo, dapo ... (rl.loss) of a run of train.task rloo, else the task; NULL: not
+ * known. */
 const char *run_method(const run *r);
 double run_peak_bytes(const run *r);                         /* of the device: measured, else planned; NAN: not known */
 bool run_peak_is_measured(const run *r);

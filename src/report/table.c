@@ -146,8 +146,8 @@ json_t *run_json(const run *r) {
     return j;
 }
 
-/* 15 digits: a time in seconds has ten before its point, and any number with that many reads back as it was. Text that a
- * spreadsheet would run as a formula gets a quotation mark before it, which makes it text there. */
+/* 15 digits: a time in seconds has ten before its point, and any number with that many reads back as it was. Text that
+ * a spreadsheet would run as a formula gets a quotation mark before it, which makes it text there. */
 static void csv_cell(const json_t *v, FILE *out) {
     const char *text = json_string_value(v);
     char *number =

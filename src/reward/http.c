@@ -1,12 +1,14 @@
 /* http.c - a reward from a server: items are posted in batches, scores come back in the same order.
  *
- * POST {"items": [{"prompt", "completion", ...}, ...]} is answered by {"scores": [...]}, a number, null or {"score": x} for each item. What
- * may pass (no connection, a time-out, 408, 429, 5xx) is tried again reward.retries times, each time after a longer pause; other
- * statuses and bodies are not. Redirects are not followed, and an answer has at most ANSWER_MOST bytes. A login comes from the
- * environment, which also names the server that gets it: a config of somebody else cannot send it elsewhere. A server that gave no score at all
- * SILENT_STEPS times in a row ends the run, whatever reward.on_error says: it is not there, and nothing would be learnt.
+ * POST {"items": [{"prompt", "completion", ...}, ...]} is answered by {"scores": [...]}, a number, null or {"score": x}
+ * for each item. What may pass (no connection, a time-out, 408, 429, 5xx) is tried again reward.retries times, each
+ * time after a longer pause; other statuses and bodies are not. Redirects are not followed, and an answer has at most
+ * ANSWER_MOST bytes. A login comes from the environment, which also names the server that gets it: a config of somebody
+ * else cannot send it elsewhere. A server that gave no score at all SILENT_STEPS times in a row ends the run, whatever
+ * reward.on_error says: it is not there, and nothing would be learnt.
  *
- * libcurl is loaded when the first such reward is opened: it brings two dozen libraries, which no other run should pay for. */
+ * libcurl is loaded when the first such reward is opened: it brings two dozen libraries, which no other run should pay
+ * for. */
 #ifdef HAVE_CURL
 #include "reward/kind.h"
 #include "reward/reply.h"

@@ -52,8 +52,8 @@ typedef struct reward_report {
     char first_restart[256]; /* why a program was started again, where it may have lost nothing */
 } reward_report;
 
-/* The address of a reward server, without a login: `from` (reward.url, which is saved in config.yaml) stands in messages, and no
- * message repeats what may be a secret. */
+/* The address of a reward server, without a login: `from` (reward.url, which is saved in config.yaml) stands in
+ * messages, and no message repeats what may be a secret. */
 status reward_url_check(const char *url, const char *from);
 status rewards_open(rewards **out, const reward_options *o); /* checks everything that can be checked before a run */
 void rewards_close(rewards *r);                              /* NULL is fine; stops all programs and waits for them */

@@ -95,8 +95,8 @@ typedef struct config {
     const char *alias[256];    /* ... and the name it was given by, where that is another; NULL: its own */
 } config;
 
-/* train.steps and train.warmup at auto; epochs of a fine-tune; rows of a step on each data rank; tokens of a row without data,
- * and of a row that is short */
+/* train.steps and train.warmup at auto; epochs of a fine-tune; rows of a step on each data rank; tokens of a row
+ * without data, and of a row that is short */
 enum {
     STEPS_USUAL = 600,
     WARMUP_USUAL = 50,

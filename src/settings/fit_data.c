@@ -1,5 +1,5 @@
-/* fit_data.c - settings that follow from model and data: the precision, the tokens of a row, the rows of an epoch, and the defaults of
- * a fine-tune.
+/* fit_data.c - settings that follow from model and data: the precision, the tokens of a row, the rows of an epoch, and
+ * the defaults of a fine-tune.
  *
  * The data is read for this before there is a plan, through the token cache, so reading it again for training costs
  * little. What was chosen stands in the settings from then on, and so in the config.yaml of the run: a resumed run does
@@ -98,8 +98,8 @@ void config_resolve_model(config *c, const char *hardware, bool sizes) {
     config_resolve(c); /* defaults that follow from the length of a row */
 }
 
-/* Where epochs cannot be counted, those that nobody asked for are left out. A plan whose data is not here leaves all of them out, with a
- * warning: the memory and the time of a step do not depend on them. */
+/* Where epochs cannot be counted, those that nobody asked for are left out. A plan whose data is not here leaves all of
+ * them out, with a warning: the memory and the time of a step do not depend on them. */
 static void forget_epochs(config *c, bool is_plan_without_data) {
     train_options *t = &c->train;
     if (is_plan_without_data) t->evals_per_epoch = t->saves_per_epoch = 0;

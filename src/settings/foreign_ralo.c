@@ -1,14 +1,14 @@
 /* foreign_ralo.c - RALO's YAML (model_path, trainer.params ...) as settings of ralo.
  *
  * RALO is an asynchronous trainer: samplers make rollouts, trainers upload gradients, an orchestrator holds AdamW. Keys
- * for the training step and its memory are translated with their old meaning; queues and timeouts have no counterpart here
- * and are reported as such. Rollouts have one (train.task=rloo), but RALO spreads them over samplers, algorithms and functions of
- * Python, so their keys are reported with the settings that stand for them, and not translated. A file that asks for rollouts is
- * refused until the command line says what to train: without it the run would be supervised.
+ * for the training step and its memory are translated with their old meaning; queues and timeouts have no counterpart
+ * here and are reported as such. Rollouts have one (train.task=rloo), but RALO spreads them over samplers, algorithms
+ * and functions of Python, so their keys are reported with the settings that stand for them, and not translated. A file
+ * that asks for rollouts is refused until the command line says what to train: without it the run would be supervised.
  * One optimizer step of RALO waits for update_steps uploads of accum_steps micro-batches each, so on one rank
  * accumulation is their product. grad_offload sends gradients to the host, where RALO's AdamW has its states.
- * gradient_checkpointing_ratio r recomputes int(r x layers) layers; selective_checkpointing, on if the file does not say otherwise,
- * keeps the results of attention in those layers and recomputes norms and MLP. */
+ * gradient_checkpointing_ratio r recomputes int(r x layers) layers; selective_checkpointing, on if the file does not
+ * say otherwise, keeps the results of attention in those layers and recomputes norms and MLP. */
 #include "settings/foreign_trainer.h"
 #include "settings/settings.h"
 
@@ -193,7 +193,7 @@ static const foreign_item *find_rollouts(const foreign_reader *r) {
     return found;
 }
 
-/* RALO trains on rollouts, ralo on records unless train.task says otherwise. dapo is the one algorithm that both have. */
+/* RALO trains on rollouts, ralo on records unless train.task differs. Only the algorithm dapo exists in both. */
 static status translate_task(foreign_reader *r) {
     const foreign_item *algorithm = foreign_find(r, "trainer.algorithm"), *rollouts = find_rollouts(r);
     bool has_task = config_was_given(r->c, "train.task"),

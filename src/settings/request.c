@@ -386,8 +386,8 @@ static status rollout_from_config(const config *c, plan_request *p) {
     return OK;
 }
 
-/* The plan divides these rows, which are those of a step whatever it chooses. Stages of a pipeline are planned one by one and must
- * agree: they take rows one at a time, which leaves the most micro-batches in flight. */
+/* The plan divides these rows, which are those of a step whatever it chooses. Stages of a pipeline are planned one by
+ * one and must agree: they take rows one at a time, which leaves the most micro-batches in flight. */
 static void leave_open(const config *c, plan_request *p, int64_t rows) {
     bool is_pipeline = c->parallel.size[AXIS_PIPELINE] > 1;
     p->open.micro_batch = !is_pipeline;
@@ -628,8 +628,8 @@ static status request_of_ranks(const config *c, const mesh *m, train_request *ou
     return limits_of_machine(out, c, (limits_ranks){1, 1}, true);
 }
 
-/* Data ranks divide the rows of a step, so their number counts before their mesh is opened. The request itself is for one process until
- * request_use_comm. */
+/* Data ranks divide the rows of a step, so their number counts before their mesh is opened. The request itself is for
+ * one process until request_use_comm. */
 status request_from_config(const config *c, train_request *out) {
     mesh m = {0};
     int rank, size = 1;

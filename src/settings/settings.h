@@ -21,16 +21,18 @@
 
 /* Defaults that depend on other settings: a short run gets a short warmup, a model directory brings its tokenizer. */
 void config_resolve(config *c);
-/* Defaults that follow from the model and the machine: the precision that the model was published in, bf16 for a GPU on one's own data, rows
- * of a plan without data, epochs of a fine-tune. The built-in default model has its own. hardware: what the plan is for, as machine_describe
- * takes it. sizes: false for those who try micro-batches and rows themselves. (fit_data.c) */
+/* Defaults that follow from the model and the machine: the precision that the model was published in, bf16 for a GPU on
+ * one's own data, rows of a plan without data, epochs of a fine-tune. The built-in default model has its own. hardware:
+ * what the plan is for, as machine_describe takes it. sizes: false for those who try micro-batches and rows themselves.
+ * (fit_data.c) */
 void config_resolve_model(config *c, const char *hardware, bool sizes);
 /* A setting that config_resolve_model or the plan may still choose: its value so far is not that of the run. */
 bool config_is_chosen_later(const config *c, const char *key);
 /* Settings that follow from the data, which is read for them: data.seq_len. Before a request is made. is_plan: files may be
  * missing, and the lengths of records are looked at also where nothing follows from them. (fit_data.c) */
 status config_fit_data(config *c, bool is_plan);
-/* Does a plan read the data? Not where it is missing, a stream, or so large that reading it takes minutes and no setting follows from it. */
+/* Does a plan read the data? Not where it is missing, a stream, or so large that reading it takes minutes and no
+ * setting follows from it. */
 bool config_reads_data(const config *c, const data_options *o);
 bool config_names_model(const config *c); /* else it is the built-in default */
 status model_from_config(const config *c, model_config *out);
@@ -67,12 +69,13 @@ typedef struct job {
 status job_init(job *j, const config *c, const char *hardware);
 /* One of several ranks: its limits and its cores, and one description of the machine for all, by which they choose. Collective. */
 status job_use_ranks(job *j, const config *c, const char *hardware, comm *ranks);
-/* Data and plan, and everything that can be refused without looking at the plan's size; job_close also after an error. */
+/* Data and plan, and everything that can be refused whatever the plan's size is; job_close also after an error. */
 status job_open(job *j);
 status job_check(job *j);                    /* does the plan fit; its warnings */
 status job_use_dir(job *j, const char *dir); /* makes it; refuses another run's checkpoints and a full disk */
 void job_close(job *j);
-/* Values that the plan chose and that change the numbers of a run stand in its settings from then on, and so in config.yaml. */
+/* Values that the plan chose and that change the numbers of a run stand in its settings from then on, and so in
+ * config.yaml. */
 void job_keep_choice(const job *j, config *c);
 void note_say(const plan *p); /* its note, as a warning */
 /* That weights are random although somebody may expect a pretrained model: a line without its end, or nothing. */

@@ -1,5 +1,6 @@
-/* gpu_meter.c - see gpu_meter.h. Devices are found by the identity that CUDA reports, because NVML counts all GPUs of a machine and CUDA
- * those of CUDA_VISIBLE_DEVICES. NVML's header is not needed: what is used of it has not changed since 2013. */
+/* gpu_meter.c - see gpu_meter.h. Devices are found by the identity that CUDA reports, because NVML counts all GPUs of a
+ * machine and CUDA those of CUDA_VISIBLE_DEVICES. NVML's header is not needed: what is used of it has not changed since
+ * 2013. */
 #include "track/gpu_meter.h"
 
 #include <math.h>

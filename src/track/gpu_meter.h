@@ -1,8 +1,10 @@
 #pragma once
-/* gpu_meter.h - private to track: how busy a GPU is, its power and its temperature, as NVIDIA's management library (NVML) counts them.
+/* gpu_meter.h - private to track: how busy a GPU is, its power and its temperature, as NVIDIA's management library
+ * (NVML) counts them.
  *
- * The library comes with the driver. Where it is missing, too old, or does not know the device, nothing is measured and nothing is said:
- * no run depends on it. Calls take milliseconds and no lock of the device's queues, so they belong on a thread that no step waits for. */
+ * The library comes with the driver. Where it is missing, too old, or does not know the device, nothing is measured and
+ * nothing is said: no run depends on it. Calls take milliseconds and no lock of the device's queues, so they belong on
+ * a thread that no step waits for. */
 #include "base/base.h"
 
 typedef struct gpu_meter {

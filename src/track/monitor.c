@@ -1,9 +1,11 @@
-/* monitor.c - what a run is, how it goes and where its memory is, as files of its run directory that other programs read.
+/* monitor.c - what a run is, how it goes and where its memory is, as files of its run directory that other programs
+ * read.
  *
- * run.json and plan.json are written whole by the thread that trains, before the first step and after the last. Everything else
- * is the sampler's: one thread that wakes every second (later every ten), reads /proc/self/statm and the numbers that the last step
- * left in atomics, asks the management library of a GPU (gpu_meter.h), and adds a line. A step only stores these numbers: it takes no lock, allocates nothing and writes nothing. The
- * driver's reading comes with them, from between two steps (train/step.c).
+ * run.json and plan.json are written whole by the thread that trains, before the first step and after the last.
+ * Everything else is the sampler's: one thread that wakes every second (later every ten), reads /proc/self/statm and
+ * the numbers that the last step left in atomics, asks the management library of a GPU (gpu_meter.h), and adds a line.
+ * A step only stores these numbers: it takes no lock, allocates nothing and writes nothing. The driver's reading comes
+ * with them, from between two steps (train/step.c).
  *
  * Files fail one by one: a failure is reported once, that file is given up, and the run goes on. */
 #include "track/gpu_meter.h"

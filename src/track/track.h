@@ -53,8 +53,9 @@ void track_step(track *t, const train_step_report *r, uint64_t memory_used);
 void track_eval(track *t, const train_eval_report *r);
 void track_sample(track *t, const train_sample *s);         /* a line of samples.jsonl, and shown */
 void track_completion(track *t, const train_completion *c); /* a line of completions.jsonl */
-/* Milliseconds of the clock for a step, from the end of the first step that was seen to now, so that evaluations and checkpoints on the way are
- * counted in: what the time left is computed from, on the terminal and by whoever reads monitor/. */
+/* Milliseconds of the clock for a step, from the end of the first step that was seen to now, so that evaluations and
+ * checkpoints on the way are counted in: what the time left is computed from, on the terminal and by whoever reads
+ * monitor/. */
 double track_pace_ms(int64_t first_step, uint64_t first_ns, const train_step_report *now, uint64_t now_ns);
 void track_message(track *t, const char *text); /* a message that does not break the progress bar */
 

@@ -29,8 +29,8 @@ static float loss_seed(const stepper *s) {
     return (float)ldexp(s->state->scaler.scale, -exponent);
 }
 
-/* The update that a step makes, from 1. A step that is skipped makes none, so neither warmup nor schedule moves on, as in accelerate and
- * DeepSpeed. */
+/* The update that a step makes, from 1. A step that is skipped makes none, so neither warmup nor schedule moves on, as
+ * in accelerate and DeepSpeed. */
 static int64_t update_of(const train_state *state) { return state->updates + 1; }
 
 static void write_scalars(const stepper *s, value_id to, int64_t step, int64_t micro) {

@@ -122,14 +122,14 @@ typedef struct train_options {
     double min_loss_scale;
 } train_options;
 
-/* Learning rate of update 1..steps: a step that is skipped makes none. Warmup rises from warmup_min_lr by g = step / warmup (linear) or
- * ln(step + 1) / ln(warmup + 1) (log) of the way to lr, then comes the schedule; step schedule_steps and all after it have
- * lr * min_lr_ratio.
+/* Learning rate of update 1..steps: a step that is skipped makes none. Warmup rises from warmup_min_lr by g = step /
+ * warmup (linear) or ln(step + 1) / ln(warmup + 1) (log) of the way to lr, then comes the schedule; step schedule_steps
+ * and all after it have lr * min_lr_ratio.
  *
- * STYLE_DEEPSPEED gives the rates of DeepSpeed's WarmupLR (constant), WarmupDecayLR (linear) and WarmupCosineLR (cosine),
- * whose scheduler is advanced after the optimizer: step s uses i = s - 2, and step 1 the rate from before the first advance.
- * With W = max(2, warmup) and T = schedule_steps: i < W rises by i / W or ln(i + 1) / ln(W); then linear has
- * (T - i) / max(1, T - W) left of the fall and cosine has fallen (i - W + 1) / max(1, T - W) of its half wave. */
+ * STYLE_DEEPSPEED gives the rates of DeepSpeed's WarmupLR (constant), WarmupDecayLR (linear) and WarmupCosineLR
+ * (cosine), whose scheduler is advanced after the optimizer: step s uses i = s - 2, and step 1 the rate from before the
+ * first advance. With W = max(2, warmup) and T = schedule_steps: i < W rises by i / W or ln(i + 1) / ln(W); then linear
+ * has (T - i) / max(1, T - W) left of the fall and cosine has fallen (i - W + 1) / max(1, T - W) of its half wave. */
 double schedule_lr(const train_options *o, int64_t step);
 
 /* ---- fp16 loss scale -------------------------------------------------------------------------------------------
@@ -313,9 +313,11 @@ typedef struct train_result {
     sys_contention contention; /* while it trained; with ranks, which are programs too, only what was stolen */
 } train_result;
 
-/* Checks what can be refused before anything is planned: an export directory in use, a checkpoint to resume that is not there. */
+/* Checks what can be refused before anything is planned: an export directory in use, a checkpoint to resume that is not
+ * there. */
 status train_check_places(const train_request *r);
-/* Checks what can be refused before anything is written: weights that do not match the model, and the model that scores records. */
+/* Checks what can be refused before anything is written: weights that do not match the model, and the model that scores
+ * records. */
 status train_check_weights(const train_request *r, const plan *p);
 status train_check(const train_request *r, const plan *p);
 /* What a plan can tell of it, which needs no weights: does the directory that rho1.reference names describe a model that this run

@@ -210,7 +210,8 @@ static status write_generation(const exporter *x, const json_t *description, are
     return rc;
 }
 
-/* Adapters bring the end token that they were trained with, where their base has another one: PEFT does not read it, ralo does. */
+/* Adapters bring the end token that they were trained with, where their base has another one: PEFT does not read it,
+ * ralo does. */
 static status write_adapter_config(const exporter *x, const json_t *description, arena *memory) {
     const char *base = json_string_value(json_object_get(json_object_get(description, "base"), "path"));
     json_t *config = adapter_config_to_json(&x->from->m->config, &x->job->lora, base);

@@ -66,13 +66,14 @@ status export_check_gguf(const char *setting, const char *path, const model_conf
  * rounded once. */
 status export_checkpoint(const char *from, const export_options *o, export_report *out);
 
-/* {"config": config.json, "generation": generation_config.json, "tokenizer": DIR or absent (where it came from, a note: nothing
- * is copied from there), "chat": the format its turns were trained in, absent where it saw none, "chat_kwargs": the template's
- * variables then, as JSON text, "end": dataset_ending, with "is_given": true where data.eos_token names the end token} as JSON
- * text, to be kept in every checkpoint; the caller frees. Token ids are those of the directory the model came from (then d may be
- * NULL: no data), else the tokenizer's; an export changes them to those of "end" (export_align.c). */
-/* Writes the directory of a checkpoint's model without its weights: what a run needs of a base that is gone, and whose weights it holds (own_dir.c).
- * One that is there already stays as it is. */
+/* {"config": config.json, "generation": generation_config.json, "tokenizer": DIR or absent (where it came from, a note:
+ * nothing is copied from there), "chat": the format its turns were trained in, absent where it saw none, "chat_kwargs":
+ * the template's variables then, as JSON text, "end": dataset_ending, with "is_given": true where data.eos_token names
+ * the end token} as JSON text, to be kept in every checkpoint; the caller frees. Token ids are those of the directory
+ * the model came from (then d may be NULL: no data), else the tokenizer's; an export changes them to those of "end"
+ * (export_align.c). */
+/* Writes the directory of a checkpoint's model without its weights: what a run needs of a base that is gone, and whose
+ * weights it holds (own_dir.c). One that is there already stays as it is. */
 status weights_write_own_dir(const char *checkpoint, const char *dir);
 status export_describe(const model_config *m, const char *model_dir, const data_options *o, const dataset *d,
                        char **out);

@@ -1,11 +1,12 @@
 /* export_align.c - make the files of an export name the end token and the chat template that were trained.
  *
- * A model's files may name another end token than the tokenizer, and a base model trained with a built-in chat format has neither its
- * template nor its end token in any file: then nothing stops what the export generates. The description of a run says which tokens
- * its data trained as ends (dataset_ending). A list of the model's files stays as it is if it names them all; else it becomes them.
- * tokenizer_config.json follows where a list changed, the run was given data.eos_token, or a built-in format was trained, unless
- * the tokenizer's own template writes eos_token. The template of a built-in format replaces the tokenizer's own.
- * tokenizer_config.json is edited as text: it holds numbers that are no integers of 64 bits. */
+ * A model's files may name another end token than the tokenizer, and a base model trained with a built-in chat format
+ * has neither its template nor its end token in any file: then nothing stops what the export generates. The description
+ * of a run says which tokens its data trained as ends (dataset_ending). A list of the model's files stays as it is if
+ * it names them all; else it becomes them. tokenizer_config.json follows where a list changed, the run was given
+ * data.eos_token, or a built-in format was trained, unless the tokenizer's own template writes eos_token. The template
+ * of a built-in format replaces the tokenizer's own. tokenizer_config.json is edited as text: it holds numbers that are
+ * no integers of 64 bits. */
 #include "weights/export_job.h"
 
 #include <stdlib.h>

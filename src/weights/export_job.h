@@ -31,7 +31,8 @@ status export_write_card(const export_job *j, const export_options *o, const exp
                          uint64_t hash);
 /* ---- export_align.c: what the run trained instead of what the files of its model and tokenizer say ---- */
 bool export_eos_changes(const json_t *description); /* does the model's list of end tokens lack one that was trained? */
-/* "config" or "generation" of a description, with the end tokens that were trained, which the caller releases; NULL: it has none */
+/* "config" or "generation" of a description, with the end tokens that were trained, which the caller releases; NULL: it
+ * has none */
 json_t *export_aligned(const json_t *description, const char *part);
 /* The files of the run's tokenizer, with the end token and the chat template that were trained, into `dir`. */
 status export_write_tokenizer(const json_t *description, const tokenizer_files *t, const char *dir, arena *memory);

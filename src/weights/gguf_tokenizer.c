@@ -278,8 +278,9 @@ static status describe_specials(gguf_header *h, const model_source *s, const tok
 
 /* ---- name ---------------------------------------------------------------------------------------------------------- */
 
-/* Where the name of a model holds "phi3" or "phi-3", llama.cpp sets attributes of four tokens of Phi-3, and does not load a file
- * that lacks one of them (llama-vocab.cpp). Such a file gets "phi_3" there. t: NULL: the file has no vocabulary. */
+/* Where the name of a model holds "phi3" or "phi-3", llama.cpp sets attributes of four tokens of Phi-3, and does not
+ * load a file that lacks one of them (llama-vocab.cpp). Such a file gets "phi_3" there. t: NULL: the file has no
+ * vocabulary. */
 static bool loads_as_phi3(const tokenizer *t) {
     static const char *const tokens[] = {"</s>", "<unk>", "<s>", "<|endoftext|>"};
     for (size_t i = 0; i < ARRAY_LENGTH(tokens); i++)

@@ -226,7 +226,8 @@ MATCHES(longer_rows_of_fp32, LONGER_ROWS, DTYPE_F32)
 MATCHES(longer_rows_of_bf16, LONGER_ROWS, DTYPE_BF16)
 MATCHES(longer_rows_of_fp16, LONGER_ROWS, DTYPE_F16)
 
-/* Wider than one block of steps of the instructions that multiply matrices: 512 with AMX, 768 with BFMMLA. A GPU's kernels take 256. */
+/* Wider than one block of steps of the instructions that multiply matrices: 512 with AMX, 768 with BFMMLA. A GPU's
+ * kernels take 256. */
 static void the_widest_heads_match_double_reference(void **state) {
     (void)state;
     static const dims WIDE[] = {{1, 98, 2, 1, 512}, {1, 98, 2, 1, 514}, {2, 33, 1, 1, 770}, {1, 40, 1, 1, 1024}};

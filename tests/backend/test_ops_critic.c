@@ -199,7 +199,8 @@ static void losses_and_derivatives_are_those_of_the_definitions(void **state) {
     }
 }
 
-/* Rows as two sequence ranks have gathered them: derivatives of every token with the bits of one rank, and the sums at the first alone. */
+/* Rows as two sequence ranks have gathered them: derivatives of every token with the bits of one rank, and the sums at
+ * the first alone. */
 static void sequence_ranks_judge_whole_rows(void **state) {
     enum { RANKS = 2 };
     const preference_rows rows = {ROWS, T, RANKS};

@@ -460,7 +460,7 @@ static void newest_whole_one_is_found(void **state) {
     world_fini(&w);
 }
 
-/* Its step would count for more than it is: a run would skip what lies between, and an export would be told as another. */
+/* A resumed run would skip the steps in between, and an export would report the wrong step. */
 static void a_renamed_one_is_refused_by_its_name(void **state) {
     world w;
     checkpoint_reader *r;
@@ -531,7 +531,8 @@ static const char *logged_after(const char *line, const char *what) {
     return at + strlen(whole);
 }
 
-/* A power cut at any moment: the name is not on disk before what it names is, and nothing older goes before the name is. */
+/* A power cut at any moment: the name is not on disk before what it names is, and nothing older goes before the name
+ * is. */
 static void files_are_on_disk_before_the_name_and_the_name_before_older_ones_go(void **state) {
     world w;
     world_init(&w, 1);

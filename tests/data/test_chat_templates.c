@@ -108,8 +108,8 @@ static void what_a_template_refuses_is_told_with_the_line(void **state) {
     tokenizer_close(t);
 }
 
-/* The answer comes first, or only its length is written: nobody can say what is to be learned. With every token trained that does
- * not matter. */
+/* The answer comes first, or only its length is written: nobody can say what is to be learned. With every token trained
+ * that does not matter. */
 static void an_answer_that_is_not_found_is_refused(void **state) {
     static const char *const templates[] = {
         "{{ messages | length }}{% for m in messages %}{{ m.content | length }}{% endfor %}",
@@ -188,7 +188,8 @@ static void the_newline_behind_an_answer_is_trained_where_asked(void **state) {
     "{% for m in messages %}{{ m.role }}:{% if loop.last %}{{ m.reasoning_content }}{% endif %}" \
     "{{ m.content.split('</think>')[-1] | trim }}{{ eos_token }}{% endfor %}"
 
-/* What would be lost without a word: by its turn and key, whether it is trained on or asked; and what is written, if only by an
+/* What would be lost without a word: by its turn and key, whether it is trained on or asked; and what is written, if
+ * only by an
  * {% if %}, is not refused. */
 static void what_a_template_leaves_out_is_refused(void **state) {
     static const struct {
@@ -276,8 +277,8 @@ static void what_a_template_leaves_out_is_refused(void **state) {
     "{% if add_generation_prompt %}<|im_start|>A\n<think>{% endif %}"
 #define ASKED "<|im_start|>user\na<|im_start|>A\n<think>"
 
-/* Whether earlier thoughts were dropped or not; and where the template gives an earlier answer another end than the last, each
- * answer learns its own. */
+/* Whether earlier thoughts were dropped or not; and where the template gives an earlier answer another end than the
+ * last, each answer learns its own. */
 static void what_follows_an_answer_is_trained_alike_in_every_turn(void **state) {
     static const struct {
         const char *template, *record, *want;

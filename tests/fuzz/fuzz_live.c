@@ -1,7 +1,8 @@
 /* fuzz_live.c - the files of a run directory, as the live page reads them while they grow.
  *
- * Sections: metrics.jsonl, what is appended to it, samples.jsonl, run.json, memory.json, monitor/rank-00000.jsonl, config.yaml. Whatever they hold: every answer
- * is JSON, curves have as many x as y, x ascends, tables end where board.h says, and every event is one line of JSON. */
+ * Sections: metrics.jsonl, what is appended to it, samples.jsonl, run.json, memory.json, monitor/rank-00000.jsonl,
+ * config.yaml. Whatever they hold: every answer is JSON, curves have as many x as y, x ascends, tables end where
+ * board.h says, and every event is one line of JSON. */
 #include "fuzz/fuzz.h"
 #include "live/board.h"
 #include "live/flat.h"

@@ -234,7 +234,7 @@ static void one_message_can_be_marked_alone(void **state) {
     json_decref(v);
 }
 
-/* Through joins, filters and JSON; two parts in one number count for neither, and the same text elsewhere for nothing. */
+/* Through joins, filters and JSON; two parts in one number count for neither, equal text elsewhere for nothing. */
 static void parts_of_the_variables_are_found_in_the_output(void **state) {
     static const struct {
         const char *source, *written; /* of l: 0 or 1 for each */

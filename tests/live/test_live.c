@@ -557,8 +557,9 @@ static bool is_ended(int fd, int ms) {
     return poll(&ready, 1, ms) == 1 && recv(fd, &byte, 1, MSG_DONTWAIT) <= 0;
 }
 
-/* Connections that say nothing, half of a request, or something without the token, and those that stay after an answer. Each kind is
- * more than the server has connections for; whoever has the token is answered all the time, and a page that listens stays. */
+/* Connections that say nothing, half of a request, or something without the token, and those that stay after an answer.
+ * Each kind is more than the server has connections for; whoever has the token is answered all the time, and a page
+ * that listens stays. */
 static void idle_connections_lock_nobody_out(void **state) {
     SKIP_WITHOUT_LIBRARY();
     enum { EACH = 400 };
@@ -594,7 +595,8 @@ static void idle_connections_lock_nobody_out(void **state) {
 
 static bool pair_is_open(int pair[2]) { return !is_ended(pair[1], 0); }
 
-/* With a clock of the test: the age counts, whatever was sent; an address ends its own, and all together the busiest one's. */
+/* With a clock of the test: the age counts, whatever was sent; an address ends its own, and all together the busiest
+ * one's. */
 static void late_and_crowded_connections_are_ended(void **state) {
     enum { MOST = PENDING_MOST + PENDING_OF_ADDRESS + 1 };
     const uint64_t second = 1000000000;

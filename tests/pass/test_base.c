@@ -99,8 +99,9 @@ static void the_numbers_of_one_weight_are_alive_at_a_time(void **state) {
     }
 }
 
-/* Products of 8 bits: a step dequantises nothing, and the plan has two bytes more per weight, a scale per packed weight, for every format.
- * The first product has one byte: its transpose would give a gradient to the frozen embedding. */
+/* Products of 8 bits: a step dequantises nothing, and the plan has two bytes more per weight, a scale per packed
+ * weight, for every format. The first product has one byte: its transpose would give a gradient to the frozen
+ * embedding. */
 static void fp8_products_dequantise_once(void **state) {
     static const char *const settings[] = {"model.base=bf16", "model.base=fp8", "model.base=int8", "model.base=nf4"};
     enum { LINEARS = 4, PARTS = 7 };

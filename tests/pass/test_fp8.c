@@ -140,8 +140,8 @@ static void blocks_need_no_largest_number(void **state) {
     compiled_close(&k);
 }
 
-/* The base of adapters never changes: a step rounds none of it, and its 8-bit numbers take two bytes a weight as trained ones do, but
- * for the first product, whose transpose would give a gradient to the frozen embedding. */
+/* The base of adapters never changes: a step rounds none of it, and its 8-bit numbers take two bytes a weight as
+ * trained ones do, but for the first product, whose transpose would give a gradient to the frozen embedding. */
 static void frozen_weights_are_rounded_once(void **state) {
     (void)state;
     enum { LAYERS = 2, LINEARS = 4 };

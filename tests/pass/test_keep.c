@@ -248,8 +248,8 @@ static void as_many_layers_are_kept_as_fit(void **state) {
     assert_true(c.fits && c.choice.offload.states == TIER_DEVICE && c.choice.keep_states == 0);
 }
 
-/* Where they are asked for elsewhere nothing is kept unasked; a number by hand wins. Where gradients live on the host by hand, an
- * update on the device brings them back: states stay only if that is predicted to be faster all the same. */
+/* Where they are asked for elsewhere nothing is kept unasked; a number by hand wins. Where gradients live on the host
+ * by hand, an update on the device brings them back: states stay only if that is still predicted to be faster. */
 static void what_is_given_by_hand_wins(void **state) {
     (void)state;
     hardware h;

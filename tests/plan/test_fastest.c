@@ -1,9 +1,10 @@
 /* test_fastest.c - no strategy by hand is predicted faster than the one that auto takes.
  *
- * Requests are drawn at random: model, machine, rows, precision, ranks, and limits of device and host between what is needed with
- * nothing moved and with everything moved. Everything about a step but its memory is closed. For each, auto's winner is
- * compiled, and so are strategies by hand: random ones, and random changes of the winner. One that fits may be predicted faster
- * by at most the share of the time that cheap recompute may cost. RALO_MATRIX=large draws 300 requests and large models. */
+ * Requests are drawn at random: model, machine, rows, precision, ranks, and limits of device and host between what is
+ * needed with nothing moved and with everything moved. Everything about a step but its memory is closed. For each,
+ * auto's winner is compiled, and so are strategies by hand: random ones, and random changes of the winner. One that
+ * fits may be predicted faster by at most the share of the time that cheap recompute may cost. RALO_MATRIX=large draws
+ * 300 requests and large models. */
 #include "backend/backend.h"
 #include "must.h"
 #include "plan/plan.h"
@@ -248,8 +249,8 @@ static void no_strategy_by_hand_is_faster(void **state) {
     assert_int_equal(n_missed, 0);
 }
 
-/* llama3.1-405b on 576 and 512 ranks: activations go to the host but those of the last layers, so that more of them fit, with a
- * lighter rung. Before the search tried such combinations it took 27.6 and 145.4 s. */
+/* llama3.1-405b on 576 and 512 ranks: activations go to the host but those of the last layers, so that more of them
+ * fit, with a lighter rung. Before the search tried such combinations it took 27.6 and 145.4 s. */
 static void kept_layers_are_combined_with_activations_on_the_host(void **state) {
     (void)state;
     static const struct {

@@ -498,7 +498,8 @@ static void miss(void *context, int rank, const char *cause) {
     _exit(1);
 }
 
-/* Steps of collectives for ever; one rank dies or stops in the third. Or a rank that stops when all is done, where MPI ends. */
+/* Steps of collectives for ever; one rank dies or stops in the third. Or a rank that stops when all is done, where MPI
+ * ends. */
 static int play(const char *how) {
     comm_options o = {.timeout_s = 2, .on_failure = say_failure, .on_overdue = leave, .on_missing = miss};
     ranks r = {.own = mem_alloc(ARENA_BYTES)};

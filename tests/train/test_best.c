@@ -1,4 +1,5 @@
-/* test_best.c - train.patience counts evaluations in a row without a better one. A run is driven by numbers alone: no program, no files. */
+/* test_best.c - train.patience counts evaluations in a row without a better one. A run is driven by numbers alone: no
+ * program, no files. */
 #include "train/best.h"
 #include "must.h"
 #include "train/task.h"

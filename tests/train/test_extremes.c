@@ -1,9 +1,10 @@
 /* test_extremes.c - sizes and settings at their limits: every run of two steps ends well or is refused with a message.
  *
- * Settings are taken from config.def, each at both ends of its range or at every one of its choices, and sizes of the model, of rows and of
- * techniques are drawn together, on every set of CPU kernels that this machine has. A case runs in a child, so that an abort, a
- * report of a sanitizer or a hang is named with its settings. RALO_MATRIX=large runs every setting and RALO_EXTREMES draws (4,000 unless
- * given); without it a part that meets every size, every technique and every set of kernels. */
+ * Settings are taken from config.def, each at both ends of its range or at every one of its choices, and sizes of the
+ * model, of rows and of techniques are drawn together, on every set of CPU kernels that this machine has. A case runs
+ * in a child, so that an abort, a report of a sanitizer or a hang is named with its settings. RALO_MATRIX=large runs
+ * every setting and RALO_EXTREMES draws (4,000 unless given); without it a part that meets every size, every technique
+ * and every set of kernels. */
 #include "backend/cpu/attention.h"
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/linear_int8.h"

@@ -1,5 +1,5 @@
-/* test_export_align.c - the end token and the chat template that a run has trained come into the files of its tokenizer, and nothing
- * else of them changes. */
+/* test_export_align.c - the end token and the chat template that a run has trained come into the files of its
+ * tokenizer, and nothing else of them changes. */
 #include "files.h"
 #include "must.h"
 #include "weights/export_job.h"

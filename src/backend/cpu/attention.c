@@ -4,12 +4,12 @@
  * A forward task is one block of queries of all heads that share a kv head. A backward task is one (sequence, kv head),
  * because dk and dv are sums over all its queries; where those pairs are few, the queries are cut into pieces fixed by
  * the shape, each with its own sums, added in order afterwards. So the bits never depend on the number of threads.
- * Of a ring one op has this rank's queries and one rank's keys: places in the row say who sees whom, and the forward goes on
- * where the op before it ended.
- * Scratch: a few blocks per thread, and backward 8 T D bytes per thread for the sums, or per piece, where a long row is then
- * taken in segments of its keys, so that it is 8 SEGMENT_KEYS D and dq beside it; never (T, T). Products of 8-bit numbers are emulated: q|k|v
- * is rounded into scratch, and the rest is as ever; probabilities are not rounded further.
- * Refuses nothing at run time: any head_dim has a set that computes it, and heads that divide are proved when the program is verified. */
+ * Of a ring one op has this rank's queries and one rank's keys: places in the row say who sees whom, and the forward
+ * goes on where the op before it ended. Scratch: a few blocks per thread, and backward 8 T D bytes per thread for the
+ * sums, or per piece, where a long row is then taken in segments of its keys, so that it is 8 SEGMENT_KEYS D and dq
+ * beside it; never (T, T). Products of 8-bit numbers are emulated: q|k|v is rounded into scratch, and the rest is as
+ * ever; probabilities are not rounded further. Refuses nothing at run time: any head_dim has a set that computes it,
+ * and heads that divide are proved when the program is verified. */
 #include "backend/cpu/attention.h"
 #include <math.h>
 

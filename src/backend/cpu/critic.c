@@ -1,9 +1,10 @@
 /* critic.c - values of tokens: the last layer of a value head with its gradient, and the loss of a critic.
  *
- * The layer has one output, so it is no matrix product: a dot product for each token forward, and a sum over all tokens for the
- * gradient of its weights, which goes through blocks of VALUE_BLOCK tokens that are added in order. All sums are in double: the
- * values of neighbouring tokens are subtracted from each other later. The loss has thousands of numbers: one thread, in order. Sequence
- * ranks have gathered the values of whole rows: each judges all solutions, and the first of them adds to the sums. */
+ * The layer has one output, so it is no matrix product: a dot product for each token forward, and a sum over all tokens
+ * for the gradient of its weights, which goes through blocks of VALUE_BLOCK tokens that are added in order. All sums
+ * are in double: the values of neighbouring tokens are subtracted from each other later. The loss has thousands of
+ * numbers: one thread, in order. Sequence ranks have gathered the values of whole rows: each judges all solutions, and
+ * the first of them adds to the sums. */
 #include "backend/cpu/cpu.h"
 
 #include <math.h>
