@@ -40,6 +40,19 @@ done
 [ "$(get "r['param_hash']")" = "$hash" ] || fail "pipeline: $(get "r['param_hash']"), one rank $hash"
 train 4 --set parallel.tensor=2 --set parallel.zero=2
 
+# A critic whose rows are shared: its kernels sum values and pairs over the ranks of a row, in another order.
+critic=(--set train.task=critic --set data.source=builtin:solutions --set data.difficulty=1 --set data.seq_len=72 --set precision=fp32)
+for way in "heads mlp pairwise" "ring mlp lambda" "ring sigmoid lambda"; do
+    read -r attention head name <<<"$way"
+    sets=("${critic[@]}" --set critic.head=$head --set critic.loss=$name)
+    train 1 "${sets[@]}"
+    alone=$(get "r['loss']['last']")
+    train 2 "${sets[@]}" --set parallel.sequence=2 --set parallel.attention=$attention
+    near=$(get "abs(r['loss']['last'] - $alone) < 1e-4")
+    [ "$near" = True ] || fail "a critic, $way: loss $(get "r['loss']['last']"), one rank $alone"
+    planned
+done
+
 # auto with rows of 16K tokens and too little memory: ranks share rows, and states wait on the host. The mesh is opened again for that.
 long_rows
 timeout 300 "$RALO" train --ranks 4 "${long[@]}" --device-memory 56M --set run.dir=long-run >out 2>err </dev/null || fail "auto with long rows: $(tail -n 3 err)"
@@ -48,4 +61,4 @@ planned
 shared=$(get "r['loss']['last']")
 timeout 300 "$RALO" train "${long[@]}" --set train.accumulation=4 --set run.dir=long-alone >out 2>err </dev/null || fail "long rows alone: $(tail -n 3 err)"
 [ "$(get "abs(r['loss']['last'] - $shared) < 2e-3 * r['loss']['last']")" = True ] || fail "long rows: loss $shared, one rank $(get "r['loss']['last']")"
-finish "2 and 4 ranks on one GPU have the bits of one rank; tensor, sequence and pipeline ranks its losses"
+finish "2 and 4 ranks on one GPU have the bits of one rank; tensor, sequence and pipeline ranks its losses, a critic too"
