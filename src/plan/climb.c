@@ -13,7 +13,6 @@
 #include "plan/search.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 static const double MIN_GAIN = 0.0005;
 enum {
@@ -180,7 +179,7 @@ static void list_changes(change_list *l) {
     if (open->keep_embed && (o->params != TIER_DEVICE || o->grads != TIER_DEVICE))
         add_change(l, (change){.knob = KEEP_EMBED, .to = !c->keep_embed});
     for (int k = 1; k <= FURTHEST && open->prefetch && overlaps && offload_any(o); k++)
-        if (abs(k - c->prefetch) == 1 || k == FURTHEST) add_change(l, (change){.knob = PREFETCH, .to = k});
+        if (k != c->prefetch) add_change(l, (change){.knob = PREFETCH, .to = k});
     list_home(l, PARAMS_TO, open->params, o->params);
     list_home(l, GRADS_TO, open->grads, o->grads);
     list_home(l, STATES_TO, open->states, o->states);

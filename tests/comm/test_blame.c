@@ -8,6 +8,8 @@
 #include <cmocka.h>
 #include <stdlib.h>
 
+/* Far less than the age of a machine that has just started: its clock begins at 0. */
+#define LONG_AGO 20.0
 #define SECONDS_AGO(s) (clock_ns() - (uint64_t)((s)*1e9))
 #define TIMEOUT_S 1.0
 
@@ -60,9 +62,9 @@ static void time_in_which_this_process_was_stopped_does_not_count(void **state) 
     pair p;
     pair_init(&p);
     atomic_store(&p.c.woke_ns, SECONDS_AGO(0.5));
-    assert_int_equal(wait_of(&p, 1000), OK);
+    assert_int_equal(wait_of(&p, LONG_AGO), OK);
     atomic_store(&p.c.woke_ns, SECONDS_AGO(TIMEOUT_S + VERIFY_S + 0.1)); /* but the time after it does */
-    assert_int_equal(wait_of(&p, 1000), ERR_RUN);
+    assert_int_equal(wait_of(&p, LONG_AGO), ERR_RUN);
     free(p.c.node.page);
 }
 
@@ -70,10 +72,10 @@ static void time_in_which_this_process_was_stopped_does_not_count(void **state) 
 static void a_process_that_was_just_continued_accuses_nobody(void **state) {
     pair p;
     pair_init(&p);
-    comm_wait w = {"an exchange", SECONDS_AGO(1000)};
-    atomic_store(&node_seat(&p.c, 0)->seen_ns, SECONDS_AGO(999));
+    comm_wait w = {"an exchange", SECONDS_AGO(LONG_AGO)};
+    atomic_store(&node_seat(&p.c, 0)->seen_ns, SECONDS_AGO(LONG_AGO - 1));
     assert_int_equal(comm_wait_check(&p.c, &w, 1), OK);
-    assert_int_equal(wait_of(&p, 1000), ERR_RUN);
+    assert_int_equal(wait_of(&p, LONG_AGO), ERR_RUN);
     free(p.c.node.page);
 }
 
@@ -82,7 +84,7 @@ static void a_rank_that_is_silent_is_the_end_of_the_chain(void **state) {
     pair p;
     pair_init(&p);
     atomic_store(&node_seat(&p.c, 1)->waits_for, 0);
-    atomic_store(&node_seat(&p.c, 1)->seen_ns, SECONDS_AGO(100));
+    atomic_store(&node_seat(&p.c, 1)->seen_ns, SECONDS_AGO(LONG_AGO));
     assert_int_equal(wait_of(&p, 100), ERR_RUN);
     assert_non_null(strstr(error_message(), "rank 1 (pid 101 on here) does not respond"));
     free(p.c.node.page);

@@ -87,7 +87,7 @@ host = subprocess.Popen(["sleep", "1000"])
 select.poll().poll()'
 SH
 chmod +x bin/mpirun
-PATH=$work/bin:$PATH timeout 100 "$RALO" train "${shared[@]}" --ranks 2 --restarts 1 --set run.dir=hangs --set train.steps=80 \
+PATH=$work/bin:$PATH timeout 600 "$RALO" train "${shared[@]}" --ranks 2 --restarts 1 --set run.dir=hangs --set train.steps=80 \
     --set train.accumulation=3 --json >hangs.json 2>log || fail "an mpirun that hangs: $(tail -n 3 log)"
 grep -q '^error: mpirun (pid [0-9]*) did not end after its ranks and was killed' log || fail "an mpirun that hangs: $(head -n 3 log)"
 grep -q '^restart 1 of 1: a rank of 2 died or does not respond; it has saved nothing yet: the run starts from the beginning; with 2 ranks as before$' log ||
