@@ -276,7 +276,6 @@ static void add_ids(id_list *out, const int32_t *ids, size_t n) {
 }
 
 static int32_t whole_word(const bpe *b, bpe_scratch *s, const char *text, size_t length) {
-    if (length > b->file->longest) return -1;
     if (!b->is_bytes) return tokenizer_file_find(b->file, text, length);
     map_bytes(s, text, length);
     return tokenizer_file_find(b->file, s->mapped.text, s->mapped.length);
