@@ -407,6 +407,48 @@ static void every_number_of_the_state_has_a_range(void **state) {
     world_fini(&w);
 }
 
+/* A sealed checkpoint.json may still describe a piece wrongly: no element is read from elsewhere, twice, or not at all. */
+static void pieces_cover_their_tensor_in_order(void **state) {
+    static const struct {
+        const char *tensor, *change, *refusal; /* the change to its piece, as JSON; NULL: loads */
+    } rows[] = {
+        {"m/bias", "{'of': [77], 'dim': 0, 'slices': [[0, 0, 40], [40, 40, 37]]}",
+         NULL}, /* [in the piece, in the tensor, n] */
+        {"m/bias", "{'of': [77], 'dim': 0, 'slices': [[40, 0, 37], [0, 37, 40]]}", "not part of the tensor"},
+        {"m/bias", "{'of': [77], 'dim': 0, 'slices': [[0, 0, 40], [40, 39, 37]]}", "not part of the tensor"},
+        {"m/bias", "{'of': [77], 'dim': 0, 'slices': [[0, 0, 78]]}", "not part of the tensor"},
+        {"m/bias", "{'of': [77], 'dim': 0, 'slices': [[0, 1, 77]]}", "not part of the tensor"},
+        {"m/bias", "{'of': [77], 'dim': 1, 'slices': [[0, 0, 77]]}", "not part of the tensor"},
+        {"m/bias", "{'of': [77], 'dim': 0, 'slices': [[0, 0, 40], [40, 41, 36]]}",
+         "elements 0 to 40 and then leave a gap"},
+        {"m/bias", "{'elements': [1, 77]}", "elements 0 to 0 and then leave a gap"},
+        {"m/bias", "{'elements': [0]}", "'elements' has 1 numbers"},
+        {"m/bias", "{'elements': [0, 76]}", "found fp32 (77), expected fp32 (76)"},
+        {"param/bytes", "{'start': [1, 0, 0]}", "elements 0 to 0 and then leave a gap"},
+        {"param/bytes", "{'start': [0, 1, 0]}", "cut along the first dimension"},
+        {"param/bytes", "{'start': [-1, 0, 0]}", "'start' holds an entry that is not a count"},
+    };
+    world w;
+    world_init(&w, 1);
+    for (size_t i = 0; i < ARRAY_LENGTH(rows); i++) {
+        save_steps(&w, 0, 1, 1);
+        json_t *root = unsealed(1), *tensor = json_object_get(json_object_get(root, "tensors"), rows[i].tensor);
+        json_t *pieces = json_object_get(tensor, "pieces"), *change;
+        char text[96];
+        assert_int_equal(json_array_size(pieces), 1);
+        snprintf(text, sizeof text, "%s", rows[i].change);
+        for (char *c = text; *c; c++)
+            if (*c == '\'') *c = '"';
+        assert_non_null(change = json_loads(text, 0, NULL));
+        json_object_update(json_array_get(pieces, 0), change);
+        json_decref(change);
+        reseal(1, root);
+        if (rows[i].refusal) expect_refusal(&w, 1, w.tensors, N_TENSORS, IDENTITY, rows[i].refusal);
+        else expect_loads(&w, 1);
+    }
+    world_fini(&w);
+}
+
 static void a_file_that_is_listed_often_is_opened_once_at_most(void **state) {
     world w;
     world_init(&w, 1);
@@ -604,6 +646,7 @@ int main(void) {
         TEST(a_changed_blank_in_a_header_is_found),
         TEST(damage_in_a_tensor_names_it),
         TEST(every_number_of_the_state_has_a_range),
+        TEST(pieces_cover_their_tensor_in_order),
         TEST(a_file_that_is_listed_often_is_opened_once_at_most),
         TEST(newest_whole_one_is_found),
         TEST(a_renamed_one_is_refused_by_its_name),

@@ -278,6 +278,7 @@ static void bad_lines_are_named_or_counted(void **state) {
                  {"{\"answer\": 5}", "test.jsonl:2: found the keys 'answer'"},
                  {"{\"prompt\": \"p\", \"prompt\": \"q\"}", "test.jsonl:2: |duplicate"},
                  {"{\"prompt\": \"p\", \"answer\": 123456789012345678901234}", "test.jsonl:2: |more than 64 bits"},
+                 {"{\"prompt\": \"long\", \"answer\": 123456789012345678901234}", "test.jsonl:2: |more than 64 bits"},
                  {"{\"prompt\": \"p\", \"system\": \"s\"}", "test.jsonl:2: key 'system'"},
                  {"{\"prompt\": \"p\"", "test.jsonl:2: found text that is not JSON"},
                  {"{\"prompt\": \"\xff\"}", "test.jsonl:2: found text that is not JSON in UTF-8"},
@@ -287,8 +288,12 @@ static void bad_lines_are_named_or_counted(void **state) {
     for (size_t i = 0; i < ARRAY_LENGTH(cases); i++) {
         char text[256];
         snprintf(text, sizeof text, "{\"prompt\": \"good\"}\n%s\n", cases[i].line);
-        refuse(text, (data_options){0}, cases[i].words);
-        prompt_set *s = open_text(text, (data_options){.records = {.on_error = RECORDS_SKIP}});
+        data_options d = {0};
+        prompt_options o = options_of(&d, file);
+        o.longest = 4; /* the good prompt, and a bad one, are as long as a prompt may be */
+        refuse_with(text, o, cases[i].words);
+        d.records.on_error = RECORDS_SKIP;
+        prompt_set *s = open_set(bytes, &o);
         assert_int_equal(report_of(s).n[SPLIT_TRAIN], 1);
         assert_int_equal(report_of(s).n_invalid, 1);
         prompts_close(s);

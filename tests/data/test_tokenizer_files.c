@@ -191,6 +191,30 @@ static void merges_may_stand_before_the_vocabulary(void **state) {
     tokenizer_close(t);
 }
 
+/* No merge makes "aba", the longest token: only ignore_merges finds it, and only where it is the whole word. */
+static void ignored_merges_leave_a_word_that_is_a_token_whole(void **state) {
+    static const char text[] = "{\"model\":{\"type\":\"BPE\",\"ignore_merges\":%s,\"vocab\":{\"a\":0,\"b\":1,"
+                               "\"ab\":2,\"aba\":3},\"merges\":[\"a b\"]}}";
+    static const struct {
+        const char *ignore, *word;
+        size_t n;
+        int32_t ids[2];
+    } rows[] = {{"false", "aba", 2, {2, 0}}, {"true", "aba", 1, {3}}, {"true", "abab", 2, {2, 2}}};
+    for (size_t i = 0; i < ARRAY_LENGTH(rows); i++) {
+        tokenizer *t;
+        ids out = {0};
+        char file[sizeof text + 8];
+        int n = snprintf(file, sizeof file, text, rows[i].ignore);
+        write_bytes(path_of("ignore.json"), file, (size_t)n);
+        assert_int_equal(tokenizer_open(&t, path_of("ignore.json")), OK);
+        encode(t, rows[i].word, strlen(rows[i].word), 0, &out);
+        assert_int_equal(out.n, rows[i].n);
+        assert_memory_equal(out.id, rows[i].ids, out.n * sizeof *out.id);
+        free(out.id);
+        tokenizer_close(t);
+    }
+}
+
 static void unknown_characters_without_their_token_are_an_error(void **state) {
     static const char text[] = "{\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"vocab\":" AB ",\"merges\":[]}}";
     tokenizer *t;
@@ -508,6 +532,7 @@ int main(void) {
         cmocka_unit_test(deep_nesting_is_refused),
         cmocka_unit_test(damaged_files_do_no_harm),
         cmocka_unit_test(merges_may_stand_before_the_vocabulary),
+        cmocka_unit_test(ignored_merges_leave_a_word_that_is_a_token_whole),
         cmocka_unit_test(unknown_characters_without_their_token_are_an_error),
         cmocka_unit_test(catastrophic_patterns_end_in_an_error),
         cmocka_unit_test(patterns_that_read_to_the_end_at_every_place_end_in_an_error),

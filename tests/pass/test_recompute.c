@@ -158,12 +158,22 @@ static int count_again(const program *p, op_kind k, int layer) {
     return n;
 }
 
-static void ratio_takes_the_last_layers(void **state) {
+static void ratio_takes_the_last_layers_and_mix_the_first(void **state) {
     (void)state;
-    compiled k;
-    training_must(compile(&k, "test-llama", "model.layers=5", "ratio:0.5", PRECISION_FP32, NULL));
-    for (int l = 0; l < 5; l++) assert_int_equal(count_again(&k.p.program, OP_ATTENTION, l), l >= 3); /* int(2.5) = 2 */
-    compiled_close(&k);
+    static const struct {
+        const char *policy;
+        int first, end;              /* the layers whose attention is computed again */
+    } rows[] = {{"ratio:0.5", 3, 5}, /* int(2.5) = 2 */
+                {"mix:full,0,none", 0, 0},
+                {"mix:full,1,none", 0, 1},
+                {"mix:full,4,norms", 0, 4}};
+    for (size_t i = 0; i < ARRAY_LENGTH(rows); i++) {
+        compiled k;
+        training_must(compile(&k, "test-llama", "model.layers=5", rows[i].policy, PRECISION_FP32, NULL));
+        for (int l = 0; l < 5; l++)
+            assert_int_equal(count_again(&k.p.program, OP_ATTENTION, l), l >= rows[i].first && l < rows[i].end);
+        compiled_close(&k);
+    }
 }
 
 static bool is_read_after(const program *p, value_id v, op_kind k) {
@@ -550,7 +560,7 @@ int main(void) {
         cmocka_unit_test(other_families_and_precisions_too),
         cmocka_unit_test(a_run_may_go_on_with_another_rung),
         cmocka_unit_test(edges_of_ratio_and_every),
-        cmocka_unit_test(ratio_takes_the_last_layers),
+        cmocka_unit_test(ratio_takes_the_last_layers_and_mix_the_first),
         cmocka_unit_test(every_second_input_is_kept),
         cmocka_unit_test(only_what_the_backward_needs_is_repeated),
         cmocka_unit_test(a_rotation_is_repeated_only_where_that_saves),

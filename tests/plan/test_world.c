@@ -90,6 +90,17 @@ static void shards_round_up(void **state) {
     assert_true(w.stages[3].bytes.params * 7 > 2 * n);
 }
 
+/* The textbook's shares, too: no rank has less than a whole parameter, gradient or state. */
+static void textbook_shares_round_up(void **state) {
+    (void)state;
+    plan_request r = request("test-llama", PRECISION_BF16, 1, 1, 16);
+    uint64_t n = model_param_count(&r.model), share = n / 5 + 1;
+    assert_true(n % 5 > 0);
+    plan_world w = compiled(r, 5);
+    const uint64_t textbook[] = {14 * n, 6 * n + 8 * share, 2 * n + 12 * share, 14 * share};
+    for (int i = 0; i < WORLD_STAGES; i++) assert_int_equal(w.stages[i].textbook, textbook[i]);
+}
+
 /* What is cut has to be sent for every micro-batch; what is whole, once per step. */
 static void accumulation_multiplies_what_is_sharded(void **state) {
     (void)state;
@@ -480,6 +491,7 @@ int main(void) {
         cmocka_unit_test(what_is_offloaded_is_not_counted),
         cmocka_unit_test(a_shorter_search_chooses_the_same),
         cmocka_unit_test(shards_round_up),
+        cmocka_unit_test(textbook_shares_round_up),
         cmocka_unit_test(accumulation_multiplies_what_is_sharded),
         cmocka_unit_test(rows_of_a_step_are_shared),
         cmocka_unit_test(other_precisions_have_their_own_bytes),

@@ -33,8 +33,10 @@ static int runs;
 /* The most likely next token at every place of every problem, as the policy would give it behind these tokens. */
 static status forward(evaluator *v) {
     runs++;
-    for (int64_t i = 0; i < ROWS * T; i++) {
-        int64_t begin = i / T * T + v->doc_start[i], n = i + 1 - begin - PROMPT; /* tokens of the answer so far */
+    int64_t length = v->p->request.seq_len;
+    for (int64_t i = 0; i < ROWS * length; i++) {
+        int64_t begin = i / length * length + v->doc_start[i],
+                n = i + 1 - begin - PROMPT; /* tokens of the answer so far */
         char answer[ANSWER + 1];
         v->argmax[i] = '?', v->losses[i] = 0;
         if (n < 0 || n > ANSWER || v->tokens[begin] < '0' || v->tokens[begin] > '9') continue;
@@ -59,18 +61,31 @@ static void see(void *context, const char *prompt, const char *expected, const c
     counts[right]++;
 }
 
-static void exact_match_counts_every_right_answer(void **state) {
-    plan p = {.request = {.seq_len = T, .choice = {.micro_batch = ROWS}}};
+/* An evaluator of rows of so many tokens, without a program behind it. */
+typedef struct fixture {
+    plan p;
     int32_t tokens[ROWS * T], targets[ROWS * T], doc_start[ROWS * T], argmax[ROWS * T];
     float losses[ROWS * T];
     dataset *d;
-    must(dataset_open(&d, &(data_options){.source = "builtin:solutions", .seq_len = T, .difficulty = 1, .pack = true}));
-    evaluator v = {forward, NULL, &p, d, tokens, targets, doc_start, argmax, losses, go_on, NULL};
+    evaluator v;
+} fixture;
+
+static void fixture_open(fixture *f, int64_t seq_len) {
+    f->p.request = (plan_request){.seq_len = seq_len, .choice = {.micro_batch = ROWS}};
+    must(dataset_open(&f->d,
+                      &(data_options){.source = "builtin:solutions", .seq_len = T, .difficulty = 1, .pack = true}));
+    f->v =
+        (evaluator){forward, NULL, &f->p, f->d, f->tokens, f->targets, f->doc_start, f->argmax, f->losses, go_on, NULL};
+}
+
+static void exact_match_counts_every_right_answer(void **state) {
+    fixture f;
+    fixture_open(&f, T);
     int64_t right = 0, n_problems = 0, n_done;
     strbuf prompt, answer;
     strbuf_init(&prompt);
     strbuf_init(&answer);
-    for (; dataset_problem(d, (uint64_t)n_problems, &prompt, &answer); n_problems++) {
+    for (; dataset_problem(f.d, (uint64_t)n_problems, &prompt, &answer); n_problems++) {
         int32_t ids[PROMPT];
         char given[ANSWER + 1];
         for (int i = 0; i < PROMPT; i++) ids[i] = prompt.text[i];
@@ -78,23 +93,42 @@ static void exact_match_counts_every_right_answer(void **state) {
         prompt.length = answer.length = 0;
     }
     double share;
-    must(evaluator_exact_match(&v, n_problems + 5, &n_done, &share)); /* no more than there are */
+    must(evaluator_exact_match(&f.v, n_problems + 5, &n_done, &share)); /* no more than there are */
     assert_int_equal(n_done, n_problems);
     assert_true(right > n_problems / 2 && right < n_problems && share == (double)right / (double)n_problems);
     int64_t batches = divide_up(n_problems, ROWS * (T / (PROMPT + ANSWER + 1)));
     assert_true(runs > batches && runs <= 6 * batches); /* not one for each token */
-    must(evaluator_exact_match(&v, 0, &n_done, &share));
+    must(evaluator_exact_match(&f.v, 0, &n_done, &share));
     assert_true(n_done == 0 && share != share);
     int shown[2] = {0};
-    must(evaluator_examples(&v, 30, &(train_observer){.context = shown, .on_example = see}));
+    must(evaluator_examples(&f.v, 30, &(train_observer){.context = shown, .on_example = see}));
     assert_int_equal(shown[0] + shown[1], 30);
     assert_true(shown[0] > 0 && shown[1] > 0);
     strbuf_fini(&prompt);
     strbuf_fini(&answer);
-    dataset_close(d);
+    dataset_close(f.d);
+}
+
+/* A row that is as long as a problem holds it; one token less, and none can be asked. */
+static void a_problem_may_fill_its_row(void **state) {
+    enum { PROBLEM = PROMPT + ANSWER + 1, N = 30 };
+    for (int64_t length = PROBLEM; length >= PROBLEM - 1; length--) {
+        fixture f;
+        fixture_open(&f, length);
+        int64_t n = length == PROBLEM ? N : 0, n_done;
+        int shown[2] = {0};
+        double share;
+        must(evaluator_exact_match(&f.v, N, &n_done, &share));
+        assert_int_equal(n_done, n);
+        must(evaluator_examples(&f.v, N, &(train_observer){.context = shown, .on_example = see}));
+        assert_int_equal(shown[0] + shown[1], n);
+        if (n) assert_true(share == (double)shown[1] / N);
+        dataset_close(f.d);
+    }
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(exact_match_counts_every_right_answer)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(exact_match_counts_every_right_answer),
+                                       cmocka_unit_test(a_problem_may_fill_its_row)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
