@@ -184,7 +184,7 @@ typedef struct str_nearest {
     int distance;
 } str_nearest;
 bool str_nearest_try(str_nearest *n, const char *name); /* true: this is the nearest so far */
-/* "8G", "1.5 GiB", "4096", "512M" (1024-based) -> bytes. */
+/* "8G", "8Gi", "1.5 GiB", "4096", "512M" (1024-based) -> bytes. */
 status str_parse_bytes(const char *s, uint64_t *out);
 /* 1536 -> "1.5 KiB". Writes into buf and returns it. */
 char *str_format_bytes(char buf[32], uint64_t n_bytes);

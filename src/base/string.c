@@ -166,7 +166,7 @@ status str_parse_bytes(const char *s, uint64_t *out) {
     if (unit) {
         shift = 10 * (int)(unit - units + 1);
         p++;
-        if (to_upper(p[0]) == 'I' && to_upper(p[1]) == 'B') p++;
+        if (to_upper(*p) == 'I') p++;
     }
     if (to_upper(*p) == 'B') p++;
     p = skip_spaces(p);
