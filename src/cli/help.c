@@ -302,6 +302,29 @@ void help_print(const char *topic, const command *c) {
 
 /* ---- the command --------------------------------------------------------------------------------------------------- */
 
+static status topic_unknown(const char *topic) {
+    static const char *const others[] = {"settings", "presets", "man"};
+    char group[64], last[64] = "";
+    str_nearest nearest = {.wanted = topic};
+    strbuf groups;
+    strbuf_init(&groups);
+    for (size_t i = 0; i < ARRAY_LENGTH(others); i++) str_nearest_try(&nearest, others[i]);
+    for (size_t i = 0; command_at(i); i++) str_nearest_try(&nearest, command_at(i)->name);
+    for (size_t i = 0; config_key(i); i++) {
+        snprintf(group, sizeof group, "%.*s", (int)strcspn(config_key(i), "."), config_key(i));
+        if (strcmp(group, last) == 0) continue;
+        strcpy(last, group);
+        str_nearest_try(&nearest, group);
+        strbuf_printf(&groups, "%s%s", groups.length ? ", " : "", group);
+    }
+    char found[192];
+    snprintf(found, sizeof found, "help: found '%.100s', expected a command, a setting or a group of settings", topic);
+    status rc = *nearest.name ? ERR(ERR_INPUT, "%s; did you mean '%s'?", found, nearest.name)
+                              : ERR(ERR_INPUT, "%s (%s); 'ralo --help' lists the commands", found, groups.text);
+    strbuf_fini(&groups);
+    return rc;
+}
+
 status command_help(command_line *l) {
     const char *topic = l->arguments[0];
     if (l->reference && topic)
@@ -312,6 +335,6 @@ status command_help(command_line *l) {
     else if (command_find(topic)) help_print(NULL, command_find(topic));
     else if (config_knows(topic)) help_print(topic, NULL);
     else if (strchr(topic, '.')) return config_unknown("help", topic);
-    else return command_unknown(topic);
+    else return topic_unknown(topic);
     return OK;
 }

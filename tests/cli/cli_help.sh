@@ -78,7 +78,10 @@ refused "generate: -n: found 'two', expected a whole number in [1, 1048576]" -- 
 refused "generate: found no prompt" -- generate --model x
 refused "found 'y' and --model x, expected one model" -- generate --model x y
 refused "found 'fish', expected bash or zsh" -- completion fish
-refused "unknown command 'tain'" "did you mean 'train'" -- help tain
+refused "help: found 'tain', expected a command, a setting or a group of settings; did you mean 'train'?" -- help tain
+refused "help: found 'memori', expected" "did you mean 'memory'?" -- help memori
+refused "help: found 'preset', expected" "did you mean 'presets'?" -- help preset
+refused "help: found 'machines', expected a command, a setting or a group of settings (model, data, " "verifiable" -- help machines
 refused "help: unknown setting 'train.lrr'" "did you mean 'train.lr'" -- help train.lrr
 refused "-config.yaml" "no such file" -- plan -- -config.yaml # after --, a dash is part of a name
 
