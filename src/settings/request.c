@@ -269,6 +269,17 @@ bool config_names_model(const config *c) {
     return named;
 }
 
+/* One of the same size, if there is one: llama3.1-405b rather than llama3-70b for llama3-405b. */
+static str_nearest find_near_preset(const char *name) {
+    const char *size = strrchr(name, '-');
+    str_nearest n = {.wanted = name};
+    for (size_t i = 0; size && model_preset_at(i); i++)
+        if (str_ends_with(model_preset_at(i)->name, size)) str_nearest_try(&n, model_preset_at(i)->name);
+    if (*n.name) return n;
+    for (size_t i = 0; model_preset_at(i); i++) str_nearest_try(&n, model_preset_at(i)->name);
+    return n;
+}
+
 status model_from_config(const config *c, model_config *out) {
     const char *name = config_preset(c);
     if (!name) {
@@ -278,12 +289,13 @@ status model_from_config(const config *c, model_config *out) {
     }
     const model_config *preset = model_preset_find(name);
     if (!preset) {
-        str_nearest nearest = {.wanted = name};
-        for (size_t i = 0; model_preset_at(i); i++) str_nearest_try(&nearest, model_preset_at(i)->name);
-        if (!*nearest.name)
-            return ERR(ERR_INPUT, "model.preset '%.100s' is not known; 'ralo help presets' lists them", name);
-        return ERR(ERR_INPUT, "model.preset '%.100s' is not known; did you mean '%s'? 'ralo help presets' lists them",
-                   name, nearest.name);
+        str_nearest nearest = find_near_preset(name);
+        char guess[160] = "";
+        if (*nearest.name) snprintf(guess, sizeof guess, " did you mean '%s'?", nearest.name);
+        return ERR(ERR_INPUT,
+                   "model.preset '%.100s' is not known;%s 'ralo help presets' lists them, and any other size is read "
+                   "from a config.json (--model DIR)",
+                   name, guess);
     }
     *out = *preset;
     const struct {

@@ -87,7 +87,9 @@ check 2 "12 heads of 64" "model.hidden 100" "a model.heads that divides model.hi
 check 2 "6 heads of 64" "12 of keys and values" "model.kv_heads=6" -- plan --preset gpt2 --set model.hidden=384 --set model.heads=6
 check 0 "Fits" -- plan --preset test-gpt2 --set model.hidden=32 --set model.head_dim=8
 check 2 "model.preset 'qwen3-0.6'" "did you mean 'qwen3-0.6b'" -- plan --preset qwen3-0.6
-check 2 "model.preset 'something-else' is not known; 'ralo help presets' lists them" "!did you mean" -- plan --preset something-else
+check 2 "model.preset 'something-else' is not known; 'ralo help presets' lists them, and any other size is read from a config.json (--model DIR)" "!did you mean" -- plan --preset something-else
+check 2 "did you mean 'llama3.1-405b'?" -- plan --preset llama3-405b
+check 2 "did you mean 'qwen3-32b'?" -- plan --preset qwen3-33b
 check 2 run.resume run.dir -- train --resume auto
 check 2 "builtin:arithmetic" "builtin:poetry" -- train "${tiny[@]}" --set data.source=builtin:poetry --set run.dir=never
 check 2 "data.source: found no file missing.txt" "download" -- train "${tiny[@]}" --set data.source=missing.txt --set run.dir=never
