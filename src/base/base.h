@@ -210,7 +210,8 @@ status file_replace(const char *path, const char *text, size_t n_bytes);
 /* The same for a path that a user gave: a device or pipe is written to directly. */
 status file_write_whole(const char *path, const char *text, size_t n_bytes);
 /* Makes a new file or directory beside `path`, to be renamed to it when it is complete: its name, and an open fd
- * that holds a lock on it until it is closed. Removes what killed writers of the same path left behind. */
+ * that holds a lock on it until it is closed. Removes what killed writers of the same path left behind. After an error
+ * errno is the reason. */
 status temporary_make(const char *path, bool directory, strbuf *name, int *fd);
 const char *temporary_directory(void); /* TMPDIR, or /tmp: for files that belong beside no other */
 /* A shared library that is loaded when it is first needed (library.c), and stays. `place`: of a pointer to the function `name`. False:

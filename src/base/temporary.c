@@ -86,7 +86,12 @@ status temporary_make(const char *path, bool directory, strbuf *name, int *fd) {
         name->length = 0;
         strbuf_printf(name, "%s" INFIX "%ld.%u", path, (long)getpid(), atomic_fetch_add(&counter, 1));
         *fd = make_one(name->text, directory);
-        if (*fd < 0 && errno != EEXIST) return ERR(ERR_IO, "create %s: %s", name->text, strerror(errno));
+        if (*fd < 0 && errno != EEXIST) {
+            int why = errno;
+            ERR(ERR_IO, "create %s: %s", path, strerror(why)); /* the name that the user knows */
+            errno = why;
+            return ERR_IO;
+        }
         if (*fd >= 0 && is_ours(*fd, name->text)) return OK;
         if (*fd >= 0) close(*fd);
     }

@@ -250,14 +250,14 @@ status export_check_place(const char *what, const char *dir) {
     strbuf_init(&place);
     strbuf_init(&probe);
     dir_nearest(dir, &place);
+    const size_t n_above = place.length;
     strbuf_add(&place, "/.ralo");
     if (temporary_make(place.text, true, &probe, &fd) == OK) {
         rmdir(probe.text);
         close(fd);
     } else {
-        error_record why;
-        error_take(&why);
-        rc = ERR(ERR_IO, "%s %s: cannot create the directory: %s", what, dir, why.message);
+        rc = ERR(ERR_IO, "%s %s: cannot create the directory in %.*s: %s", what, dir, (int)n_above, place.text,
+                 strerror(errno));
     }
     strbuf_fini(&place);
     strbuf_fini(&probe);
