@@ -333,10 +333,20 @@ static void warn_if_unsaved(const job *j) {
              str_format_duration(run, run_s), (long long)(every / digit * digit));
 }
 
+/* `ralo plan` does not ask: the drive may be another machine's. */
+static status check_nvme(const job *j) {
+    const char *dir = j->request.nvme_path;
+    struct stat st;
+    if (j->is_plan || !dir || !offload_on_nvme(&j->request.plan.choice.offload)) return OK;
+    int why = stat(dir, &st) != 0 ? errno : S_ISDIR(st.st_mode) ? 0 : ENOTDIR;
+    return why ? ERR(ERR_INPUT, "memory.nvme_path %s: %s", dir, strerror(why)) : OK;
+}
+
 /* What needs no data and no plan, and takes no time. The run directory comes first: its other files follow from it. */
 static status check_places(job *j) {
     TRY(forget_old_export(j));
     if (*j->asked_dir) TRY(check_no_earlier_run(j, j->asked_dir));
+    TRY(check_nvme(j));
     return train_check_places(&j->request);
 }
 

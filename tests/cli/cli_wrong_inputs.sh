@@ -148,6 +148,9 @@ taken "$(printf 'a%.0s' {1..300})" "(File name too long)"
 alike "train.sample_prompts: found no file nope.txt" -- --preset test-llama --set train.sample_every=1 --set train.sample_prompts=nope.txt
 check 2 "--trace nowhere/t.json: found no directory nowhere to write into" "!Fits" -- train --preset test-llama --trace nowhere/t.json
 taken /proc/foo "run.dir /proc/foo: cannot create the directory in /proc: No such file or directory"
+check 2 "memory.nvme_path nowhere: No such file or directory" "!Fits" -- train --preset test-llama --set memory.offload.states=nvme --set memory.nvme_path=nowhere
+check 2 "memory.nvme_path text.txt: Not a directory" "!Fits" -- train --preset test-llama --set memory.offload.states=nvme --set memory.nvme_path=text.txt
+check 0 "on NVMe" -- plan --preset test-llama --set memory.offload.states=nvme --set memory.nvme_path=nowhere # it may be on another machine
 check 2 "found no run and no file runs/nope, expected the directory of a run to continue" "ralo runs runs" -- train runs/nope
 check 2 "CONFIG nope.yaml: no such file" -- train nope.yaml
 check 2 "memory.device: found '24'" "24 is a number of bytes: is it 24G?" -- plan --device-memory 24
