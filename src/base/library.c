@@ -2,7 +2,17 @@
 #include "base/base.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <string.h>
+
+/* A table may be the whole process's, and a thread that has loaded it calls its functions without a lock. So a second
+ * thread finds them in their places and writes nothing. */
+static void put_symbol(void *place, void *found) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    if (memcmp(place, &found, sizeof found) != 0) memcpy(place, &found, sizeof found);
+    pthread_mutex_unlock(&lock);
+}
 
 /* It stays: libraries that it brings along have handlers for the end of the process. */
 bool library_load(const char *file, const library_symbol *symbols, size_t n, char *why, size_t n_why) {
@@ -17,7 +27,7 @@ bool library_load(const char *file, const library_symbol *symbols, size_t n, cha
             snprintf(why, n_why, "%s is too old: it has no %s", file, symbols[i].name);
             return false;
         }
-        memcpy(symbols[i].place, &found, sizeof found);
+        put_symbol(symbols[i].place, found);
     }
     return true;
 }

@@ -44,18 +44,15 @@ static struct {
 #define X(name) __typeof__(&name) name;
     FUNCTIONS(X)
 #undef X
-    bool is_loaded;
 } lib;
 
 status server_check(void) {
-    if (lib.is_loaded) return OK;
 #define X(name) {#name, &lib.name},
     static const library_symbol symbols[] = {FUNCTIONS(X)};
 #undef X
     char why[400];
     if (!library_load(LIBRARY, symbols, ARRAY_LENGTH(symbols), why, sizeof why))
         return ERR(ERR_INPUT, "live page: %s; run: apt-get install libmicrohttpd-dev", why);
-    lib.is_loaded = true;
     return OK;
 }
 

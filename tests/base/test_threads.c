@@ -28,6 +28,28 @@ static void test_clock_does_not_go_back(void **state) {
     assert_true(fabs(seconds - (double)clock_ns() * 1e-9) < 10);
 }
 
+static int (*sign_of)(const char *, const char *);
+
+static void *load_and_call(void *unused) {
+    static const library_symbol symbols[] = {{"strcmp", &sign_of}};
+    char why[400];
+    bool loaded = library_load("libc.so.6", symbols, 1, why, sizeof why);
+    return loaded && sign_of("a", "b") < 0 ? &sign_of : NULL;
+}
+
+/* The functions of a library that is loaded late lie in one table of the process. The thread sanitizer sees a second
+ * thread write what the first one calls. */
+static void test_threads_may_load_one_library(void **state) {
+    enum { N = 4 };
+    pthread_t threads[N];
+    void *done;
+    for (int i = 0; i < N; i++) assert_int_equal(pthread_create(&threads[i], NULL, load_and_call, NULL), 0);
+    for (int i = 0; i < N; i++) {
+        pthread_join(threads[i], &done);
+        assert_non_null(done);
+    }
+}
+
 static void test_machine_is_described(void **state) {
     sys_info info;
     sys_info_get(&info);
@@ -311,6 +333,7 @@ static void test_pool_open_counts_cores_and_refuses_nonsense(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_clock_does_not_go_back),
+        cmocka_unit_test(test_threads_may_load_one_library),
         cmocka_unit_test(test_machine_is_described),
         cmocka_unit_test(test_cores_are_counted),
         cmocka_unit_test(test_contention_is_what_others_had_of_busy_cores),
