@@ -13,18 +13,45 @@
 #define SHORT_ROWS 64 /* tokens: few records are that short */
 #define SMALL_CHUNK (4ll << 20)
 
-/* Compiles a variant and tells whether it fits. More rows never need fewer bytes, so of an open micro-batch one row is
- * asked. */
-bool plan_variant_fits(const plan_request *r, uint64_t *planned) {
-    plan p;
+/* Parameters and states must lie somewhere. True if device and host together cannot hold those of an open strategy:
+ * then no candidate fits, and one small compile saves the search. */
+static bool is_too_large(const plan_request *r) {
+    plan_candidate c;
+    plan_request q = *r;
+    bool may_move = plan_is_open(r) && plan_is_one_device(r);
+    if (!may_move || r->open.precision || plan_ranks_open(r) || r->may_nvme || offload_on_nvme(&r->choice.offload) ||
+        !r->device_limit || !r->host_limit)
+        return false;
+    q.open = (plan_open){0};
+    if (q.choice.recompute.kind == RECOMPUTE_AUTO) q.choice.recompute = (recompute_policy){.kind = RECOMPUTE_NONE};
+    if (plan_evaluate(&q, &c) != OK) {
+        error_clear();
+        return false;
+    }
+    uint64_t all = r->device_limit + r->host_limit;
+    if (r->together_limit) all = MIN(all, r->together_limit);
+    return c.by_role[ROLE_PARAM] + c.by_role[ROLE_STATE] > all;
+}
+
+/* The request that answers whether r fits. The question is not which candidate is best, so those that take long to
+ * search are left out. More rows never need fewer bytes, so of an open micro-batch one row is asked. */
+static plan_request as_question(const plan_request *r) {
     plan_request q = *r;
     if (q.open.micro_batch) {
         q.open.micro_batch = false;
         q.choice.accumulation *= q.choice.micro_batch;
         q.choice.micro_batch = 1;
     }
-    q.compare = false; /* the question is whether it fits, not which candidate is best */
-    q.open.chunk = q.open.keep_layers = q.open.place = false; /* these candidates take long to search */
+    q.compare = false;
+    q.open.chunk = q.open.keep_layers = q.open.place = false;
+    return q;
+}
+
+/* Compiles a variant and tells whether it fits, and the bytes of the fastest plan that does, or of the one that needs
+ * least. */
+bool plan_variant_fits(const plan_request *r, uint64_t *planned) {
+    plan p;
+    plan_request q = as_question(r);
     if (plan_choose(&p, &q) != OK) {
         error_clear();
         return false;
@@ -35,14 +62,66 @@ bool plan_variant_fits(const plan_request *r, uint64_t *planned) {
     return fits;
 }
 
-/* The largest micro-batch below the asked one that fits, keeping the tokens per step. */
+typedef enum fit_answer { IMPOSSIBLE, NO, YES } fit_answer; /* IMPOSSIBLE: the request is refused for another reason */
+
+/* The same answer with few compiles for most variants that fit, and for those that are far too large. The bytes are
+ * filled in only if the search was needed; else they stay. */
+static fit_answer ask(const plan_request *r, uint64_t *planned) {
+    plan_request q = as_question(r);
+    uint64_t n_bytes = 0;
+    bool fits;
+    if (is_too_large(&q)) return NO;
+    if (plan_fits_when_moved(&q, &fits) != OK) error_clear();
+    if (fits) return YES;
+    fits = plan_variant_fits(r, &n_bytes);
+    if (n_bytes) *planned = n_bytes;
+    return fits ? YES : n_bytes ? NO : IMPOSSIBLE;
+}
+
+static bool can_fit(const plan_request *r) {
+    uint64_t planned;
+    return ask(r, &planned) == YES;
+}
+
+/* The largest micro-batch below the asked one that fits, keeping the tokens per step. One row fits if any does. */
 static bool shrink_batch(plan_request *r, uint64_t *planned) {
     int64_t rows = r->choice.micro_batch * r->choice.accumulation, batch = r->choice.micro_batch;
-    while (batch > 1 && !r->open.micro_batch) {
+    if (batch == 1 || r->open.micro_batch) return false;
+    plan_request one = *r;
+    one.choice.micro_batch = 1;
+    one.choice.accumulation = rows;
+    if (ask(&one, planned) == NO) return false;
+    while (batch > 1) {
         do batch--;
         while (batch > 1 && rows % batch);
         r->choice.micro_batch = batch;
         r->choice.accumulation = rows / batch;
+        if (plan_variant_fits(r, planned)) return true;
+    }
+    return false;
+}
+
+static bool fits_or_shrinks(plan_request *r, uint64_t *planned) {
+    plan_request q = as_question(r);
+    if (is_too_large(&q)) return false; /* with fewer rows, too */
+    return plan_variant_fits(r, planned) || shrink_batch(r, planned);
+}
+
+/* The longest rows below the asked ones that fit, found by halving. The shortest fit if any do: if they do not, r has
+ * them and `planned` their bytes. */
+static bool shorten_rows(plan_request *r, uint64_t *planned) {
+    enum { SHORTEST = 16 };
+    plan_request shortest = *r;
+    while (shortest.seq_len > SHORTEST) shortest.seq_len /= 2;
+    uint64_t least = 0;
+    if (ask(&shortest, &least) == NO) {
+        *r = shortest;
+        if (least) *planned = least;
+        else plan_variant_fits(r, planned);
+        return false;
+    }
+    while (r->seq_len > SHORTEST) {
+        r->seq_len /= 2;
         if (plan_variant_fits(r, planned)) return true;
     }
     return false;
@@ -174,13 +253,13 @@ static bool smallest_change(const plan_request *r, strbuf *b) {
         for (size_t k = 0; k < n_bases && allowed(r, order[i]); k++) {
             t = *bases[k];
             t.choice.precision = order[i];
-            if (plan_variant_fits(&t, &planned) || shrink_batch(&t, &planned)) goto found;
+            if (fits_or_shrinks(&t, &planned)) goto found;
         }
     for (size_t i = 0; i < ARRAY_LENGTH(smaller_bases); i++)
         for (size_t k = 0; k < n_bases && may_have_base(r, smaller_bases[i]); k++) {
             t = *bases[k];
             t.base = smaller_bases[i];
-            if (plan_variant_fits(&t, &planned) || shrink_batch(&t, &planned)) goto found;
+            if (fits_or_shrinks(&t, &planned)) goto found;
             t.choice.precision = PRECISION_BF16;
             if (allowed(r, PRECISION_BF16) && plan_variant_fits(&t, &planned)) goto found;
         }
@@ -191,10 +270,7 @@ static bool smallest_change(const plan_request *r, strbuf *b) {
         t.choice.accumulation *= t.choice.micro_batch;
         t.choice.micro_batch = 1;
     }
-    while (t.seq_len > 16) {
-        t.seq_len /= 2;
-        if (plan_variant_fits(&t, &planned)) goto found;
-    }
+    if (shorten_rows(&t, &planned)) goto found;
     if (planned) describe_least(b, r, &t, planned);
     return false;
 found:
@@ -233,12 +309,11 @@ static bool find_change(const plan_request *r, strbuf *b) {
 
 /* Advises an nvme directory; false: a drive does not help. Alone it helps only where the plan may choose what to offload. */
 static bool advise_nvme(const plan_request *r, strbuf *b) {
-    uint64_t planned;
     plan_request t = *r;
     t.may_nvme = true;
     if (r->manual) t.open = r->left_open, t.manual = false;
     if (r->manual && r->left_open_recompute) t.choice.recompute = (recompute_policy){.kind = RECOMPUTE_AUTO};
-    if (r->may_nvme || !plan_is_open(&t) || !plan_variant_fits(&t, &planned)) return false;
+    if (r->may_nvme || !plan_is_open(&t) || !can_fit(&t)) return false;
     strbuf_printf(b, "Name a directory on a fast drive with memory.nvme_path%s, or use",
                   r->manual ? " and set memory.strategy=auto" : "");
     return true;
@@ -279,7 +354,6 @@ static const struct {
 
 /* The first of these that fits; NULL: none does, so none is advised. */
 static const char *find_fewer_bytes(const plan_request *r) {
-    uint64_t planned;
     for (size_t i = 0; i < ARRAY_LENGTH(fewer_bytes); i++) {
         plan_request t = *r;
         if (fewer_bytes[i].sr) t.choice.precision = PRECISION_BF16_SR;
@@ -289,18 +363,17 @@ static const char *find_fewer_bytes(const plan_request *r) {
             t.choice.precision != r->choice.precision || t.choice.states != r->choice.states || t.base != r->base;
         bool is_cut = mesh_size(&r->mesh, AXIS_TENSOR) > 1; /* blocks of 8-bit states cannot be cut */
         bool possible = is_new && !(fewer_bytes[i].int8 && is_cut);
-        if (possible && plan_variant_fits(&t, &planned)) return fewer_bytes[i].settings;
+        if (possible && can_fit(&t)) return fewer_bytes[i].settings;
     }
     return NULL;
 }
 
 /* The copy that a save in the background is written from; false: without it the host is too small as well. */
 static bool advise_no_copy(const plan *p, const plan_request *r, strbuf *out) {
-    uint64_t planned;
     plan_request t = *r;
     char a[32];
     t.state_copies = 0;
-    if (!r->state_copies || !plan_variant_fits(&t, &planned)) return false;
+    if (!r->state_copies || !can_fit(&t)) return false;
     strbuf_printf(
         out,
         "%s of it is the copy for background checkpoints: without train.save_every (--set train.save_every=0) "

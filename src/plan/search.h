@@ -84,6 +84,9 @@ bool plan_mix_cheap(const plan_request *r, const plan_candidate *kept, const pla
  * which they were tried; continues to count *n_tried. The caller frees. The last ones fit if any does. */
 status plan_list_smaller(const plan_request *r, const plan_candidate *like, size_t *n_tried, plan_best *best,
                          plan_candidate **list, size_t *n);
+/* Does a candidate of the search fit that computes every layer again and offloads most of what is open, compiled and as
+ * the search evaluates it? If so, the search finds one that fits; if not, it still may. Few compiles. */
+status plan_fits_when_moved(const plan_request *asked, bool *fits);
 
 /* ---- fit.c -------------------------------------------------------------------------------------------------------- */
 

@@ -160,3 +160,21 @@ status plan_can_fit(const plan_request *r, bool *fits) {
     free(t.list);
     return rc;
 }
+
+status plan_fits_when_moved(const plan_request *asked, bool *fits) {
+    level levels[LEVELS_MOST];
+    const plan_request r = plan_request_complete(asked);
+    plan_candidate like = plan_as_asked(&r), quick;
+    trial t = {.r = &r, .like = &like, .is_one_enough = true};
+    *fits = false;
+    if (!plan_is_open(&r) || r.open.precision || plan_ranks_open(&r) || !plan_is_one_device(&r)) return OK;
+    list_levels(&r, &like, levels);
+    status rc = try_level(&t, &levels[0]);
+    if (rc == OK && t.fits) {
+        plan_request q = plan_request_of(&r, &t.list[t.n - 1].choice);
+        rc = plan_evaluate(&q, &quick);
+        *fits = rc == OK && quick.fits;
+    }
+    free(t.list);
+    return rc;
+}
