@@ -185,5 +185,7 @@ op *program_take_ops(program *p, size_t *n_ops) {
     *n_ops = p->n_ops;
     p->ops = NULL;
     p->n_ops = p->ops_capacity = 0;
+    /* The list that is appended next is seldom shorter: growing it from nothing would copy it ten times. */
+    p->ops = array_grow(p->ops, &p->ops_capacity, *n_ops + *n_ops / 4, sizeof *p->ops);
     return ops;
 }
