@@ -279,7 +279,44 @@ typedef struct climb {
     plan_candidate now;
     plan_candidate list[CHANGES_MOST + 2 * SUMS];
     size_t n;
+    /* All that were evaluated, which steps that lead back ask for again. */
+    struct evaluated {
+        plan_candidate candidate;
+        plan_effort effort;
+    } * known;
+    size_t n_known, known_capacity;
 } climb;
+
+static const plan_candidate *find_known(const climb *w, const step_choice *c, plan_effort effort) {
+    for (size_t i = 0; i < w->n_known; i++)
+        if (w->known[i].effort == effort && step_choice_equal(&w->known[i].candidate.choice, c, CHOICE_NONE))
+            return &w->known[i].candidate;
+    return NULL;
+}
+
+/* Fills in the numbers of n candidates; compiles those that are new. */
+static status evaluate_all(climb *w, plan_candidate *list, size_t n, plan_effort effort) {
+    plan_candidate fresh[CHANGES_MOST + 2 * SUMS];
+    size_t at[CHANGES_MOST + 2 * SUMS], n_fresh = 0;
+    for (size_t i = 0; i < n; i++) {
+        const plan_candidate *same = find_known(w, &list[i].choice, effort);
+        if (same) {
+            size_t order = list[i].order;
+            list[i] = *same;
+            list[i].order = order;
+        } else {
+            at[n_fresh] = i;
+            fresh[n_fresh++] = list[i];
+        }
+    }
+    TRY(plan_search_evaluate_all(w->s, fresh, n_fresh, effort));
+    w->known = array_grow(w->known, &w->known_capacity, w->n_known + n_fresh, sizeof *w->known);
+    for (size_t i = 0; i < n_fresh; i++) {
+        list[at[i]] = fresh[i];
+        w->known[w->n_known++] = (struct evaluated){fresh[i], effort};
+    }
+    return OK;
+}
 
 static plan_candidate *add_candidate(climb *w, const step_choice *c) {
     for (size_t i = 0; i < w->n; i++)
@@ -342,14 +379,14 @@ static status try_sums(climb *w, const change_list *l, plan_effort effort) {
         step_choice c = with_sum(w, &sums[i]);
         made[i] = add_candidate(w, &c);
     }
-    TRY(plan_search_evaluate_all(w->s, w->list + first, w->n - first, effort));
+    TRY(evaluate_all(w, w->list + first, w->n - first, effort));
     first = w->n;
     for (size_t i = 0; i < n; i++) {
         if (!made[i] || made[i]->fits || !make_smaller(w, made[i], &sums[i])) continue;
         step_choice c = with_sum(w, &sums[i]);
         add_candidate(w, &c);
     }
-    return plan_search_evaluate_all(w->s, w->list + first, w->n - first, effort);
+    return evaluate_all(w, w->list + first, w->n - first, effort);
 }
 
 /* Evaluates the single changes that have no price, which gives them one. */
@@ -362,7 +399,7 @@ static status price_changes(climb *w, change_list *l, plan_effort effort) {
         apply(w->s->r, &l->list[i], 1, &c);
         if (add_candidate(w, &c)) priced[n++] = &l->list[i];
     }
-    TRY(plan_search_evaluate_all(w->s, w->list, w->n, effort));
+    TRY(evaluate_all(w, w->list, w->n, effort));
     for (size_t i = 0; i < n; i++) {
         priced[i]->seconds = w->list[i].step_s - w->now.step_s;
         priced[i]->device = device_bytes(&w->list[i]) - device_bytes(&w->now);
@@ -470,7 +507,7 @@ static status step_back(climb *w, const step_choice *from) {
         step_choice c = between(w->s->r, from, &to, (double)k / BACK);
         add_candidate(w, &c);
     }
-    TRY(plan_search_evaluate_all(w->s, w->list, w->n, PLAN_WHOLE));
+    TRY(evaluate_all(w, w->list, w->n, PLAN_WHOLE));
     w->now.fits = false;
     take_fastest(w);
     return OK;
@@ -480,7 +517,7 @@ static status step_back(climb *w, const step_choice *from) {
 static status climb_parts(climb *w, const step_choice *from, double unit) {
     change_list prices;
     round_to_parts(w->s->r, unit, &w->now.choice);
-    TRY(plan_search_evaluate_all(w->s, &w->now, 1, PLAN_IN_PARTS));
+    TRY(evaluate_all(w, &w->now, 1, PLAN_IN_PARTS));
     TRY(walk(w, unit, PLAN_IN_PARTS, &prices));
     TRY(step_back(w, from));
     if (!w->now.fits) return OK;
@@ -496,7 +533,7 @@ static status climb_parts(climb *w, const step_choice *from, double unit) {
 
 static status climb_whole(climb *w, double unit) {
     change_list prices;
-    TRY(plan_search_evaluate_all(w->s, &w->now, 1, PLAN_WHOLE));
+    TRY(evaluate_all(w, &w->now, 1, PLAN_WHOLE));
     TRY(walk(w, unit, PLAN_WHOLE, &prices));
     return unit > 1 ? walk_by_layers(w, &prices) : OK;
 }
@@ -511,7 +548,9 @@ status plan_climb(plan_search *s) {
     climb w = {.s = s, .now = *best};
     step_choice from = best->choice;
     w.now.order = s->n_tried++;
-    TRY(plan_estimates_parts(r) ? climb_parts(&w, &from, unit) : climb_whole(&w, unit));
+    status rc = plan_estimates_parts(r) ? climb_parts(&w, &from, unit) : climb_whole(&w, unit);
+    free(w.known);
+    TRY(rc);
     if (!w.now.fits || step_choice_equal(&w.now.choice, &from, CHOICE_NONE)) return OK;
     plan_search_append(s, &w.now);
     plan_search_sort(s);
