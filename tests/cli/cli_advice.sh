@@ -5,16 +5,20 @@
 need python3 "it reads the JSON output"
 
 cat >follow.py <<'END'
-import json, re, subprocess, sys
+import functools, json, re, subprocess, sys
 ralo = sys.argv[1]
 OK, REFUSED, NO_FIT = 0, 2, 3
+
+@functools.cache  # what an error names is planned once, not again when the next advice is looked for
+def run(line):
+    done = subprocess.run(line, capture_output=True, text=True)
+    error = [l for l in done.stderr.splitlines() if l.startswith("error:")]
+    return done.returncode, done.stdout, error[-1] if error else "", " ".join(line[1:])
 
 def plan(settings, flags):
     line = [ralo, "plan", "--json", *flags]
     for key, value in settings.items(): line += ["--set", f"{key}={value}"]
-    run = subprocess.run(line, capture_output=True, text=True)
-    error = [l for l in run.stderr.splitlines() if l.startswith("error:")]
-    return run.returncode, run.stdout, error[-1] if error else "", " ".join(line[1:])
+    return run(tuple(line))
 
 def advice(error, key):
     if "memory.nvme_path" in error and key == "fit" and "smallest change" not in error and "--set" not in error:
@@ -43,7 +47,8 @@ for preset, hardware, device, host in [
     ("llama2-7b", "h200", "20G", "30G"), ("test-llama", None, "2M", "1M"), ("qwen2.5-0.5b", None, "6G", "5G")]:
     for more in [{}, {"memory.strategy": "manual"}]:
         flags = ["--preset", preset, "--device-memory", device] + (["--hardware", hardware] if hardware else [])
-        followed += follow({"memory.host": host, **more}, flags)
+        # two rows a step: two splits into micro-batches are searched, not five
+        followed += follow({"memory.host": host, "train.batch": 2, **more}, flags)
 
 for preset, hardware, world in [("gpt2", "h200", 64), ("qwen2.5-0.5b", "h200", 16), ("test-llama", None, 16), ("llama2-7b", "h200", 128)]:
     flags = ["--preset", preset] + (["--hardware", hardware] if hardware else [])
