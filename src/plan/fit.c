@@ -4,9 +4,10 @@
  * Changes are tried from the cheapest to the one that changes most: fewer logits at once, more recompute (same bits), a
  * smaller micro-batch with more accumulation (same step, same result up to summation order), then fewer bytes per
  * parameter, then both, then under adapters a frozen base in fewer bits, then a shorter sequence. Where
- * memory.recompute is auto, every try also chooses the recompute. Each try is a full compile, so the numbers in the
- * message are as exact as any plan. Adapters over a base of 4 bits train something else than was asked for, so they are
- * named beside those changes and never among them. */
+ * memory.recompute is auto, every try also chooses the recompute. A change that is named with its bytes was searched and
+ * compiled like any plan, so they are exact; where only yes or no is asked, few compiles tell most of the answers.
+ * Adapters over a base of 4 bits train something else than was asked for, so they are named beside those
+ * changes and never among them. */
 #include "plan/search.h"
 
 #define NAMED 5
