@@ -13,6 +13,7 @@
 #include "plan/search.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 static const double MIN_GAIN = 0.0005;
 enum {
@@ -131,7 +132,8 @@ static bool apply(const plan_request *r, const change *by, double times, step_ch
 typedef struct change_list {
     const plan_request *r;
     const step_choice *of;
-    double unit; /* layers */
+    double unit;   /* layers */
+    bool is_whole; /* candidates are compiled, not estimated: every prefetch distance is tried */
     change list[CHANGES_MOST];
     size_t n;
 } change_list;
@@ -179,7 +181,8 @@ static void list_changes(change_list *l) {
     if (open->keep_embed && (o->params != TIER_DEVICE || o->grads != TIER_DEVICE))
         add_change(l, (change){.knob = KEEP_EMBED, .to = !c->keep_embed});
     for (int k = 1; k <= FURTHEST && open->prefetch && overlaps && offload_any(o); k++)
-        if (k != c->prefetch) add_change(l, (change){.knob = PREFETCH, .to = k});
+        if (l->is_whole || abs(k - c->prefetch) == 1 || k == FURTHEST)
+            add_change(l, (change){.knob = PREFETCH, .to = k});
     list_home(l, PARAMS_TO, open->params, o->params);
     list_home(l, GRADS_TO, open->grads, o->grads);
     list_home(l, STATES_TO, open->states, o->states);
@@ -433,7 +436,7 @@ static status walk(climb *w, double unit, plan_effort effort, change_list *price
     prices->n = 0;
     for (int k = 0; k < ROUNDS; k++) {
         step_choice of = w->now.choice;
-        change_list l = {.r = w->s->r, .of = &of, .unit = unit};
+        change_list l = {.r = w->s->r, .of = &of, .unit = unit, .is_whole = effort == PLAN_WHOLE};
         list_changes(&l);
         keep_prices(&l, prices, have_same_rungs(&rungs, &of.recompute));
         rungs = of.recompute;
@@ -449,16 +452,21 @@ static status walk(climb *w, double unit, plan_effort effort, change_list *price
     return OK;
 }
 
+/* The last steps change single layers, and the embedding, whose bytes are those of a few of them. */
+static bool is_of_last_steps(const change *c) { return c->layers > 0 || c->knob == KEEP_EMBED; }
+
 /* The last steps: single layers, by the prices of several. */
 static status walk_by_layers(climb *w, const change_list *prices) {
     change_list l = {.r = prices->r};
     for (size_t i = 0; i < prices->n; i++) {
         change c = prices->list[i];
-        if (c.layers == 0 || !c.is_priced) continue;
-        c.seconds /= c.layers;
-        c.device /= c.layers;
-        c.host /= c.layers;
-        c.layers = 1;
+        if (!is_of_last_steps(&c) || !c.is_priced) continue;
+        if (c.layers > 0) {
+            c.seconds /= c.layers;
+            c.device /= c.layers;
+            c.host /= c.layers;
+            c.layers = 1;
+        }
         l.list[l.n++] = c;
     }
     for (int k = 0; k < LAST_ROUNDS; k++) {
@@ -521,14 +529,14 @@ static status climb_parts(climb *w, const step_choice *from, double unit) {
     TRY(walk(w, unit, PLAN_IN_PARTS, &prices));
     TRY(step_back(w, from));
     if (!w->now.fits) return OK;
-    change_list l = {.r = w->s->r, .of = &w->now.choice, .unit = fmax(unit / 2, 1)}, of_layers = {.r = w->s->r};
+    change_list l = {.r = w->s->r, .of = &w->now.choice, .unit = fmax(unit / 2, 1)}, of_last = {.r = w->s->r};
     list_changes(&l);
     for (size_t i = 0; i < l.n; i++)
-        if (l.list[i].layers > 0) of_layers.list[of_layers.n++] = l.list[i];
+        if (is_of_last_steps(&l.list[i])) of_last.list[of_last.n++] = l.list[i];
     w->n = 0;
-    TRY(price_changes(w, &of_layers, PLAN_WHOLE));
+    TRY(price_changes(w, &of_last, PLAN_WHOLE));
     take_fastest(w);
-    return walk_by_layers(w, &of_layers);
+    return walk_by_layers(w, &of_last);
 }
 
 static status climb_whole(climb *w, double unit) {
