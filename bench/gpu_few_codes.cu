@@ -2,8 +2,8 @@
  *
  * By hand, on a machine with a GPU of capability 9.0, in a checkout that was built:
  *     F="-O3 -std=c++17 -arch=sm_90a -DHAVE_SM90A -fmad=false --expt-relaxed-constexpr -Isrc"
- *     gcc -O2 -Isrc -I/usr/local/cuda/include -c src/backend/cuda/tensor_map.c -o /tmp/tensor_map.o
- *     nvcc $F bench/gpu_few_codes.cu src/backend/cuda/few_{codes,codes_wgmma,rows}.cu /tmp/tensor_map.o build/libralo.a -lcuda -o /tmp/few_codes
+ *     gcc -O2 -Isrc -I/usr/local/cuda/include -c src/engine/backend/cuda/tensor_map.c -o /tmp/tensor_map.o
+ *     nvcc $F bench/gpu_few_codes.cu src/engine/backend/cuda/few_{codes,codes_wgmma,rows}.cu /tmp/tensor_map.o build/libralo-engine.a build/libralo-base.a -lcuda -o /tmp/few_codes
  *     /tmp/few_codes [plain]
  *
  * A recorded graph of products one behind the other, as a decode step has them, over copies of a weight that do not fit the L2 cache

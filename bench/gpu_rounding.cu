@@ -2,7 +2,7 @@
  *
  * By hand, on a machine with a GPU of capability 9.0:
  *     F="-O3 -std=c++17 -arch=sm_90a -fmad=false --expt-relaxed-constexpr -Isrc"
- *     nvcc $F bench/gpu_rounding.cu src/backend/cuda/{swiglu8,fp8,norm}.cu -o /tmp/rounding && /tmp/rounding */
+ *     nvcc $F bench/gpu_rounding.cu src/engine/backend/cuda/{swiglu8,fp8,norm}.cu -o /tmp/rounding && /tmp/rounding */
 #include "backend/cuda/launch_fp8.h"
 #include "backend/cuda/launch_norm.h"
 #include <stdio.h>

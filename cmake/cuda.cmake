@@ -1,7 +1,7 @@
 # cuda.cmake - the CUDA backend as a plug-in, libralo-cuda.so: built where nvcc is found, loaded where a GPU is.
 #
 # Nothing else links a CUDA library, so the same program runs on machines without one. The plug-in takes what it needs of
-# base, tensor and program from libralo.a as a copy of its own, hidden.
+# libralo-engine.a as a copy of its own, hidden.
 #   RALO_CUDA          OFF: do not build it
 #   RALO_CUDA_ARCHS    compute capabilities; else that of the GPU here; else those of 80 89 90 100 that the toolkit knows
 # `make` builds it. Where a GPU is, the program depends on it, so that `make run` and the tests have it too.
@@ -42,12 +42,12 @@ if(cuda_works)
     endif()
     # Some instructions of 9.0 exist for 90a alone, which every GPU of 9.0 runs.
     list(TRANSFORM RALO_CUDA_ARCHS REPLACE "^90$" "90a")
-    file(GLOB CUDA_SOURCES CONFIGURE_DEPENDS src/backend/cuda/*.c src/backend/cuda/*.cu)
+    file(GLOB CUDA_SOURCES CONFIGURE_DEPENDS src/engine/backend/cuda/*.c src/engine/backend/cuda/*.cu)
     add_library(cuda MODULE ${CUDA_SOURCES})
     set_target_properties(cuda PROPERTIES OUTPUT_NAME ralo-cuda LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
         C_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden POSITION_INDEPENDENT_CODE ON LINKER_LANGUAGE CUDA
         CUDA_STANDARD 17 CUDA_RUNTIME_LIBRARY Static)
-    target_include_directories(cuda PRIVATE src ${CUDAToolkit_INCLUDE_DIRS})
+    target_include_directories(cuda PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
     # fmad=false: as in C, fma is written where it is meant.
     set(cuda_flags -fmad=false --expt-relaxed-constexpr -lineinfo)
     foreach(arch ${RALO_CUDA_ARCHS})
@@ -57,7 +57,7 @@ if(cuda_works)
     if(90a IN_LIST RALO_CUDA_ARCHS)
         target_compile_definitions(cuda PRIVATE HAVE_SM90A)
     endif()
-    target_link_libraries(cuda PRIVATE libralo CUDA::cublasLt CUDA::cuda_driver)
+    target_link_libraries(cuda PRIVATE ralo-engine CUDA::cublasLt CUDA::cuda_driver)
     target_link_options(cuda PRIVATE -Wl,--exclude-libs,ALL -Wl,-z,defs)
     add_dependencies(program cuda)
     if(NOT no_gpu)

@@ -12,24 +12,28 @@ file(STRINGS include/ralo.h version_line REGEX "^#define RALO_VERSION \"")
 string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" RALO_VERSION "${version_line}")
 string(REGEX MATCH "^[0-9]+" RALO_ABI "${RALO_VERSION}")
 
-set(API_OBJECTS "$<FILTER:$<TARGET_OBJECTS:libralo>,INCLUDE,/src/api/>")
+set(API_OBJECTS "$<FILTER:$<TARGET_OBJECTS:ralo-app>,INCLUDE,/src/app/api/>")
 
 add_library(shared SHARED ${API_OBJECTS})
 set_target_properties(shared PROPERTIES OUTPUT_NAME ralo VERSION ${RALO_VERSION} SOVERSION ${RALO_ABI} LINKER_LANGUAGE C
     LIBRARY_OUTPUT_DIRECTORY ${PUBLIC} LINK_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/libralo.map)
-target_link_libraries(shared PRIVATE libralo)
+target_link_libraries(shared PRIVATE ralo-app)
 target_link_options(shared PRIVATE -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/libralo.map)
 if(NOT RALO_SANITIZE) # the sanitizers' own symbols come with the program
     target_link_options(shared PRIVATE -Wl,-z,defs)
 endif()
 
+set(ARCHIVES ${STOREYS})
+list(REVERSE ARCHIVES)
+list(TRANSFORM ARCHIVES REPLACE "(.+)" "$<TARGET_FILE:ralo-\\1>")
 add_custom_command(OUTPUT ${PUBLIC}/libralo.a
-    COMMAND ${CMAKE_C_COMPILER} -r -nostdlib -o ${PUBLIC}/ralo.o ${API_OBJECTS} $<TARGET_FILE:libralo>
+    COMMAND ${CMAKE_C_COMPILER} -r -nostdlib -o ${PUBLIC}/ralo.o ${API_OBJECTS}
+        ${ARCHIVES}
     COMMAND ${CMAKE_OBJCOPY} --localize-hidden ${PUBLIC}/ralo.o
     COMMAND ${CMAKE_COMMAND} -E rm -f ${PUBLIC}/libralo.a
     COMMAND ${CMAKE_AR} rcs ${PUBLIC}/libralo.a ${PUBLIC}/ralo.o
     COMMAND ${CMAKE_COMMAND} -E rm -f ${PUBLIC}/ralo.o
-    DEPENDS libralo COMMENT "Linking public/libralo.a" COMMAND_EXPAND_LISTS VERBATIM)
+    DEPENDS ${ARCHIVES} COMMENT "Linking public/libralo.a" COMMAND_EXPAND_LISTS VERBATIM)
 
 # Written by the program itself, from the tables that its parser reads.
 set(SAYS ${CMAKE_COMMAND} -E env ASAN_OPTIONS=detect_leaks=0 $<TARGET_FILE:ralo>)

@@ -7,7 +7,7 @@ small ones of make_tokenizer_fixtures.py. FILEs are encoded whole and line by li
 one thread. --classes asks both for the classes of every character (expressions, Digits, Punctuation, Whitespace). Needs Python with `tokenizers`, and build/bench/bench_tokenizer (or BENCH=its path). Exit status 1: a
 difference was found; each is cut down to its shortest text.
 
-Classes of characters are those of Unicode 16.0 in both (see src/data/unicode_table.h).
+Classes of characters are those of Unicode 16.0 in both (see src/text/data/unicode_table.h).
 """
 import json
 import os

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """make_unicode_tables.py [OUT]
 
-Writes src/data/unicode_table.c: general category and script of every character, in the Unicode version that the
+Writes src/text/data/unicode_table.c: general category and script of every character, in the Unicode version that the
 `tokenizers` library splits text by (Oniguruma 6.9.10 in tokenizers 0.23: Unicode 16.0; tools/compare_tokenizers.py
 --classes compares all characters). Another version is another data package:
 

@@ -3,6 +3,7 @@
 #include "checkpoint/seal.h"
 #include "checkpoint_world.h"
 #include "fake_backend.h"
+#include "weightfile/weightfile.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

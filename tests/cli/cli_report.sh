@@ -239,7 +239,7 @@ roles = {int(n) for c, _ in classes("charts/peak.svg") for n in re.findall(r"\bf
 colors = dict(re.findall(r"\.f(\d+)\{fill:(#\w+)\}", page[:page.index("prefers-color-scheme: dark) {")]))
 assert runs and max(runs) < 12 <= min(roles), (runs, roles)
 assert len(set(colors.values())) == len(colors) == 21, "no colour stands for two things"
-css = open("%s/src/live/page/style.css" % __import__("os").environ["RALO_SOURCE"]).read()
+css = open("%s/src/app/live/page/style.css" % __import__("os").environ["RALO_SOURCE"]).read()
 for i, role in enumerate(("params", "grads", "states", "inputs", "cache", "comm", "activations", "work", "gaps")):
     assert colors[str(12 + i)] == re.search("--%s: (#\\w+)" % role, css)[1], "the live page shows %s in another colour" % role
 AXES

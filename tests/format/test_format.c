@@ -1,7 +1,8 @@
 /* test_format.c - files that lie: every reader answers with a message that names file, place, found and expected,
  * and never with a crash, a hang or a view outside the file. Writers leave a whole file or none. */
-#include "format/format.h"
 #include "files.h"
+#include "format/format.h"
+#include "weightfile/weightfile.h"
 
 #include <fcntl.h>
 #include <signal.h>

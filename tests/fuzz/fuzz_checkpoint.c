@@ -5,9 +5,10 @@
  * "bytes", a "header_xxh3_128" and a piece's "xxh3_128" that say "?".
  * Of a checkpoint that is opened: every tensor is found, has the bytes of its shape, and can be read whole and in
  * pieces; its checksums can be asked for; every number of its state is in its range; its task has a name. */
-#include "fuzz/fuzz.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/seal.h"
+#include "fuzz/fuzz.h"
+#include "weightfile/weightfile.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -5,6 +5,7 @@
  * Of a file that is accepted: every view lies inside the map and has the bytes of its shape, every byte can be read, no
  * byte belongs to two tensors, names ascend and are found, the metadata are strings. */
 #include "fuzz/fuzz.h"
+#include "weightfile/weightfile.h"
 
 #include <stdlib.h>
 #include <string.h>

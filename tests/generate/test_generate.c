@@ -4,11 +4,12 @@
  * Models are tiny and random, of all four families, with weights large enough that their logits are far apart. Bounds:
  * prefill and token by token have the same bits on the CPU, so the bound is none. Against the evaluation section, whose
  * attention sums in another order, 1e-4 of the largest logit in fp32. */
-#include "hf.h"
 #include "backend_choice.h"
 #include "generate/state.h"
-#include "weights/source.h"
+#include "hf.h"
+#include "show/show.h"
 #include "training.h"
+#include "weights/source.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

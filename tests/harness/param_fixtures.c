@@ -1,6 +1,7 @@
 /* param_fixtures.c - see param_fixtures.h. */
 #include "param_fixtures.h"
 #include "programs.h"
+#include "weightfile/weightfile.h"
 #include "weights/params.h"
 
 #include <math.h>

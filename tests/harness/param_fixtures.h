@@ -3,6 +3,7 @@
  * parameter, under its name in files, behind a prefix. Prediction heads are layers of their own there. */
 #include "exec/exec.h"
 #include "plan/plan.h"
+#include "weightfile/weightfile.h"
 
 const safetensor *fixture_tensor(const safetensors *f, const char *prefix,
                                  const char *name); /* fails where it is not */

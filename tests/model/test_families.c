@@ -3,11 +3,12 @@
  * The fixtures are tiny random models with two or more packed documents per row, made by tools/make_family_fixtures.py;
  * their metadata holds the shapes and the versions that made them. The comparison goes through the whole house: config ->
  * model -> passes -> layout -> exec -> CPU kernels. */
-#include "weights/load.h"
 #include "backend_choice.h"
 #include "family_fixtures.h"
 #include "must.h"
 #include "programs.h"
+#include "weightfile/weightfile.h"
+#include "weights/load.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,7 @@
 /* test_fp8.c - the fp8 pass: what it writes, that it trains like bf16, and that no technique of memory changes a bit of it. */
-#include "training.h"
 #include "backend_choice.h"
+#include "show/show.h"
+#include "training.h"
 
 #include <math.h>
 #include <setjmp.h>

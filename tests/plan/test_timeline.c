@@ -1,8 +1,9 @@
 /* test_timeline.c - the picture of a plan: every column equals a slower count of what is alive at its op, the highest is
  * the planned peak, and the file is well-formed whatever a model is called. */
-#include "plan/timeline.h"
 #include "files.h"
+#include "plan/timeline.h"
 #include "programs.h"
+#include "show/show.h"
 #include "training.h"
 #include "xml.h"
 
@@ -124,7 +125,8 @@ static void check_json_tier(const plan *p, tier at, const json_t *j, const uint6
     plan_alive *counted = count_alive(g, at);
     const json_t *points = json_object_get(j, "points"), *bytes = json_object_get(points, "bytes"),
                  *index = json_object_get(points, "index"), *peak = json_object_get(j, "peak"), *value;
-    uint64_t arena = number(j, "planned_peak"), highest = 0, gaps = 0, sum = number(peak, "others_bytes"), last = UINT64_MAX;
+    uint64_t arena = number(j, "planned_peak"), highest = 0, gaps = 0, sum = number(peak, "others_bytes"),
+             last = UINT64_MAX;
     size_t n = json_array_size(index), i;
     assert_string_equal(json_string_value(json_object_get(j, "tier")), tier_name(at));
     assert_int_equal(arena, g->arena_bytes[at]);

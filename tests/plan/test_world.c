@@ -1,5 +1,6 @@
 /* test_world.c - the tables for ranks that are not here: counted from shapes, against numbers counted another way. */
 #include "plan/plan.h"
+#include "show/show.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 #!/bin/bash
-# no_numbered_operands.sh - operands of an op go by the names that the build makes from src/program/ops.def (LINEAR_X, ADAMW_M).
+# no_numbered_operands.sh - operands of an op go by the names that the build makes from src/engine/program/ops.def (LINEAR_X, ADAMW_M).
 #
 # A number would be wrong without a word as soon as an op gets one more operand. By hand: bash tests/program/no_numbered_operands.sh
 set -u

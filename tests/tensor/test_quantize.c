@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "format/format.h"
+#include "weightfile/weightfile.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -6,6 +6,7 @@
 #include "hf.h"
 #include "must.h"
 #include "programs.h"
+#include "weightfile/weightfile.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -8,6 +8,7 @@
 #include "files.h"
 #include "must.h"
 #include "training.h"
+#include "weightfile/weightfile.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -5,12 +5,13 @@
  * their size; the bound is 1e-5. */
 #include "backend_choice.h"
 #include "family_fixtures.h"
-#include "param_fixtures.h"
 #include "must.h"
+#include "param_fixtures.h"
 #include "programs.h"
 #include "train/ahead.h"
 #include "train/batch.h"
 #include "training.h"
+#include "weightfile/weightfile.h"
 #include "weights/load.h"
 #include "weights/params.h"
 

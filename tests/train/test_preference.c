@@ -6,6 +6,7 @@
 #include "hf.h"
 #include "must.h"
 #include "programs.h"
+#include "weightfile/weightfile.h"
 #include "weights/adapter.h"
 
 #include <math.h>

@@ -3,9 +3,10 @@
  * by name. */
 #include "files.h"
 #include "must.h"
-#include "training.h"
 #include "train/advantage.h"
 #include "train/rollout.h"
+#include "training.h"
+#include "weightfile/weightfile.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -5,10 +5,11 @@
  * 1e-7 of their size; the bound is 1e-5. */
 #include "backend_choice.h"
 #include "family_fixtures.h"
-#include "param_fixtures.h"
 #include "must.h"
+#include "param_fixtures.h"
 #include "programs.h"
 #include "train/batch.h"
+#include "weightfile/weightfile.h"
 #include "weights/load.h"
 #include "weights/params.h"
 

@@ -4,6 +4,7 @@
 #include "hf.h"
 #include "must.h"
 #include "training.h"
+#include "weightfile/weightfile.h"
 
 #include <math.h>
 #include <stdlib.h>

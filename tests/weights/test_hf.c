@@ -7,6 +7,7 @@
 #include "hf.h"
 #include "must.h"
 #include "training.h"
+#include "weightfile/weightfile.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
