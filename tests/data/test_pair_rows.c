@@ -6,8 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-char path[128];
-
 /* ---- rows ------------------------------------------------------------------------------------------------------ */
 
 static void random_text(char *out, uint64_t key, uint64_t least, uint64_t most) {

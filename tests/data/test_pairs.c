@@ -9,8 +9,6 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-char path[128];
-
 /* ---- formats --------------------------------------------------------------------------------------------------- */
 
 static data_example parse_example(example_parser *p, const char *text, const data_options *o) {

@@ -5,8 +5,6 @@
 
 #include <stdlib.h>
 
-char path[128];
-
 typedef struct seen_pair {
     char prompt[T_MOST], chosen[T_MOST], rejected[T_MOST];
 } seen_pair;

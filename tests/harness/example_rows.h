@@ -14,7 +14,7 @@ typedef struct full_row {
     int32_t tokens[T_MOST], targets[T_MOST], doc_start[T_MOST], segments[T_MOST], examples[T_MOST / PART_STRIDE];
 } full_row;
 
-extern char path[128]; /* the file that a test writes */
+static char path[128]; /* the file that a test writes */
 
 static inline dataset *open_data(data_options o) {
     dataset *d;
