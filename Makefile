@@ -3,6 +3,7 @@
 #   make SANITIZE=address test     in build-address; also undefined, thread, address,undefined
 #   make BUILD=/tmp/ralo JOBS=4    another build directory, another number of compile jobs
 #   make PACKAGES=no test          do not look at packages (also for run)
+#   make RALO_CUDA_ARCHS=all       the CUDA backend for every GPU that a release supports; also 90, or "80;90"
 #   make fuzz FUZZ_SECONDS=60 FUZZ_TARGET=yaml    one fuzz target for a minute
 #   make soak SOAK_KILLS=50 SOAK_PARTS=kills       fifty kills at random moments
 
@@ -17,6 +18,7 @@ PREFIX ?= /usr/local
 PREFIX_PATH = "$$(realpath -ms -- "$(PREFIX)")"
 BUILD_PATH = "$$(realpath -ms -- "$(BUILD)")"
 PACKAGES ?= yes
+RALO_CUDA_ARCHS ?=
 # gcc 12 on arm64 spends four seconds per process looking for leaks; add detect_leaks=0 where that is too long.
 export ASAN_OPTIONS ?= detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS ?= print_stacktrace=1
@@ -126,4 +128,4 @@ configure:
 	@command -v cmake >/dev/null || { echo "cmake not found: run 'make deps', or: apt-get install cmake"; exit 1; }
 	@generator=; \
 	if [ ! -f "$(BUILD)/CMakeCache.txt" ] && command -v ninja >/dev/null; then generator="-G Ninja"; fi; \
-	cmake -S . -B "$(BUILD)" $$generator -DRALO_SANITIZE=$(SANITIZE) >/dev/null
+	cmake -S . -B "$(BUILD)" $$generator -DRALO_SANITIZE=$(SANITIZE) $(if $(RALO_CUDA_ARCHS),"-DRALO_CUDA_ARCHS=$(RALO_CUDA_ARCHS)") >/dev/null

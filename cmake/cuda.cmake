@@ -3,11 +3,13 @@
 # Nothing else links a CUDA library, so the same program runs on machines without one. The plug-in takes what it needs of
 # libralo-engine.a as a copy of its own, hidden.
 #   RALO_CUDA          OFF: do not build it
-#   RALO_CUDA_ARCHS    compute capabilities; else that of the GPU here; else those of 80 89 90 100 that the toolkit knows
+#   RALO_CUDA_ARCHS    compute capabilities such as 80;90, or all (80 89 90 100, as far as nvcc knows them); else that of the GPU here;
+#                      else 90
 # `make` builds it. Where a GPU is, the program depends on it, so that `make run` and the tests have it too.
 
 option(RALO_CUDA "build the CUDA backend where nvcc is found" ON)
-set(RALO_CUDA_ARCHS "" CACHE STRING "compute capabilities for the CUDA backend, such as 80;90; empty: those nvcc knows")
+set(RALO_CUDA_ARCHS "" CACHE STRING "compute capabilities for the CUDA backend, such as 80;90, or all; empty: of the GPU here, or 90")
+include(cmake/cuda_archs.cmake)
 # Not with sanitizers: their runtimes and the driver do not go together, and host code of the plug-in is thin.
 set(cuda_works FALSE)
 if(NVCC AND RALO_CUDA AND NOT RALO_SANITIZE AND NOT RALO_FUZZ)
@@ -27,21 +29,13 @@ if(cuda_works)
     enable_language(CUDA)
     execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE gpus ERROR_QUIET
         RESULT_VARIABLE no_gpu)
-    string(REGEX MATCHALL "[0-9]+\\.[0-9]" gpus "${gpus}")
-    if(NOT RALO_CUDA_ARCHS AND NOT no_gpu)
-        string(REPLACE "." "" RALO_CUDA_ARCHS "${gpus}")
-        list(REMOVE_DUPLICATES RALO_CUDA_ARCHS)
+    execute_process(COMMAND ${NVCC} --list-gpu-code OUTPUT_VARIABLE known)
+    if(no_gpu)
+        set(gpus "")
     endif()
-    if(NOT RALO_CUDA_ARCHS)
-        execute_process(COMMAND ${NVCC} --list-gpu-code OUTPUT_VARIABLE known)
-        foreach(arch 80 89 90 100)
-            if(known MATCHES "sm_${arch}\n")
-                list(APPEND RALO_CUDA_ARCHS ${arch})
-            endif()
-        endforeach()
-    endif()
-    # Some instructions of 9.0 exist for 90a alone, which every GPU of 9.0 runs.
-    list(TRANSFORM RALO_CUDA_ARCHS REPLACE "^90$" "90a")
+    cuda_archs(RALO_CUDA_ARCHS "${RALO_CUDA_ARCHS}" "${gpus}" "${known}")
+    list(JOIN RALO_CUDA_ARCHS " " archs)
+    message(NOTICE "  CUDA      compiled for compute capabilities: ${archs} (RALO_CUDA_ARCHS chooses others)")
     file(GLOB CUDA_SOURCES CONFIGURE_DEPENDS src/engine/backend/cuda/*.c src/engine/backend/cuda/*.cu)
     add_library(cuda MODULE ${CUDA_SOURCES})
     set_target_properties(cuda PROPERTIES OUTPUT_NAME ralo-cuda LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
