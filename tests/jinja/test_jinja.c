@@ -531,6 +531,40 @@ static void variables_hide_functions(void **state) {
     expect("{{ x }}{{ y }}", "{\"x\": 10, \"y\": 10.0}", "1010.0");
 }
 
+/* The example of src/text/jinja/README.md. */
+static status greet(strbuf *text) {
+    static const char source[] = "{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}\n{% endfor %}";
+    json_t *variables = json_pack("{s: [{s: s, s: s}]}", "messages", "role", "user", "content", " Hello! ");
+    jinja_output out = {0};
+    jinja *t;
+    status rc = jinja_open(&t, source, strlen(source), "chat_template.jinja");
+    if (rc == OK) {
+        rc = jinja_render(t, variables, &out);
+        if (rc == OK) strbuf_add_bytes(text, out.text.text, out.text.length); /* <|user|>Hello! */
+        jinja_output_free(&out);
+        jinja_close(t);
+    }
+    json_decref(variables);
+    return rc;
+}
+
+static void the_readme_shows_what_runs(void **state) {
+    char *page, *self;
+    size_t n_page, n_self;
+    strbuf text;
+    strbuf_init(&text);
+    assert_int_equal(greet(&text), OK);
+    assert_string_equal(text.text, "<|user|>Hello!\n");
+    strbuf_fini(&text);
+    assert_int_equal(file_read_all(TEST_FIXTURES "/../../src/text/jinja/README.md", 1 << 20, &page, &n_page), OK);
+    assert_int_equal(file_read_all(TEST_FIXTURES "/../jinja/test_jinja.c", 1 << 20, &self, &n_self), OK);
+    char *example = strstr(page, "status greet("), *end = strstr(example, "```");
+    *end = 0;
+    assert_non_null(strstr(self, example));
+    free(page);
+    free(self);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(renders_as_transformers),
@@ -551,6 +585,7 @@ int main(void) {
         cmocka_unit_test(strftime_now_writes_the_date),
         cmocka_unit_test(threads_share_an_open_template),
         cmocka_unit_test(variables_hide_functions),
+        cmocka_unit_test(the_readme_shows_what_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
