@@ -2,7 +2,7 @@
  *
  * Sections: the file; what is behind it, if anything, says that it is a CONFIG.
  * Of one that is accepted: the report can be printed and has every key, and the config that it makes can be written. */
-#include "settings/foreign.h"
+#include "migrate/migrate.h"
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>

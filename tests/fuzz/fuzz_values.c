@@ -5,6 +5,7 @@
  * as the YAML it is written as; devices of a placement are there; paths of a source list are not empty and read back. */
 #include "settings/form.h"
 #include "settings/place.h"
+#include "settings/setting.h"
 #include "data/source.h"
 #include "fuzz/fuzz.h"
 

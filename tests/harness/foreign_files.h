@@ -3,7 +3,7 @@
  *
  *     GIVES(DS("{\"train_batch_size\": 4}"), "train.micro_batch", "4");
  *     REFUSED(DS("[]"), "ds.json", "object"); */
-#include "settings/foreign.h"
+#include "migrate/migrate.h"
 
 /* One translation: a CONFIG (or NULL), a --deepspeed file (or NULL), then --set, then apply. */
 typedef struct request {

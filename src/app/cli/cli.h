@@ -2,7 +2,7 @@
 /* cli.h - what commands share: the table of commands, the command line as parsed.
  *
  * Only this room prints to stdout and only main exits. A command returns a status; main turns it into the exit code. */
-#include "settings/settings.h"
+#include "migrate/migrate.h"
 #include "show/show.h"
 
 enum { MAX_ARGUMENTS = 4, MAX_FLAGS = 128 };

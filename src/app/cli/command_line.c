@@ -46,7 +46,7 @@ static status refuse_flag(const command *c, const char *given) {
         return ERR(ERR_INPUT, "%s: unknown option '%.100s'; give a setting as --set %s=VALUE", c->name, given, typed);
     strbuf how;
     strbuf_init(&how);
-    if (takes_settings(c) && foreign_word_explain(typed, true, &how)) {
+    if (takes_settings(c) && config_foreign_names.explain_key(typed, true, &how)) {
         status rc = ERR(ERR_INPUT, "%s: unknown option '%.100s'; %s", c->name, given, how.text);
         strbuf_fini(&how);
         return rc;

@@ -18,6 +18,8 @@ typedef enum init_kind { INIT_RANDOM, INIT_PRETRAINED, INIT_KIND_COUNT } init_ki
 
 typedef enum strategy_kind { STRATEGY_AUTO, STRATEGY_MANUAL, STRATEGY_COUNT } strategy_kind;
 
+enum { CONFIG_ROWS_MOST = 256 }; /* rows of config.def */
+
 typedef struct config {
     struct {
         const char *preset; /* "": config_preset says which */
@@ -91,8 +93,8 @@ typedef struct config {
     } track;
     bool warned_elsewhere; /* another process has the same settings and warns of them: ranks do so once */
     arena memory_of_strings;
-    unsigned char origin[256]; /* per row of config.def: default, file, command line */
-    const char *alias[256];    /* ... and the name it was given by, where that is another; NULL: its own */
+    unsigned char origin[CONFIG_ROWS_MOST]; /* per row of config.def: default, file, command line */
+    const char *alias[CONFIG_ROWS_MOST];    /* ... and the name it was given by, where that is another; NULL: its own */
 } config;
 
 /* train.steps and train.warmup at auto; epochs of a fine-tune; rows of a step on each data rank; tokens of a row

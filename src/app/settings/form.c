@@ -1,5 +1,6 @@
 /* form.c - words and one-entry maps: read, check against the row's range, write back. */
 #include "settings/form.h"
+#include "settings/setting.h"
 
 #include <ctype.h>
 
@@ -10,7 +11,7 @@ typedef struct part {
     char name[MAX_PART], rest[MAX_PART], mark;
 } part;
 
-static const char *part_next(const char *range, part *out) {
+static const char *alternative_next(const char *range, part *out) {
     if (!range || !*range) return NULL;
     char text[MAX_PART];
     size_t length = strcspn(range, "|");
@@ -80,7 +81,7 @@ static bool plain_read(const char *range, const char *text, strbuf *out) {
     snprintf(argument, sizeof argument, "%s", has_argument ? text + length + 1 + strspn(text + length + 1, " \t") : "");
     for (size_t n = strlen(argument); n && strchr(" \t", argument[n - 1]);) argument[--n] = 0;
     part p;
-    while ((range = part_next(range, &p))) {
+    while ((range = alternative_next(range, &p))) {
         bool same = strlen(p.name) == length && memcmp(p.name, text, length) == 0;
         if (is_flag && p.mark == '=') same |= strcmp(p.rest, flag ? "true" : "false") == 0;
         if (!same || has_argument != (p.mark == ':')) continue;
@@ -140,7 +141,7 @@ void form_write(const char *stored, strbuf *out) {
 void form_expected(const char *range, strbuf *out) {
     part p;
     strbuf_add(out, "one of: ");
-    for (int i = 0; (range = part_next(range, &p)); i++) {
+    for (int i = 0; (range = alternative_next(range, &p)); i++) {
         if (i) strbuf_add(out, ", ");
         if (p.mark != ':') strbuf_printf(out, "%s%s%s", p.name, p.mark ? " or " : "", p.rest);
         else if (strcmp(p.rest, "names") == 0) strbuf_printf(out, "{%s: list of names}", p.name);
@@ -149,13 +150,4 @@ void form_expected(const char *range, strbuf *out) {
             strbuf_printf(out, "{%s: whole number in %s}", p.name, p.rest + strlen(whole_mark));
         else strbuf_printf(out, "{%s: number in %s}", p.name, p.rest);
     }
-}
-
-const char *map_json(const yaml_node *map, arena *memory) {
-    json_t *object = yaml_to_json(map);
-    char *text = json_dumps(object, JSON_COMPACT | JSON_SORT_KEYS);
-    const char *out = text ? arena_string(memory, text) : NULL;
-    free(text);
-    json_decref(object);
-    return out;
 }

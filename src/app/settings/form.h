@@ -18,11 +18,3 @@ bool form_read(const char *range, const char *text, strbuf *out);
 const char *form_from_map(const yaml_node *map, arena *memory);
 void form_write(const char *stored, strbuf *out); /* as YAML that reads back */
 void form_expected(const char *range, strbuf *out);
-
-/* config.c's readers of single values, which forms share. */
-bool real_read(const char *text, double *out);
-bool int_read(const char *text, int64_t *out);
-bool bool_read(const char *text, bool *out);
-
-/* A map of a file, whatever is in it, as one line of JSON; NULL: it is none. */
-const char *map_json(const yaml_node *map, arena *memory);

@@ -1,10 +1,10 @@
 #pragma once
-/* setting.h - private to settings: one value that a user may give, as a row of config.def or of commands.def describes
+/* setting.h - part of the face of settings: one value that a user may give, as a row of config.def or of commands.def describes
  * it.
  *
  * Settings and flags are read by one parser, so that `--top-p 2` and `--set train.lr=20` give the same kind of
  * message. */
-#include "base/base.h"
+#include "format/format.h"
 
 typedef enum setting_type {
     TYPE_BOOL,
@@ -57,3 +57,10 @@ void real_write(double x, strbuf *out); /* the shortest decimal that reads back 
 bool text_is_null(const char *text); /* as YAML says it: nothing, ~, null */
 /* Copies the part of `list` that ends at `stop` and returns what follows it; NULL when nothing is left. */
 const char *part_next(const char *list, char stop, char *out, size_t n);
+
+/* Values as text. Numbers are decimal and finite; whole numbers may be written as 1e5. */
+bool real_read(const char *text, double *out);
+bool int_read(const char *text, int64_t *out);
+bool bool_read(const char *text, bool *out);
+/* A map of a file, whatever is in it, as one line of JSON; NULL: it is none. */
+const char *map_json(const yaml_node *map, arena *memory);

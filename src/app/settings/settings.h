@@ -1,5 +1,5 @@
 #pragma once
-/* settings.h - what a user may set, in files of ralo and of other trainers, and the way from there to a runnable job.
+/* settings.h - what a user may set, and the way from there to a runnable job.
  *
  *     config c;
  *     config_init(&c);
@@ -12,8 +12,7 @@
  *     TRY(job_open(&j));
  *     TRY(job_check(&j)); */
 #include "settings/config.h"
-#include "settings/foreign.h"
-#include "settings/foreign_words.h"
+#include "settings/foreign_names.h"
 #include "settings/setting.h"
 #include "settings/stages.h"
 

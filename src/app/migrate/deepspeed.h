@@ -1,6 +1,6 @@
 #pragma once
-/* foreign_deepspeed.h - private to foreign_deepspeed*.c: what the translation of DeepSpeed's JSON shares between its files. */
-#include "settings/foreign_dialect.h"
+/* deepspeed.h - private to deepspeed*.c: what the translation of DeepSpeed's JSON shares between its files. */
+#include "migrate/dialect.h"
 
 #define ZERO "zero_optimization."
 #define STATES ZERO "offload_optimizer."

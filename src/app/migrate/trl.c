@@ -1,19 +1,18 @@
-/* foreign_trl.c - YAML of TRL's commands (trl sft, dpo, kto, grpo, rloo ... --config FILE) and flat files of transformers' TrainingArguments.
+/* trl.c - YAML of TRL's commands (trl sft, dpo, kto, grpo, rloo ... --config FILE) and flat files of transformers' TrainingArguments.
  *
  * The command says the method and the file does not, so the method is what the keys belong to: num_generations and rewards to GRPO or RLOO, weights of
  * labels to KTO, beta or a loss of preferences to DPO and its relatives, nothing of that to SFT. --set train.task=... says otherwise.
  * Batches of GRPO and RLOO count completions; here a rollout counts prompts (rl.prompts) with rl.k completions each.
  * Refused: losses, divergences and rewards that ralo does not have; Python functions as rewards run as reward.program. */
-#include "settings/foreign_rollout.h"
-#include "settings/foreign_transformers.h"
-#include "settings/form.h"
+#include "migrate/rollout.h"
+#include "migrate/transformers.h"
 
 #include <string.h>
 #include <strings.h>
 
 /* clang-format off */
 static const foreign_row rows[] = {
-#include "settings/foreign_transformers.inc"
+#include "migrate/transformers.inc"
     {"model_name_or_path",       FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {"{model_revision trust_remote_code}", FOREIGN_IDLE, FT_ANY, NULL, NO_CODE},
     {"{attn_implementation bnb_4bit_quant_storage use_bnb_nested_quant ddp}", FOREIGN_IDLE, FT_ANY, NULL, ONE_STEP},
@@ -81,7 +80,7 @@ static const foreign_row rows[] = {
     {"alpha",                    FOREIGN_OFF, FT_REAL, NULL, "ralo has no AlphaPO; remove it"},
 
 #define ROLLOUT ""
-#include "settings/foreign_rollout.inc"
+#include "migrate/rollout.inc"
 };
 /* clang-format on */
 

@@ -1,11 +1,10 @@
-/* foreign_axolotl.c - YAML of Axolotl (axolotl train FILE) as settings of ralo.
+/* axolotl.c - YAML of Axolotl (axolotl train FILE) as settings of ralo.
  *
  * Which records a dataset has its type says there; here they are known by their keys, so a type of Axolotl's own has no effect, and a Python function is
  * refused. The names of chat templates mean the template of the tokenizer, unless ralo has the format itself.
  * Kernels and plugins that only make a step faster have no effect: the step here is one compiled program.
  * Refused: methods that ralo does not have (reward models, quantization-aware training, ReLoRA, diffusion ...), models of images and experts. */
-#include "settings/foreign_rollout.h"
-#include "settings/form.h"
+#include "migrate/rollout.h"
 
 #include <string.h>
 #include <strings.h>
@@ -224,7 +223,7 @@ static const foreign_row rows[] = {
     {"{dpo_use_liger_kernel dpo_padding_free}", FOREIGN_IDLE, FT_BOOL, NULL, ONE_STEP},
     {"vllm",                  FOREIGN_WHOLE, FT_ANY, NULL, "ralo generates completions by itself"},
 #define ROLLOUT "trl."
-#include "settings/foreign_rollout.inc"
+#include "migrate/rollout.inc"
     {"trl.{async_prefetch use_data_producer prefetch_depth vllm_sync_interval streaming_partial_batch streaming_min_groups vllm_lora_sync}", FOREIGN_IDLE, FT_ANY, NULL,
      "ralo makes each rollout before the updates that use it"},
     {"trl.use_liger_loss",    FOREIGN_IDLE, FT_BOOL, NULL, ONE_STEP},

@@ -1,4 +1,4 @@
-/* foreign_deepspeed.c - DeepSpeed's JSON as settings of ralo.
+/* deepspeed.c - DeepSpeed's JSON as settings of ralo.
  *
  * The table below names every key of DeepSpeed's configuration that we know; the translate functions after it handle
  * what several keys say together (batch sizes, precision, optimizer and scheduler, offload, recompute). The ZeRO stage
@@ -6,8 +6,7 @@
  * Unlike DeepSpeed, activation_checkpointing alone turns recompute on, an unknown key is an error, and a threshold
  * that defeats its ZeRO stage is refused, with the number. Refused: what would silently mean something else here
  * (other optimizers and schedulers, fp16 masters, L2 decay). */
-#include "settings/settings.h"
-#include "settings/foreign_deepspeed.h"
+#include "migrate/deepspeed.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,10 +1,8 @@
-/* foreign_trainer.c - see foreign_trainer.h.
+/* trainer.c - see trainer.h.
  *
  * A model or dataset that is named and not here is no error of translation: the settings are right, but `train` ends with the exact
  * commands that fetch what is missing. Nothing is downloaded by ralo itself. */
-#include "settings/foreign_trainer.h"
-#include "settings/form.h"
-#include "settings/settings.h"
+#include "migrate/trainer.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,12 +1,10 @@
-/* foreign_read.c - from a file of another program to items: recognise whose it is, find the row of each key.
+/* read.c - from a file of another program to items: recognise whose it is, find the row of each key.
  *
- * A file is read from disk once, so that a pipe can be a CONFIG. JSON may have comments and trailing commas (foreign_json.c) and is then
+ * A file is read from disk once, so that a pipe can be a CONFIG. JSON may have comments and trailing commas (json.c) and is then
  * read by the YAML reader, whose nodes know their line. Every unknown key and every value of the wrong type of a file is
  * collected, so that one look is enough to mend it. */
-#include "settings/foreign_dialect.h"
-#include "settings/form.h"
-#include "settings/foreign_json.h"
-#include "settings/stages.h"
+#include "migrate/dialect.h"
+#include "migrate/json.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,8 @@
-/* foreign_deepspeed_memory.c - where DeepSpeed's JSON keeps things: ZeRO stage, offload, buckets, recompute.
+/* deepspeed_memory.c - where DeepSpeed's JSON keeps things: ZeRO stage, offload, buckets, recompute.
  *
  * Thresholds and buckets of DeepSpeed count elements of the tensors as Hugging Face names them, so the model is built to count
  * them. */
-#include "settings/foreign_deepspeed.h"
-#include "settings/settings.h"
+#include "migrate/deepspeed.h"
 
 #include <math.h>
 #include <string.h>

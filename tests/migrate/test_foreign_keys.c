@@ -1,7 +1,7 @@
 /* test_foreign_keys.c - every key that a translate function of other programs reads, alone and beside keys that choose a method, is translated, reported or refused:
  * none ends in an internal error, which is what a key becomes that a translate function forgets. */
 #include "foreign_files.h"
-#include "settings/foreign_dialect.h"
+#include "migrate/dialect.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

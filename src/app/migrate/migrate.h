@@ -1,8 +1,8 @@
 #pragma once
-/* foreign.h - configurations of others become settings of ralo, row by row: DeepSpeed's JSON, YAML of RALO, TRL, accelerate, Axolotl and
+/* migrate.h - configurations of others become settings of ralo, row by row: DeepSpeed's JSON, YAML of RALO, TRL, accelerate, Axolotl and
  * LLaMA-Factory.
  *
- * A dialect is a table with one row per key it knows (foreign_deepspeed.c, foreign_trl.c ...); the engine (foreign_read.c, foreign.c) reads the
+ * A dialect is a table with one row per key it knows (deepspeed.c, trl.c ...); the engine (read.c, foreign.c) reads the
  * file, finds each key's row and offers values to the ordinary config reader, so that ranges and messages are those of any
  * setting, with the foreign file, line and key in them.
  *
@@ -19,7 +19,7 @@
  *     foreign_print(&f, &config, stderr);
  *     foreign_fini(&f);
  */
-#include "settings/config.h"
+#include "settings/settings.h"
 
 typedef struct foreign_dialect foreign_dialect;
 typedef struct foreign_item foreign_item;

@@ -1,6 +1,6 @@
 #pragma once
-/* foreign_dialect.h - private to foreign*.c: what a dialect consists of, and what its translate function may call. */
-#include "settings/foreign.h"
+/* dialect.h - private to migrate: what a dialect consists of, and what its translate function may call. */
+#include "migrate/migrate.h"
 
 typedef enum foreign_kind {
     FOREIGN_SET,  /* the value goes to `setting` as it stands */
@@ -8,7 +8,7 @@ typedef enum foreign_kind {
     FOREIGN_IDLE, /* known, without effect here: `text` says why */
     FOREIGN_OFF,  /* off (false, 0, none, empty) is fine, on is refused: `text` says what to do */
     FOREIGN_WORD, /* `text` says which value of `setting` each word is: "adamw=fp32|adamw_8bit=int8"; "word=" has no effect */
-    FOREIGN_FSDP,  /* a key of PyTorch's FSDP (fsdp.h) */
+    FOREIGN_FSDP,  /* a key of PyTorch's FSDP (fsdp.c) */
     FOREIGN_WHOLE, /* a map or list that is not read, without effect here: `text` says why */
 } foreign_kind;
 
@@ -82,3 +82,6 @@ void foreign_take_over(foreign_reader *r, const char *setting);
 int64_t foreign_row_ranks(const foreign_reader *r);
 const char *foreign_value(const foreign_reader *r, const char *setting); /* as it stands now */
 const char *foreign_format(const foreign_reader *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Keys of PyTorch's FSDP, as training scripts and launchers spell them (distributed.fsdp.*, fsdp_config.*, fsdp.*). ERR_INPUT: as in
+ * foreign_names. */
+status fsdp_translate(const char *where, const char *key, const char *text, fsdp_translation *out);

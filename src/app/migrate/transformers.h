@@ -1,6 +1,6 @@
 #pragma once
-/* foreign_transformers.h - private to foreign_*.c: what transformers' TrainingArguments say together. */
-#include "settings/foreign_trainer.h"
+/* transformers.h - private to the dialects: what transformers' TrainingArguments say together. */
+#include "migrate/trainer.h"
 
 /* What the program that wrote the file does where it says nothing. */
 typedef struct transformers_defaults {

@@ -1,6 +1,6 @@
 #pragma once
-/* foreign_rollout.h - private to foreign_*.c: GRPO and RLOO as TRL spells them, at the top of a file or in a map of it. */
-#include "settings/foreign_trainer.h"
+/* rollout.h - private to the dialects: GRPO and RLOO as TRL spells them, at the top of a file or in a map of it. */
+#include "migrate/trainer.h"
 
 typedef struct rollout_keys {
     const char *prefix;                      /* "trl." or "" */

@@ -1,10 +1,8 @@
-/* foreign_words.c - what people type who know another program, and what to write here.
+/* words.c - what people type who know another program, and what to write here.
  *
  * The nearest word by letters is often the wrong one: load_in_4bit is near to nothing, save_best to save_last. Rows are asked before letters are
  * compared, for settings in files, --set and flags. A row counts only where its setting is there, so that no message names one that is not. */
-#include "settings/foreign_words.h"
-#include "settings/config.h"
-#include "settings/setting.h"
+#include "migrate/dialect.h"
 
 #include <ctype.h>
 #include <string.h>
@@ -147,7 +145,7 @@ static const struct {
      "data.chat=auto renders the chat template of the model's own tokenizer"},
 };
 
-bool foreign_value_explain(const char *key, const char *value, strbuf *out) {
+static bool explain_value(const char *key, const char *value, strbuf *out) {
     char word[64];
     if (strcmp(key, "data.chat") == 0 &&
         (str_ends_with(value, ".jinja") || strstr(value, "{%") || strchr(value, '/'))) {
@@ -178,7 +176,7 @@ static bool explain_several(const char *key, strbuf *out) {
     return n > 1;
 }
 
-bool foreign_word_explain(const char *key, bool is_flag, strbuf *out) {
+static bool explain_key(const char *key, bool is_flag, strbuf *out) {
     char word[64];
     word_of(key, word);
     for (size_t i = 0; i < ARRAY_LENGTH(rows); i++) {
@@ -198,3 +196,7 @@ bool foreign_word_explain(const char *key, bool is_flag, strbuf *out) {
     }
     return !is_flag && explain_several(key, out);
 }
+
+/* What settings asks, which comes before this room. */
+const foreign_names config_foreign_names = {
+    .explain_key = explain_key, .explain_value = explain_value, .translate_fsdp = fsdp_translate};

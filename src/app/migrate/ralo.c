@@ -1,4 +1,4 @@
-/* foreign_ralo.c - RALO's YAML (model_path, trainer.params ...) as settings of ralo.
+/* ralo.c - RALO's YAML (model_path, trainer.params ...) as settings of ralo.
  *
  * RALO is an asynchronous trainer: samplers make rollouts, trainers upload gradients, an orchestrator holds AdamW. Keys
  * for the training step and its memory are translated with their old meaning; queues and timeouts have no counterpart
@@ -9,8 +9,7 @@
  * accumulation is their product. grad_offload sends gradients to the host, where RALO's AdamW has its states.
  * gradient_checkpointing_ratio r recomputes int(r x layers) layers; selective_checkpointing, on if the file does not
  * say otherwise, keeps the results of attention in those layers and recomputes norms and MLP. */
-#include "settings/foreign_trainer.h"
-#include "settings/settings.h"
+#include "migrate/trainer.h"
 
 #include <string.h>
 

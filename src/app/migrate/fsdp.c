@@ -3,7 +3,7 @@
  * What FSDP calls a sharding strategy is a stage of ZeRO here. Keys about how PyTorch wraps modules have no counterpart: layers are
  * the units of sharding by construction. Such a key is accepted with a warning, because the run is what it would be with it; a value
  * that asks for something else than ralo does is refused. */
-#include "settings/fsdp.h"
+#include "migrate/dialect.h"
 
 #include <string.h>
 #include <strings.h>
@@ -23,7 +23,7 @@ typedef struct row {
     { "precision" }
 #define PREFETCH \
     { "parallel.prefetch" }
-#define OFFLOAD \
+#define OFFLOADS \
     { "memory.offload.params", "memory.offload.grads", "memory.offload.states" }
 #define NOTHING \
     { NULL }
@@ -55,10 +55,10 @@ static const row rows[] = {
     {"mixed_precision", "false", "fp32", PRECISION, NULL},
     {"mixed_precision", "no", "fp32", PRECISION, NULL},
     {"mixed_precision", "fp32", "fp32", PRECISION, NULL},
-    {"cpu_offload", "true", "host", OFFLOAD, NULL},
-    {"cpu_offload", "false", "none", OFFLOAD, NULL},
-    {"offload_params", "true", "host", OFFLOAD, NULL},
-    {"offload_params", "false", "none", OFFLOAD, NULL},
+    {"cpu_offload", "true", "host", OFFLOADS, NULL},
+    {"cpu_offload", "false", "none", OFFLOADS, NULL},
+    {"offload_params", "true", "host", OFFLOADS, NULL},
+    {"offload_params", "false", "none", OFFLOADS, NULL},
     {"backward_prefetch", "BACKWARD_PRE", "1", PREFETCH, NULL},
     {"backward_prefetch", "BACKWARD_POST", "1", PREFETCH, NULL},
     {"backward_prefetch", "NO_PREFETCH", "0", PREFETCH, NULL},
@@ -126,8 +126,4 @@ status fsdp_translate(const char *where, const char *key, const char *text, fsdp
         return OK;
     }
     return refuse(where, key, own, text);
-}
-
-void fsdp_warn(const char *where, const char *key, const fsdp_translation *t) {
-    if (t->why) log_warn("%s: %s has no effect: %s", where, key, t->why);
 }

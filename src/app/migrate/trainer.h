@@ -1,7 +1,7 @@
 #pragma once
-/* foreign_trainer.h - private to foreign_*.c: what the files of trainers of the Hugging Face family say in the same way: model and data by name, epochs,
+/* trainer.h - private to the dialects: what the files of trainers of the Hugging Face family say in the same way: model and data by name, epochs,
  * schedules, optimizers by name, adapters, how often to save. Items may be NULL: the key is not there. */
-#include "settings/foreign_dialect.h"
+#include "migrate/dialect.h"
 
 #define ONE_STEP "the step is one compiled program with its own kernels"
 #define LOADER "ralo reads and tokenizes data by itself, without worker processes to set up"

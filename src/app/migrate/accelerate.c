@@ -1,7 +1,7 @@
-/* foreign_accelerate.c - files of `accelerate config`: where a training script of others runs, in what precision, sharded how.
+/* accelerate.c - files of `accelerate config`: where a training script of others runs, in what precision, sharded how.
  *
  * Such a file says nothing of model and data: they come from --model, --data and --set. Its processes are ranks here, which --ranks or mpirun starts. */
-#include "settings/foreign_trainer.h"
+#include "migrate/trainer.h"
 
 #include <string.h>
 

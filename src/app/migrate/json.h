@@ -1,5 +1,5 @@
 #pragma once
-/* foreign_json.h - private to settings: JSON with comments and trailing commas, as DeepSpeed reads its files. */
+/* json.h - private to migrate: JSON with comments and trailing commas, as DeepSpeed reads its files. */
 #include "format/format.h"
 
 bool foreign_json_begins(const char *text, size_t n_bytes); /* is { the first thing that is no comment */

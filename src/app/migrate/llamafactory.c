@@ -1,10 +1,10 @@
-/* foreign_llamafactory.c - YAML of LLaMA-Factory (llamafactory-cli train FILE): its own keys beside transformers' TrainingArguments.
+/* llamafactory.c - YAML of LLaMA-Factory (llamafactory-cli train FILE): its own keys beside transformers' TrainingArguments.
  *
  * Datasets are names in DIR/dataset_info.json, whose files are mostly JSON lists: that file is read to say which file or name of the hub each is, and with
  * which command it becomes JSON Lines. Templates are those of LLaMA-Factory; here the tokenizer's own chat template is rendered, which is
  * what they repeat, so the name has no effect, but for prompts without any template.
  * Refused: stages rm and ppo, finetuning_type freeze and oft, other optimizers and losses than AdamW and those of ralo. */
-#include "settings/foreign_transformers.h"
+#include "migrate/transformers.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@
 
 /* clang-format off */
 static const foreign_row rows[] = {
-#include "settings/foreign_transformers.inc"
+#include "migrate/transformers.inc"
     {"stage",                FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {"finetuning_type",      FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {"model_name_or_path",   FOREIGN_OWN, FT_TEXT, NULL, NULL},

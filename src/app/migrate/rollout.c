@@ -1,9 +1,8 @@
-/* foreign_rollout.c - the rows of foreign_rollout.inc that are read together.
+/* rollout.c - the rows of rollout.inc that are read together.
  *
  * Batches of GRPO and RLOO count completions in TRL; here a rollout counts prompts (rl.prompts), with rl.k completions each. Whether a file is of GRPO
  * or of RLOO it does not say: keys that RLOO alone has decide. Rewards are Python functions there; they run as reward.program here. */
-#include "settings/foreign_rollout.h"
-#include "settings/form.h"
+#include "migrate/rollout.h"
 
 #include <string.h>
 
