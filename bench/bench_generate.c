@@ -3,10 +3,11 @@
  * The model is random (its weights do not change the time), about 13 million parameters of a Llama. Both ways give the same
  * tokens, which is checked. Counted is the time of the steps with their sampling, as generation_report has it. Prefill is
  * measured over the same prompts. The two take turns; the best round of each counts. */
+#include "model/model.h"
 #include "roofline.h"
+#include "train/train.h"
 #include "weights/export.h"
 #include "weights/params.h"
-#include "train/train.h"
 
 #include <unistd.h>
 

@@ -337,14 +337,13 @@ static void test_int8_infinity_stays_in_its_element(void **state) {
 
 /* Bytes of params + grads + states of the plan, and what they should be. */
 static void test_the_plan_counts_the_bytes_of_every_format(void **state) {
-    static const double expected[PRECISION_COUNT][STATES_COUNT] = {
-        [PRECISION_FP32] = {16, 16, 12, 10},
-        [PRECISION_BF16] = {18, 18, 14, 12},
-        [PRECISION_BF16_SR] = {8, 12, 8, 6},
-        [PRECISION_FP16] = {18, 18, 14, 12},
-        [PRECISION_FP8] = {18, 18, 14, 12}, /* and what is kept of the weights in 8 bits */
-        [PRECISION_FP8_SR] = {8, 12, 8, 6},
-    };
+    static const double expected[PRECISION_COUNT][STATES_COUNT] =
+        {
+            [PRECISION_FP32] = {16, 16, 12, 10}, [PRECISION_BF16] = {18, 18, 14, 12},
+            [PRECISION_BF16_SR] = {8, 12, 8, 6}, [PRECISION_FP16] = {18, 18, 14, 12},
+            [PRECISION_FP8] = {18, 18, 14, 12}, /* and what is kept of the weights in 8 bits */
+            [PRECISION_FP8_SR] = {8, 12, 8, 6},
+        };
     for (size_t m = 0; m < ARRAY_LENGTH(training_presets); m++)
         for (precision q = 0; q < PRECISION_COUNT; q++)
             for (state_format f = 0; f < STATES_COUNT; f++) {
@@ -357,8 +356,8 @@ static void test_the_plan_counts_the_bytes_of_every_format(void **state) {
                 training_must(training_request(&t, &c, &r));
                 training_must(plan_choose(&p, &r.plan));
                 uint64_t want = 0;
-                for (size_t i = 0; i < p.model.n_params; i++) {
-                    uint64_t n = (uint64_t)shape_count(&program_get(&p.program, p.model.params[i].value)->shape);
+                for (size_t i = 0; i < p.net.n_params; i++) {
+                    uint64_t n = (uint64_t)shape_count(&program_get(&p.program, p.net.params[i].value)->shape);
                     if (f != STATES_INT8) want += n * (uint64_t)expected[q][f];
                     else if (n < 4096) want += n * (uint64_t)(expected[q][STATES_FP32]); /* norms and biases */
                     else want += n * (uint64_t)expected[q][f] + 2 * 4 * blocks_of(n);
@@ -366,7 +365,7 @@ static void test_the_plan_counts_the_bytes_of_every_format(void **state) {
                 for (value_id v = 1; v < p.program.n_values; v++) {
                     const value *a = &p.program.values[v];
                     bool is_copy = a->persistent && !a->view_of && a->role == ROLE_PARAM && precision_fp8(q);
-                    for (size_t i = 0; i < p.model.n_params; i++) is_copy &= p.model.params[i].value != v;
+                    for (size_t i = 0; i < p.net.n_params; i++) is_copy &= p.net.params[i].value != v;
                     if (is_copy) want += value_bytes(a);
                 }
                 assert_int_equal(p.by_role[ROLE_PARAM] + p.by_role[ROLE_GRAD] + p.by_role[ROLE_STATE], want);

@@ -4,6 +4,7 @@
  * Every rank goes through its steps, with keys and values of the others cut out of whole rows; together they must have what
  * ATTENTION and ATTENTION_BWD have of the whole rows. Scores are the same products; softmax sums and those of dk and dv have
  * another order: 64 * 2^-24 of the norm in fp32, one rounding of each side in 16 bits. */
+#include "change_model.h"
 #include "op_check.h"
 #include "plan/plan.h"
 #include "programs.h"
@@ -301,15 +302,14 @@ static size_t no_scratch(const program *p, const op *o, int n_threads) {
 }
 
 static plan_request request_of(const char *preset, int n_ranks, attention_kind way) {
-    plan_request r = {
-        .model = *model_preset_find(preset),
-        .choice.micro_batch = 1,
-        .choice.accumulation = 1,
-        .seq_len = 240,
-        .verify = true,
-        .attention = way,
-        .mesh = {.size[AXIS_SEQUENCE] = n_ranks},
-        .target = {.name = "paper", .n_threads = 1, .alignment = 64, .work_bytes = no_scratch}};
+    plan_request r = {.source = net_source_of(model_preset_find(preset)),
+                      .choice.micro_batch = 1,
+                      .choice.accumulation = 1,
+                      .seq_len = 240,
+                      .verify = true,
+                      .attention = way,
+                      .mesh = {.size[AXIS_SEQUENCE] = n_ranks},
+                      .target = {.name = "paper", .n_threads = 1, .alignment = 64, .work_bytes = no_scratch}};
     return r;
 }
 
@@ -356,7 +356,7 @@ static void a_ring_sends_what_the_choice_says(void **state) {
                     sent += op_sent(&p.program, o);
             }
             double said = way == ATTENTION_RING ? p.attention.ring_bytes : p.attention.heads_bytes;
-            assert_true(fabs(sent / (double)r.model.n_layers - said) < 1e-6 * said);
+            assert_true(fabs(sent / (double)r.source.n_layers - said) < 1e-6 * said);
             plan_close(&p);
         }
 }
@@ -369,17 +369,18 @@ static void the_cheaper_way_is_taken(void **state) {
     r = request_of("test-gpt2", 4, ATTENTION_AUTO);
     assert_int_equal(plan_attention(&r).kind, ATTENTION_HEADS);
     r = request_of("test-gpt2", 2, ATTENTION_AUTO);
-    r.model.n_heads = 32, r.model.n_kv_heads = 2;
+    CHANGE_MODEL(r.source, (c.n_heads = 32, c.n_kv_heads = 2));
     assert_int_equal(plan_attention(&r).kind, ATTENTION_RING);
     hardware h;
     assert_int_equal(hardware_load(&h, "h100"), OK);
     h.devices_per_node = 8;
     r.hardware = &h;
     r.choice.precision = PRECISION_BF16;
-    r.choice.micro_batch = 1, r.seq_len = 1 << 17, r.model.head_dim = 128, r.model.max_positions = 1 << 17;
+    r.choice.micro_batch = 1, r.seq_len = 1 << 17;
+    CHANGE_MODEL(r.source, (c.head_dim = 128, c.max_positions = 1 << 17));
     attention_choice few = plan_attention(&r);
     assert_true(few.ring_s < few.heads_s && few.kind == ATTENTION_RING);
-    r.mesh.size[AXIS_SEQUENCE] = 8, r.model.n_kv_heads = 32, r.seq_len = 1 << 13;
+    r.mesh.size[AXIS_SEQUENCE] = 8, r.source.n_kv_heads = 32, r.seq_len = 1 << 13;
     attention_choice many = plan_attention(&r);
     assert_true(many.heads_s < many.ring_s && many.kind == ATTENTION_HEADS);
 }

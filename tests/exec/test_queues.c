@@ -100,7 +100,7 @@ static void a_placed_layer_is_stored_and_computed_on_the_host(void **state) {
     const program *p = &k.p.program;
     int64_t n_values = 0, n_ops = 0, n_copies = 0;
     const plan_request *r = &k.r.plan;
-    size_t hidden = (size_t)(r->choice.micro_batch * r->seq_len * r->model.hidden) * sizeof(float);
+    size_t hidden = (size_t)(r->choice.micro_batch * r->seq_len * r->source.hidden) * sizeof(float);
     for (value_id v = 1; v < p->n_values; v++) {
         const value *a = program_get(p, v);
         if (a->view_of || !a->persistent || a->layer < 0) continue;

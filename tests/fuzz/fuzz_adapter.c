@@ -3,6 +3,7 @@
  * Of a config that is accepted: rank, alpha and dropout are in range, its modules are some of the model's, and written out
  * it reads back to the same options. */
 #include "fuzz/fuzz.h"
+#include "model/model.h"
 #include "weights/adapter.h"
 
 #include <math.h>

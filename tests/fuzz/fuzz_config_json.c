@@ -3,6 +3,7 @@
  * Of a config that is accepted: written out and read again it is the same, and it compiles to a verified plan (or is
  * refused with a reason): a few layers of it, whose sizes may be anything, because nothing is allocated for them. */
 #include "fuzz/fuzz.h"
+#include "model/model.h"
 #include "plan/plan.h"
 
 #include <stdlib.h>
@@ -32,7 +33,9 @@ static size_t some_work(const program *p, const op *o, int n_threads) {
 }
 
 static void check_plan(const model_config *c) {
-    plan_request r = {.model = *c,
+    model_config few = *c;
+    few.n_layers = MIN(c->n_layers, (int64_t)LAYERS_MOST);
+    plan_request r = {.source = net_source_of(&few),
                       .choice.micro_batch = 1 + c->vocab % 2,
                       .choice.accumulation = 1 + c->hidden % 3,
                       .seq_len = MIN(c->max_positions, (int64_t)24),
@@ -40,7 +43,6 @@ static void check_plan(const model_config *c) {
                       .with_eval = true,
                       .verify = true,
                       .target = {"fuzz", 3, 64, some_work}};
-    r.model.n_layers = MIN(c->n_layers, (int64_t)LAYERS_MOST);
     plan p;
     status rc = plan_build(&p, &r);
     if (rc != OK) {
@@ -48,9 +50,9 @@ static void check_plan(const model_config *c) {
         return;
     }
     uint64_t params = 0;
-    for (size_t i = 0; i < p.model.n_params; i++)
-        params += (uint64_t)shape_count(&program_get(&p.program, p.model.params[i].value)->shape);
-    ASSERT(params == model_param_count(&r.model));
+    for (size_t i = 0; i < p.net.n_params; i++)
+        params += (uint64_t)shape_count(&program_get(&p.program, p.net.params[i].value)->shape);
+    ASSERT(params == model_param_count(model_of(&r.source)));
     plan_close(&p);
 }
 

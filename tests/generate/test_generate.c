@@ -7,6 +7,7 @@
 #include "backend_choice.h"
 #include "generate/state.h"
 #include "hf.h"
+#include "model/model.h"
 #include "show/show.h"
 #include "training.h"
 #include "weights/source.h"
@@ -44,8 +45,8 @@ static model_config config_of(size_t i) {
 /* Weights of size 0.3, so that the most likely token depends on all that came before. */
 static void large_weights(hf_model *m) {
     params_initialize(m->e, &m->plan, 1);
-    for (size_t i = 0; i < m->plan.model.n_params; i++) {
-        const model_param *q = &m->plan.model.params[i];
+    for (size_t i = 0; i < m->plan.net.n_params; i++) {
+        const net_param *q = &m->plan.net.params[i];
         size_t n = (size_t)shape_count(&program_get(&m->plan.program, q->value)->shape);
         if (q->init != INIT_NORMAL) continue;
         float *f = mem_alloc(n * sizeof *f);
@@ -621,7 +622,7 @@ static void plans_of_generation_verify_and_add_up(void **state) {
             plan p;
             model_config c = config_of(f);
             plan_request r = {
-                .model = c,
+                .source = net_source_of(&c),
                 .choice.accumulation = 1,
                 .choice.precision = q,
                 .verify = true,

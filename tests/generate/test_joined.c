@@ -7,6 +7,7 @@
 #include "backend_choice.h"
 #include "generate/generate.h"
 #include "hf.h"
+#include "model/model.h"
 #include "training.h"
 #include "weights/source.h"
 #include <setjmp.h>
@@ -29,7 +30,7 @@ static bool takes_codes(const model_config *c) {
     return c->hidden % 64 == 0 && c->ffn % 64 == 0 && c->n_heads * c->head_dim % 64 == 0;
 }
 
-static model_config model_of(size_t i) {
+static model_config kind_of_model(size_t i) {
     model_config c = models[i];
     c.vocab = BYTE_VOCAB, c.n_layers = 2, c.max_positions = 1024, c.norm_eps = 1e-5;
     if (c.family != FAMILY_GPT2) c.rope = (rope_options){.type = ROPE_DEFAULT, .theta = 10000};
@@ -72,7 +73,8 @@ static void joined_ops_write_nothing_that_others_of_them_read(void **state) {
     n_norms_before_codes = n_gates = 0;
     for (size_t k = 0; k < ARRAY_LENGTH(formats) * ARRAY_LENGTH(models); k++) {
         plan p;
-        plan_request r = {.model = model_of(k / ARRAY_LENGTH(formats)),
+        model_config model = kind_of_model(k / ARRAY_LENGTH(formats));
+        plan_request r = {.source = net_source_of(&model),
                           .choice = {.precision = PRECISION_BF16, .accumulation = 1},
                           .target = backend_target(DEVICE_CUDA, 2),
                           .generation = {.slots = 16,
@@ -127,7 +129,7 @@ static void joined_ops_give_the_bits_of_the_ops_alone(void **state) {
     for (size_t i = 0; i < N; i++) prompts[i] = (prompt){tokens + i * LONGEST, LONGEST - i * 131 % 850};
     for (size_t f = 0; f < ARRAY_LENGTH(models); f++) {
         char *dir = training_dir(), trace[600];
-        model_config c = model_of(f);
+        model_config c = kind_of_model(f);
         hf_write_model(dir, &c, random_weights);
         snprintf(trace, sizeof trace, "%s/trace.json", dir);
         size_t formats = takes_codes(&c) ? BASE_FORMAT_COUNT : 1;

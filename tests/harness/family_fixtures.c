@@ -1,5 +1,6 @@
 /* family_fixtures.c - see family_fixtures.h. */
 #include "family_fixtures.h"
+#include "model/model.h"
 #include "weightfile/weightfile.h"
 
 #include "must.h"

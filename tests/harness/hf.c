@@ -1,6 +1,7 @@
 /* hf.c - open a Hugging Face directory as training would, and look at what it computes. */
-#include "hf.h"
 #include "backend_choice.h"
+#include "hf.h"
+#include "model/model.h"
 #include "programs.h"
 #include "training.h"
 
@@ -41,7 +42,7 @@ status hf_open_adapted(hf_model *m, const char *dir, const lora_options *lora, p
     const backend *b = backend_under_test();
     *m = (hf_model){.batch = batch, .seq_len = seq_len};
     TRY(model_config_read(&m->config, dir));
-    plan_request r = {.model = m->config,
+    plan_request r = {.source = net_source_of(&m->config),
                       .lora = *lora,
                       .choice.micro_batch = batch,
                       .choice.accumulation = 1,
@@ -67,11 +68,11 @@ static void run(hf_model *m, section s, const int32_t *tokens, const int32_t *ta
     int32_t *none = mem_alloc(n * sizeof *none),
             *doc_start = mem_alloc(n * sizeof *doc_start); /* documents start at 0 */
     for (size_t i = 0; i < n; i++) none[i] = -1;
-    exec_write(m->e, m->plan.model.tokens, 0, tokens, n * sizeof *tokens);
-    exec_write(m->e, m->plan.model.targets, 0, targets ? targets : none, n * sizeof *none);
-    exec_write(m->e, m->plan.model.doc_start, 0, doc_start, n * sizeof *doc_start);
+    exec_write(m->e, m->plan.net.tokens, 0, tokens, n * sizeof *tokens);
+    exec_write(m->e, m->plan.net.targets, 0, targets ? targets : none, n * sizeof *none);
+    exec_write(m->e, m->plan.net.doc_start, 0, doc_start, n * sizeof *doc_start);
     step_scalars scalars = step_scalars_of(1, 0);
-    exec_write(m->e, m->plan.model.scalars, 0, &scalars, sizeof scalars);
+    exec_write(m->e, m->plan.net.scalars, 0, &scalars, sizeof scalars);
     exec_run(m->e, s);
     free(none);
     free(doc_start);
@@ -113,7 +114,7 @@ void hf_write_model(const char *dir, const model_config *c, void (*fill)(hf_mode
     training_must(hf_open(&m, path, PRECISION_FP32, 1, 8));
     fill(&m);
     train_request r = {.plan = m.plan.request, .model_dir = path, .data = {.tokenizer = "byte"}};
-    training_must(export_describe(&r.plan.model, r.model_dir, &r.data, NULL, &description));
+    training_must(export_describe(model_of(&r.plan.source), r.model_dir, &r.data, NULL, &description));
     snprintf(path, sizeof path, "%s/model", dir);
     training_must(
         export_running(m.e, &m.plan, description, NULL, &(export_options){.dir = path, .type = DTYPE_F32}, &report));

@@ -1,8 +1,9 @@
 #pragma once
 /* hf.h - a Hugging Face directory opened and run, for tests. */
+#include "model/model.h"
 #include "weights/export.h"
-#include "weights/params.h"
 #include "weights/load.h"
+#include "weights/params.h"
 
 typedef struct hf_model {
     model_config config;

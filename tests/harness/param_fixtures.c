@@ -1,4 +1,5 @@
 /* param_fixtures.c - see param_fixtures.h. */
+#include "model/model.h"
 #include "param_fixtures.h"
 #include "programs.h"
 #include "weightfile/weightfile.h"
@@ -20,26 +21,26 @@ const safetensor *fixture_tensor(const safetensors *f, const char *prefix, const
 }
 
 /* "model.layers.2.x" of head 3 is there as "model.layers.4.x". */
-static const float *part_data(const plan *p, const safetensors *f, const char *prefix, const model_param *q, int part) {
+static const float *part_data(const plan *p, const safetensors *f, const char *prefix, const net_param *q, int part) {
     char digits[16], name[256];
     const char *file_name = q->parts[part].file_name;
-    snprintf(digits, sizeof digits, ".%d.", (int)model_first_head(&p->model.config));
+    snprintf(digits, sizeof digits, ".%d.", (int)model_first_head(model_of(&p->net.source)));
     const char *at = q->of_other_head ? strstr(file_name, digits) : NULL;
     if (!at) return fixture_tensor(f, prefix, file_name)->data;
     snprintf(name, sizeof name, "%.*s.%d.%s", (int)(at - file_name), file_name, q->unit - 1, at + strlen(digits));
     return fixture_tensor(f, prefix, name)->data;
 }
 
-static int64_t columns_of(const model_param *q) { return q->shape.rank == 2 ? q->shape.dim[1] : 1; }
+static int64_t columns_of(const net_param *q) { return q->shape.rank == 2 ? q->shape.dim[1] : 1; }
 
-static float element(const model_param *q, const param_part *part, const float *data, int64_t row, int64_t column) {
+static float element(const net_param *q, const param_part *part, const float *data, int64_t row, int64_t column) {
     bool turned = q->transposed && q->shape.rank == 2;
     return turned ? data[column * part->n_rows + row] : data[row * columns_of(q) + column];
 }
 
 void fixture_load(exec *e, const plan *p, const safetensors *f, const char *prefix, bool of_reference) {
-    for (size_t i = 0; i < p->model.n_params; i++) {
-        const model_param *q = &p->model.params[i];
+    for (size_t i = 0; i < p->net.n_params; i++) {
+        const net_param *q = &p->net.params[i];
         int64_t columns = columns_of(q);
         if (q->of_reference != of_reference) continue;
         assert_true(!of_reference || (q->frozen && !p->step.grads[i]));
@@ -59,8 +60,8 @@ double fixture_gradient_error(exec *e, const plan *p, const safetensors *f, cons
                               size_t *n) {
     double worst = 0;
     *n = 0;
-    for (size_t i = 0; i < p->model.n_params; i++) {
-        const model_param *q = &p->model.params[i];
+    for (size_t i = 0; i < p->net.n_params; i++) {
+        const net_param *q = &p->net.params[i];
         int64_t columns = columns_of(q);
         if (q->frozen) continue;
         float *grad = value_read_f32(e, &p->program, p->step.grads[i]);

@@ -1,4 +1,5 @@
 /* rank_runs.c - see rank_runs.h. */
+#include "model/model.h"
 #include "rank_runs.h"
 #include "train/batch.h"
 #include "weights/params.h"
@@ -17,8 +18,8 @@ typedef struct micro {
 
 /* The second matrix of an adapter begins with zeros, and then the first has no gradient: draws it, as a rank alone would. */
 static void draw_adapters(const micro *m) {
-    for (size_t i = 0; i < m->p.model.n_params; i++) {
-        const model_param *q = &m->p.model.params[i];
+    for (size_t i = 0; i < m->p.net.n_params; i++) {
+        const net_param *q = &m->p.net.params[i];
         int64_t n = shape_count(&q->cut.whole);
         if (q->adapter != ADAPTER_B) continue;
         float *x = mem_alloc((size_t)n * sizeof *x);
@@ -41,7 +42,7 @@ static void micro_open(micro *m, const training *t, bool weighted) {
     for (int k = 0; k < 3; k++) {
         rows[k] = mem_alloc((size_t)n * sizeof *rows[k]);
         for (int64_t i = 0; i < n; i++) {
-            int64_t token = (i * 37 + i / 5 * 11 + k) % m->p.request.model.vocab;
+            int64_t token = (i * 37 + i / 5 * 11 + k) % model_of(&m->p.request.source)->vocab;
             rows[k][i] = k == 2 ? (int32_t)(i % T < T / 3 ? 0 : T / 3) : k == 1 && i % 7 == 3 ? -1 : (int32_t)token;
         }
     }
@@ -63,19 +64,19 @@ static void micro_close(micro *m) {
 }
 
 /* The parameter with that number in the whole model, where this rank has it and trains it. */
-static const model_param *find_param(const micro *m, size_t number) {
-    for (size_t i = 0; i < m->p.model.n_params; i++)
-        if (m->p.model.params[i].number == number && !m->p.model.params[i].is_copy) return &m->p.model.params[i];
+static const net_param *find_param(const micro *m, size_t number) {
+    for (size_t i = 0; i < m->p.net.n_params; i++)
+        if (m->p.net.params[i].number == number && !m->p.net.params[i].is_copy) return &m->p.net.params[i];
     return NULL;
 }
 
 /* In room for all of the model's; zeros where this rank has nothing of it. */
-static double *read_gradient(const micro *m, const model_param *q, size_t room) {
+static double *read_gradient(const micro *m, const net_param *q, size_t room) {
     double *out = mem_alloc(room * sizeof *out);
     if (!q) return out;
     size_t n = (size_t)shape_count(&q->shape);
     float *narrow = mem_alloc(n * sizeof *narrow);
-    exec_read(m->e, m->p.step.grads[q - m->p.model.params], 0, narrow, n * sizeof *narrow);
+    exec_read(m->e, m->p.step.grads[q - m->p.net.params], 0, narrow, n * sizeof *narrow);
     /* Every data rank was given the same rows, and has the sum of what they all found. */
     for (size_t k = 0; k < n; k++) out[k] = (double)narrow[k] / mesh_size(&m->p.request.mesh, AXIS_DATA);
     free(narrow);
@@ -96,7 +97,7 @@ static void sum_over_sequence(double *x, size_t n) {
 }
 
 /* Cosine of a rank's gradient with the same elements of the whole, and the largest difference beside the largest element. */
-static void compare_gradient(const char *preset, const model_param *q, const double *mine, const double *whole) {
+static void compare_gradient(const char *preset, const net_param *q, const double *mine, const double *whole) {
     double dot = 0, a = 0, b = 0, worst = 0, largest = 0;
     for (int64_t at = 0, n, count = shape_count(&q->shape); at < count; at += n) {
         int64_t from = param_cut_place(&q->cut, at, &n);
@@ -121,8 +122,8 @@ static void compare_gradients(const training *t, const char *const *more, bool w
     all.more = settings;
     micro_open(&alone, t, weighted);
     micro_open(&shared, &all, weighted);
-    for (size_t i = 0; i < alone.p.model.n_params; i++) {
-        const model_param *whole_param = &alone.p.model.params[i], *q = find_param(&shared, whole_param->number);
+    for (size_t i = 0; i < alone.p.net.n_params; i++) {
+        const net_param *whole_param = &alone.p.net.params[i], *q = find_param(&shared, whole_param->number);
         size_t room = (size_t)shape_count(&whole_param->shape);
         if (whole_param->frozen) continue;
         double *whole = read_gradient(&alone, whole_param, room), *mine = read_gradient(&shared, q, room);

@@ -3,6 +3,7 @@
  * Shapes are those of real models on every number of tensor ranks that they allow; a checkpoint is written by two ranks played
  * here, read back whole, and then told lies about its slices, each of which must be refused by name. */
 #include "checkpoint/directory.h"
+#include "model/model.h"
 #include "must.h"
 
 #include <setjmp.h>
@@ -18,27 +19,27 @@
 
 typedef struct built {
     program p;
-    model m;
+    net m;
 } built;
 
 static void build(built *b, const model_config *c, int n_ranks, int rank) {
-    model_build_options o = {.batch = 1,
-                             .seq_len = 8 * n_ranks,
-                             .compute = DTYPE_F32,
-                             .logits_chunk_bytes = 1 << 20,
-                             .mesh = {.size[AXIS_TENSOR] = n_ranks, .index[AXIS_TENSOR] = rank}};
+    net_options o = {.batch = 1,
+                     .seq_len = 8 * n_ranks,
+                     .compute = DTYPE_F32,
+                     .logits_chunk_bytes = 1 << 20,
+                     .mesh = {.size[AXIS_TENSOR] = n_ranks, .index[AXIS_TENSOR] = rank}};
     program_init(&b->p);
     must(model_build(&b->m, &b->p, c, &o));
 }
 
 static void drop(built *b) {
-    model_fini(&b->m);
+    net_fini(&b->m);
     program_fini(&b->p);
 }
 
 /* Counts who counts for each element of the whole, and compares initial values with those of one rank. */
-static void check_param(const model_param *q, const model_param *whole, int rank, uint8_t *counted) {
-    int64_t count = shape_count(&q->shape), n, mine = model_param_counted(q, rank);
+static void check_param(const net_param *q, const net_param *whole, int rank, uint8_t *counted) {
+    int64_t count = shape_count(&q->shape), n, mine = net_param_counted(q, rank);
     float *here = mem_alloc((size_t)count * sizeof *here), *there = mem_alloc((size_t)count * sizeof *there);
     model_param_initial(q, 5, 0, count, here);
     for (int64_t at = 0; at < count; at += n) {
@@ -63,7 +64,7 @@ static void every_element_has_one_rank_that_counts_it(void **state) {
             build(&whole, c, 1, 0);
             for (int r = 0; r < n_ranks; r++) build(&ranks[r], c, n_ranks, r);
             for (size_t k = 0; k < whole.m.n_params; k++) {
-                const model_param *q = &whole.m.params[k];
+                const net_param *q = &whole.m.params[k];
                 int64_t count = shape_count(&q->shape);
                 uint8_t *counted = mem_alloc((size_t)count);
                 for (int r = 0; r < n_ranks; r++) {

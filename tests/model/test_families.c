@@ -5,6 +5,7 @@
  * model -> passes -> layout -> exec -> CPU kernels. */
 #include "backend_choice.h"
 #include "family_fixtures.h"
+#include "model/model.h"
 #include "must.h"
 #include "programs.h"
 #include "weightfile/weightfile.h"
@@ -53,7 +54,7 @@ static void family_open_base(family *f, const char *name, precision q, base_form
     f->n_tokens = shape_count(&tokens->shape);
     const backend *b = backend_under_test();
     plan_request r = {
-        .model = f->config,
+        .source = net_source_of(&f->config),
         .choice.micro_batch = tokens->shape.dim[0],
         .choice.accumulation = 1,
         .seq_len = tokens->shape.dim[1],
@@ -69,9 +70,9 @@ static void family_open_base(family *f, const char *name, precision q, base_form
     must(exec_open(&f->e, &f->plan.program, &(exec_options){.backend = b, .n_threads = 2}));
     must(weights_load(f->e, &f->plan, &f->file, 1, "w/"));
     size_t n = (size_t)f->n_tokens * 4;
-    exec_write(f->e, f->plan.model.tokens, 0, tokens->data, n);
-    exec_write(f->e, f->plan.model.targets, 0, get(f, "targets")->data, n);
-    exec_write(f->e, f->plan.model.doc_start, 0, get(f, "doc")->data, n);
+    exec_write(f->e, f->plan.net.tokens, 0, tokens->data, n);
+    exec_write(f->e, f->plan.net.targets, 0, get(f, "targets")->data, n);
+    exec_write(f->e, f->plan.net.doc_start, 0, get(f, "doc")->data, n);
 }
 
 static void family_open(family *f, const char *name, precision q) { family_open_base(f, name, q, BASE_COMPUTE); }
@@ -89,7 +90,7 @@ static void write_scalars(const family *f, int step) {
     s.lr = LR;
     s.bias1 = (float)(1 - pow(BETA1, step));
     s.bias2 = (float)(1 - pow(BETA2, step));
-    exec_write(f->e, f->plan.model.scalars, 0, &s, sizeof s);
+    exec_write(f->e, f->plan.net.scalars, 0, &s, sizeof s);
 }
 
 static double n_valid(const family *f) {
@@ -124,7 +125,7 @@ static double largest_logit_error(const family *f, const float *want) {
 }
 
 static double largest_loss_error(const family *f, const char *reference) {
-    float *losses = read_f32(f, f->plan.model.eval_losses);
+    float *losses = read_f32(f, f->plan.net.eval_losses);
     const float *want = get(f, reference)->data;
     const int32_t *targets = get(f, "targets")->data;
     double worst = 0;
@@ -189,8 +190,8 @@ static void logits_of_bases_in_fewer_bits_equal_bitsandbytes(void **state) {
 }
 
 /* Cosine of one Hugging Face tensor's gradient with ours, which lies in rows of a packed and maybe turned parameter. */
-static double part_cosine(const family *f, const model_param *q, const param_part *part, const float *grad,
-                          double scale, double *worst) {
+static double part_cosine(const family *f, const net_param *q, const param_part *part, const float *grad, double scale,
+                          double *worst) {
     char name[256];
     snprintf(name, sizeof name, "g/%s", part->file_name);
     const float *want = get(f, name)->data;
@@ -210,8 +211,8 @@ static double part_cosine(const family *f, const model_param *q, const param_par
 static double smallest_gradient_cosine(const family *f, double *worst) {
     double smallest = 1, scale = 1 / n_valid(f);
     *worst = 0;
-    for (size_t i = 0; i < f->plan.model.n_params; i++) {
-        const model_param *q = &f->plan.model.params[i];
+    for (size_t i = 0; i < f->plan.net.n_params; i++) {
+        const net_param *q = &f->plan.net.params[i];
         float *grad = read_f32(f, f->plan.step.grads[i]);
         for (int k = 0; k < q->n_parts; k++)
             smallest = fmin(smallest, part_cosine(f, q, &q->parts[k], grad, scale, worst));
@@ -320,8 +321,8 @@ static void longrope_factors_follow_the_rows(void **state) {
     model_config c = family_config(&file, "phi3_long");
     for (size_t i = 0; i < ARRAY_LENGTH(all); i++) {
         program p;
-        model m;
-        model_build_options o = {.batch = 1, .seq_len = all[i].seq_len, .compute = DTYPE_F32};
+        net m;
+        net_options o = {.batch = 1, .seq_len = all[i].seq_len, .compute = DTYPE_F32};
         if (all[i].context)
             o.generation = (generation_shape){.slots = 1,
                                               .pages = 8,
@@ -336,7 +337,7 @@ static void longrope_factors_follow_the_rows(void **state) {
         assert_true(k < p.n_ops);
         const double *want = all[i].is_long ? c.long_rope.long_factors : c.long_rope.short_factors;
         assert_memory_equal(p.ops[k].attr.rope.pair_factors, want, (size_t)c.long_rope.n * sizeof *want);
-        model_fini(&m);
+        net_fini(&m);
         program_fini(&p);
     }
     safetensors_close(&file);

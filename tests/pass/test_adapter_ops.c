@@ -43,8 +43,8 @@ static void fp8_adds_behind_the_product(void **state) {
     op_in(o, LINEAR_DX_DY, dy), op_in(o, LINEAR_DX_W, w), op_in(o, LINEAR_DX_ADD, add), op_out(o, LINEAR_DX_DX, dx);
     p.current_layer = -1;
     step_interface step = {.grads = &add};
-    model none = {0};
-    pass_options options = {.choice = {.precision = PRECISION_FP8}, .model = &none};
+    net none = {0};
+    pass_options options = {.choice = {.precision = PRECISION_FP8}, .net = &none};
     assert_int_equal(pass_fp8(&p, &options, &step), OK);
     assert_int_equal(program_verify(&p), OK);
     assert_int_equal(count_kind(&p, OP_LINEAR8), 2);
@@ -76,8 +76,8 @@ static void fp8_lets_an_adapter_add_to_the_product(void **state) {
     op_in(o, LINEAR_DX_DY, dy), op_in(o, LINEAR_DX_W, w), op_in(o, LINEAR_DX_ADD, small), op_out(o, LINEAR_DX_DX, dx);
     p.current_layer = -1;
     step_interface step = {.grads = &dx};
-    model none = {0};
-    pass_options options = {.choice = {.precision = PRECISION_FP8}, .model = &none};
+    net none = {0};
+    pass_options options = {.choice = {.precision = PRECISION_FP8}, .net = &none};
     assert_int_equal(pass_fp8(&p, &options, &step), OK);
     assert_int_equal(program_verify(&p), OK);
     assert_int_equal(count_kind(&p, OP_LINEAR8), 2);
@@ -104,8 +104,8 @@ static void chunks_cut_what_is_added(void **state) {
     o = program_emit(&p, OP_LINEAR_DX, SECTION_MICRO);
     op_in(o, LINEAR_DX_DY, dgu), op_in(o, LINEAR_DX_W, w), op_in(o, LINEAR_DX_ADD, add), op_out(o, LINEAR_DX_DX, dx);
     p.current_layer = -1;
-    const model none = {0}; /* without adapters, which are refused */
-    pass_options options = {.model = &none, .choice = {.precision = PRECISION_BF16, .chunk_tokens = CHUNK}};
+    const net none = {0}; /* without adapters, which are refused */
+    pass_options options = {.net = &none, .choice = {.precision = PRECISION_BF16, .chunk_tokens = CHUNK}};
     assert_int_equal(pass_chunk(&p, &options, &(step_interface){0}), OK);
     assert_int_equal(program_verify(&p), OK);
     assert_int_equal(count_kind(&p, OP_LINEAR_DX), N / CHUNK);

@@ -34,7 +34,7 @@ static counts counts_of(bool gpu, precision q, int64_t tokens, const char *const
     compiled_request(&k, &t);
     if (gpu) k.r.plan.target = backend_target(DEVICE_CUDA, 2);
     compiled_plan(&k);
-    *layers = (int)k.r.plan.model.n_layers;
+    *layers = (int)k.r.plan.source.n_layers;
     counts n = count_ops(&k.p.program);
     compiled_close(&k);
     return n;

@@ -90,7 +90,7 @@ static void the_numbers_of_one_weight_are_alive_at_a_time(void **state) {
             assert_true(reader == OP_LINEAR || reader == OP_LINEAR_DX);
         }
         /* q, k, v, out, gate, up, down of the forward; GPT-2 has q|k|v and no gate. The backward needs no dx of the first q|k|v. */
-        int layers = (int)k.r.plan.model.n_layers, parts = i % 2 ? 4 : 7, qkv = i % 2 ? 1 : 3;
+        int layers = (int)k.r.plan.source.n_layers, parts = i % 2 ? 4 : 7, qkv = i % 2 ? 1 : 3;
         assert_int_equal(n[SECTION_EVAL], layers * parts);
         assert_int_equal(n[SECTION_MICRO] - n_again, 2 * layers * parts - qkv);
         assert_true((n_again > 0) == (i / 2 > 0));
@@ -115,7 +115,7 @@ static void fp8_products_dequantise_once(void **state) {
             compiled_open(&k, &t);
             const program *g = &k.p.program;
             int n[SECTION_COUNT] = {0};
-            layers = (int)k.r.plan.model.n_layers;
+            layers = (int)k.r.plan.source.n_layers;
             bytes[fp8] = param_bytes(&k.p);
             for (size_t o = 0; o < g->n_ops; o++) n[g->ops[o].section] += g->ops[o].kind == OP_DEQUANTIZE;
             for (value_id v = 1; v < g->n_values; v++) {

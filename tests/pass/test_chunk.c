@@ -6,6 +6,7 @@
  * fp32 is off by at most N 2^-24 = 1.5e-5 of its terms in either order, and 4 steps with AdamW's bounded updates move a
  * loss by less than ten times that. */
 #include "backend_choice.h"
+#include "model/model.h"
 #include "op_harness.h"
 #include "training.h"
 
@@ -264,7 +265,7 @@ static void kept_layers_move_their_bytes_from_host_to_device(void **state) {
                          "memory.offload.activations=host", keep));
         host[n] = k.p.planned[TIER_HOST];
         device[n] = k.p.planned[TIER_DEVICE];
-        uint64_t layer = TOKENS * (uint64_t)k.p.request.model.hidden * sizeof(float);
+        uint64_t layer = TOKENS * (uint64_t)model_of(&k.p.request.source)->hidden * sizeof(float);
         if (n > 3) { /* the last ones would not have left anyway */
             assert_true(host[n] < host[n - 1] && host[n - 1] - host[n] <= 2 * layer);
             assert_true(device[n] > device[n - 1] && device[n] - device[n - 1] <= 2 * layer);

@@ -4,6 +4,7 @@
  * every value between them rounded and stored. */
 #include "backend_choice.h"
 #include "exec/exec.h"
+#include "model/model.h"
 #include "must.h"
 
 #include <setjmp.h>
@@ -20,21 +21,21 @@ enum { B = 2, T = 24, N = B * T, STEPS = 20 };
 
 typedef struct built {
     program p;
-    model m;
+    net m;
     target target;
     pass_options options;
     step_interface step;
 } built;
 
-static void built_open(built *b, const char *preset, precision q, const model_build_options *more, bool fused) {
+static void built_open(built *b, const char *preset, precision q, const net_options *more, bool fused) {
     *b = (built){.target = backend_target(backend_kind(backend_under_test()), 2)};
-    model_build_options o = *more;
+    net_options o = *more;
     o.batch = B, o.seq_len = T, o.compute = precision_compute(q), o.logits_chunk_bytes = 4096;
     program_init(&b->p);
     must(model_build(&b->m, &b->p, model_preset_find(preset), &o));
     b->options =
         (pass_options){.target = &b->target,
-                       .model = &b->m,
+                       .net = &b->m,
                        .choice = {.precision = q},
                        .n_micros = 1,
                        .mesh = o.mesh,
@@ -47,7 +48,7 @@ static void built_open(built *b, const char *preset, precision q, const model_bu
 }
 
 static void built_close(built *b) {
-    model_fini(&b->m);
+    net_fini(&b->m);
     program_fini(&b->p);
 }
 
@@ -71,7 +72,7 @@ static void assert_heads_are_joined(const built *b, int n_layers, int trained) {
 
 static void norm_and_turn_of_heads_are_one_op_in_every_section_and_on_every_rank(void **state) {
     (void)state;
-    static const model_build_options ways[] = {
+    static const net_options ways[] = {
         {.with_eval = true},
         {.with_eval = true, .mesh = {.size = {[AXIS_TENSOR] = 2}}},
         {.with_eval = true, .mesh = {.size = {[AXIS_SEQUENCE] = 2}}},
@@ -87,7 +88,7 @@ static void norm_and_turn_of_heads_are_one_op_in_every_section_and_on_every_rank
     }
     built b; /* without a norm of heads a turn stays a turn */
     built_open(&b, "test-llama", PRECISION_BF16, &ways[0], true);
-    assert_int_equal(count(&b.p, OP_ROPE, SECTION_MICRO), 2 * (int)b.m.config.n_layers);
+    assert_int_equal(count(&b.p, OP_ROPE, SECTION_MICRO), 2 * (int)b.m.source.n_layers);
     assert_int_equal(count(&b.p, OP_QK_NORM_ROPE, SECTION_MICRO), 0);
     built_close(&b);
 }
@@ -181,7 +182,7 @@ static void write_floats(run *r, value_id v, const float *f) {
 /* Gains begin near 1 and not at it, so that a gain in the wrong place is noticed. */
 static void write_params(run *r) {
     for (size_t i = 0; i < r->b.m.n_params; i++) {
-        const model_param *q = &r->b.m.params[i];
+        const net_param *q = &r->b.m.params[i];
         int64_t n = shape_count(&q->shape);
         float *f = mem_alloc((size_t)n * sizeof *f);
         if (q->init == INIT_ONE) rng_normal_fill(rng_key(1, q->name), 0, f, (size_t)n, 1, 0.3f);
@@ -200,8 +201,8 @@ static void write_inputs(run *r) {
     int32_t tokens[N], targets[N], doc_start[N];
     for (int i = 0; i < N; i++) {
         int cut = T / 2 - i / T;
-        tokens[i] = (i * 37 + i * i) % (int)r->b.m.config.vocab;
-        targets[i] = (i * 53 + 11) % (int)r->b.m.config.vocab;
+        tokens[i] = (i * 37 + i * i) % (int)r->b.m.source.vocab;
+        targets[i] = (i * 53 + 11) % (int)r->b.m.source.vocab;
         doc_start[i] = i % T >= cut ? cut : 0;
     }
     exec_write(r->e, r->b.m.tokens, 0, tokens, sizeof tokens);
@@ -210,7 +211,7 @@ static void write_inputs(run *r) {
 }
 
 static void run_open(run *r, const char *preset, precision q, bool fused) {
-    built_open(&r->b, preset, q, &(model_build_options){.with_eval = true}, fused);
+    built_open(&r->b, preset, q, &(net_options){.with_eval = true}, fused);
     program *p = &r->b.p;
     const pass_options *o = &r->b.options;
     step_interface *s = &r->b.step;

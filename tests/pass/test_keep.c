@@ -1,5 +1,6 @@
 /* test_keep.c - states of the first layers stay on the device while those of the others live on host or nvme: where AdamW
  * runs then, what that costs in bytes, that no bit changes, also across a resume, and that a plan keeps as many as fit. */
+#include "model/model.h"
 #include "training.h"
 
 #include <setjmp.h>
@@ -95,9 +96,9 @@ static void a_kept_layer_moves_its_bytes_to_the_device(void **state) {
         host[n] = k.p.planned[TIER_HOST];
         device[n] = k.p.planned[TIER_DEVICE];
         uint64_t layer = 0;
-        for (size_t i = 0; i < k.p.model.n_params; i++)
-            if (str_starts_with(k.p.model.params[i].name, "layers.0."))
-                layer += 3 * sizeof(float) * (uint64_t)shape_count(&k.p.model.params[i].shape);
+        for (size_t i = 0; i < k.p.net.n_params; i++)
+            if (str_starts_with(k.p.net.params[i].name, "layers.0."))
+                layer += 3 * sizeof(float) * (uint64_t)shape_count(&k.p.net.params[i].shape);
         assert_int_equal(states[n], (uint64_t)MIN(n, LAYERS) * layer);
         if (n >= 1 && n <= LAYERS) assert_true(host[n] < host[n - 1] && device[n] > device[n - 1]);
         compiled_close(&k);
@@ -189,7 +190,7 @@ static void a_run_may_go_on_with_other_layers_kept(void **state) {
 /* ---- the plan's own choice ------------------------------------------------------------------------------------------ */
 
 static plan_request of_a_gpu(const hardware *h) {
-    return (plan_request){.model = *model_preset_find("qwen2.5-1.5b"),
+    return (plan_request){.source = net_source_of(model_preset_find("qwen2.5-1.5b")),
                           .choice.micro_batch = 4,
                           .choice.accumulation = 2,
                           .seq_len = 1024,
@@ -232,8 +233,8 @@ static void as_many_layers_are_kept_as_fit(void **state) {
         plan_candidate c = numbers_of(&r), more = by_hand(r, c.choice.keep_states + 1);
         int64_t kept = c.choice.keep_states;
         print_message("%d/4 of the room: %lld of %lld layers, %.0f ms; none %.0f ms\n", part, (long long)kept,
-                      (long long)r.model.n_layers, 1e3 * c.step_s, 1e3 * none.step_s);
-        assert_true(c.fits && c.choice.offload.states == TIER_HOST && kept > 0 && kept < r.model.n_layers);
+                      (long long)r.source.n_layers, 1e3 * c.step_s, 1e3 * none.step_s);
+        assert_true(c.fits && c.choice.offload.states == TIER_HOST && kept > 0 && kept < r.source.n_layers);
         assert_false(more.fits);
         assert_true(c.step_s < none.step_s);
         plan_candidate same = by_hand(r, kept); /* as chosen, so by hand */

@@ -1,11 +1,12 @@
 /* test_lanes.c - which weights of a program that generates are put into the order of lanes: those that products and the embedding
  * alone read, and no byte more or less than without it. */
+#include "model/model.h"
 #include "must.h"
 #include "training.h"
 
 static void generation_plan(plan *p, const char *preset, int64_t rank, bool lanes, base_format weights) {
     plan_request r = {.seq_len = 1, .choice = {.precision = PRECISION_BF16, .micro_batch = 1, .accumulation = 1}};
-    r.model = *model_preset_find(preset);
+    r.source = net_source_of(model_preset_find(preset));
     r.target = backend_target(DEVICE_CPU, 2);
     r.device_limit = (uint64_t)1 << 40;
     r.generation = (generation_shape){.slots = 2, .pages = 8, .page_size = 16, .context = 64, .prefill_tokens = 32};

@@ -1,5 +1,6 @@
 /* test_layout.c - addresses: no two values alive at once share bytes, the arena is as large as its highest byte, and the
  * known sizes of public models come out exactly. */
+#include "model/model.h"
 #include "plan/plan.h"
 #include "programs.h"
 
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 
 static plan_request request(const char *preset, precision precision, int64_t accumulation) {
-    return (plan_request){.model = *model_preset_find(preset),
+    return (plan_request){.source = net_source_of(model_preset_find(preset)),
                           .choice.micro_batch = 2,
                           .choice.accumulation = accumulation,
                           .seq_len = 24,
@@ -77,7 +78,7 @@ static void roles_and_gaps_add_up_to_the_plan(void **state) {
     plan_request r = request("test-qwen3", PRECISION_BF16, 2);
     plan p;
     assert_int_equal(plan_build(&p, &r), OK);
-    uint64_t sum = p.gap_bytes, n = model_param_count(&r.model);
+    uint64_t sum = p.gap_bytes, n = model_param_count(model_of(&r.source));
     for (role i = 0; i < ROLE_COUNT; i++) sum += p.by_role[i];
     assert_int_equal(sum, p.planned[TIER_DEVICE]);
     assert_int_equal(p.by_role[ROLE_PARAM], 2 * n);  /* bf16 */
@@ -92,7 +93,7 @@ static void bf16_sr_needs_eight_bytes_per_parameter(void **state) {
     plan_request r = request("test-llama", PRECISION_BF16_SR, 1);
     plan p;
     assert_int_equal(plan_build(&p, &r), OK);
-    uint64_t n = model_param_count(&r.model);
+    uint64_t n = model_param_count(model_of(&r.source));
     assert_int_equal(p.by_role[ROLE_PARAM] + p.by_role[ROLE_GRAD] + p.by_role[ROLE_STATE], 8 * n);
     plan_close(&p);
 }
@@ -187,7 +188,7 @@ static void every_preset_compiles_and_its_params_are_counted(void **state) {
         r.verify = true;
         plan p;
         assert_int_equal(plan_build(&p, &r), OK);
-        assert_int_equal(p.by_role[ROLE_PARAM], 2 * model_param_count(&r.model));
+        assert_int_equal(p.by_role[ROLE_PARAM], 2 * model_param_count(model_of(&r.source)));
         plan_close(&p);
     }
 }

@@ -1,4 +1,5 @@
 /* test_packing.c - layout and waits look things up in trees; here the same is found by looking at every pair. */
+#include "model/model.h"
 #include "pass/occupancy.h"
 #include "plan/plan.h"
 
@@ -153,7 +154,7 @@ static void ops_wait_for_the_last_that_met_their_bytes(void **state) {
          .waits = true},
     };
     for (size_t i = 0; i < ARRAY_LENGTH(cases); i++) {
-        plan_request r = {.model = *model_preset_find("test-llama"),
+        plan_request r = {.source = net_source_of(model_preset_find("test-llama")),
                           .seq_len = 24,
                           .choice = {.precision = PRECISION_BF16,
                                      .micro_batch = 2,

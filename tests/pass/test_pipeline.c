@@ -1,5 +1,6 @@
 /* test_pipeline.c - a pipeline without running it: the order of all stages played through with messages that wait for both
  * sides, micro-batches in flight, the cut of the layers, and the program of every stage. */
+#include "change_model.h"
 #include "comm/comm.h"
 #include "pass/pipeline.h"
 #include "plan/plan.h"
@@ -133,7 +134,7 @@ static void layers_are_cut_by_cost(void **state) {
 /* ---- the programs of all stages --------------------------------------------------------------------------------------------- */
 
 static plan_request request(const char *preset, int n_stages, int stage, int virtual_stages) {
-    plan_request r = {.model = *model_preset_find(preset),
+    plan_request r = {.source = net_source_of(model_preset_find(preset)),
                       .choice.micro_batch = 2,
                       .choice.accumulation = 8,
                       .seq_len = 16,
@@ -144,7 +145,7 @@ static plan_request request(const char *preset, int n_stages, int stage, int vir
                       .virtual_stages = virtual_stages,
                       .choice.shard = {.overlap = true, .prefetch = 1},
                       .target = {.name = "test", .n_threads = 1, .alignment = 64, .comm_bytes = comm_work_bytes}};
-    r.model.n_layers = 8;
+    CHANGE_MODEL(r.source, c.n_layers = 8);
     return r;
 }
 
@@ -161,15 +162,15 @@ static void stages_make_up_the_model(void **state) {
                 r.mesh.index[AXIS_PIPELINE] = i;
                 plan_must(&p, &r);
                 assert_int_equal(plan_micro_runs(&p), 1);
-                for (size_t j = 0; j < p.model.n_params; j++) {
+                for (size_t j = 0; j < p.net.n_params; j++) {
                     held += (uint64_t)p.step.held[j].n;
                     trained += (uint64_t)p.step.updated[j].n;
                 }
                 plan_close(&p);
             }
-            uint64_t n = model_param_count(&r.model), table = (uint64_t)(r.model.vocab * r.model.hidden);
+            uint64_t n = model_param_count(model_of(&r.source)), table = (uint64_t)(r.source.vocab * r.source.hidden);
             assert_int_equal(trained, n);
-            assert_int_equal(held, n + (r.model.tied ? table : 0));
+            assert_int_equal(held, n + (r.source.tied ? table : 0));
         }
 }
 
@@ -191,9 +192,9 @@ static void micro_batches_in_flight(void **state) {
     for (int i = 0; i < 4; i++) {
         char name[64];
         plan_request r = request("test-llama", 4, i, 1);
-        r.model.vocab = 256; /* a small head: the cut is even and the peak is in the layers */
+        r.source.vocab = 256; /* a small head: the cut is even and the peak is in the layers */
         int64_t first[5];
-        model_stages_cut(&r.model, r.seq_len, 4, first);
+        model_stages_cut(model_of(&r.source), r.seq_len, 4, first);
         snprintf(name, sizeof name, "layers.%lld.attn.y", (long long)first[i]);
         uint64_t n = forward_values_at_peak(&r, name);
         r.choice.accumulation = 16;

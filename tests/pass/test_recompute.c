@@ -3,6 +3,7 @@
  *
  * Runs go through the whole house against the plain run of the same settings; programs are looked at op by op. Bytes per
  * layer are held against formulas written from shapes alone. */
+#include "model/model.h"
 #include "plan/search.h"
 #include "training.h"
 

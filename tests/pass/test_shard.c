@@ -1,5 +1,6 @@
 /* test_shard.c - the program of each of n ranks, without running it: bytes by role against the formulas, messages against
  * 2P and 3P, parts that make up the whole, the same messages on every rank, and what each setting costs. */
+#include "change_model.h"
 #include "comm/comm.h"
 #include "plan/plan.h"
 #include "programs.h"
@@ -15,7 +16,7 @@ static const char *const presets[] = {"test-gpt2", "test-llama", "test-qwen3"};
 static const int sizes[] = {2, 3, 4, 8};
 
 static plan_request request(const char *preset, precision q, int n_ranks, int rank, int zero) {
-    return (plan_request){.model = *model_preset_find(preset),
+    return (plan_request){.source = net_source_of(model_preset_find(preset)),
                           .choice.micro_batch = 2,
                           .choice.accumulation = 1,
                           .seq_len = 16,
@@ -35,17 +36,17 @@ typedef struct counts {
     int64_t params, whole, part; /* elements: as they are, of all buckets filled up, of one rank's parts */
 } counts;
 
-static int unit_of(const model *m, const program *g, size_t i) {
+static int unit_of(const net *m, const program *g, size_t i) {
     if (g->values[m->params[i].value].layer >= 0) return g->values[m->params[i].value].layer + 1;
     return strncmp(m->params[i].name, "embed", 5) == 0 || strncmp(m->params[i].name, "positions", 9) == 0
                ? 0
-               : (int)m->config.n_layers + 1;
+               : (int)m->source.n_layers + 1;
 }
 
 static counts count(const plan *p, int n_ranks) {
     counts c = {0};
-    const model *m = &p->model;
-    for (int unit = 0; unit <= m->config.n_layers + 1; unit++) {
+    const net *m = &p->net;
+    for (int unit = 0; unit <= m->source.n_layers + 1; unit++) {
         int64_t blocks = 0;
         for (size_t i = 0; i < m->n_params; i++) {
             if (unit_of(m, &p->program, i) != unit) continue;
@@ -118,19 +119,20 @@ static void what_is_sent_is_2p_2p_2p_3p(void **state) {
                     bool is_small = x->type == DTYPE_F64;                    /* the norm and the loss */
                     *(is_small ? &small : &sent) += op_sent(&p.program, o);
                 }
-                for (int unit = 0; unit <= p.model.config.n_layers + 1; unit++) {
+                for (int unit = 0; unit <= model_of(&p.net.source)->n_layers + 1; unit++) {
                     int64_t blocks = 0;
-                    for (size_t i = 0; i < p.model.n_params; i++)
-                        if (unit_of(&p.model, &p.program, i) == unit)
-                            blocks += (shape_count(&p.model.params[i].shape) + NORM_BLOCK - 1) / NORM_BLOCK;
-                    bool layer = unit >= 1 && unit <= p.model.config.n_layers;
-                    bool thrice = zero == 3 && (layer || p.model.config.tied);
+                    for (size_t i = 0; i < p.net.n_params; i++)
+                        if (unit_of(&p.net, &p.program, i) == unit)
+                            blocks += (shape_count(&p.net.params[i].shape) + NORM_BLOCK - 1) / NORM_BLOCK;
+                    bool layer = unit >= 1 && unit <= model_of(&p.net.source)->n_layers;
+                    bool thrice = zero == 3 && (layer || model_of(&p.net.source)->tied);
                     int64_t whole = (blocks + n - 1) / n * n * NORM_BLOCK;
                     expected += (thrice ? 3.0 : 2.0) * 4 * (double)whole * (n - 1) / n;
                 }
                 assert_float_equal(sent, expected, 1e-6 * expected);
                 assert_float_equal(p.sent_per_step, sent + small, 1e-6 * expected);
-                assert_float_equal(plan_volume(&p) * (double)model_param_count(&r.model), sent / 4, 1e-6 * expected);
+                assert_float_equal(plan_volume(&p) * (double)model_param_count(model_of(&r.source)), sent / 4,
+                                   1e-6 * expected);
                 assert_true(small < 0.02 * sent);
                 plan_close(&p);
             }
@@ -169,14 +171,14 @@ static void parts_of_all_ranks_make_up_each_parameter(void **state) {
             plan plans[8] = {0};
             for (int rank = 0; rank < n; rank++) {
                 plan_request r = request("test-gpt2", PRECISION_BF16, n, rank, zero);
-                r.choice.shard.persist_below = below = r.model.hidden;
+                r.choice.shard.persist_below = below = r.source.hidden;
                 plan_must(&plans[rank], &r);
             }
-            for (size_t i = 0; i < plans[0].model.n_params; i++) {
-                int64_t total = shape_count(&plans[0].model.params[i].shape), updated = 0, saved = 0;
+            for (size_t i = 0; i < plans[0].net.n_params; i++) {
+                int64_t total = shape_count(&plans[0].net.params[i].shape), updated = 0, saved = 0;
                 for (int rank = 0; rank < n; rank++) {
                     const step_interface *c = &plans[rank].step;
-                    param_share share = c->updated[i], seen = shard_share(&plans[0].step, &plans[0].model, i, rank);
+                    param_share share = c->updated[i], seen = shard_share(&plans[0].step, &plans[0].net, i, rank);
                     assert_int_equal(share.first % NORM_BLOCK, 0);
                     assert_int_equal(share.n, seen.n); /* as any other rank sees it */
                     if (zero == 0) assert_int_equal(share.n, total);
@@ -184,7 +186,7 @@ static void parts_of_all_ranks_make_up_each_parameter(void **state) {
                     if (zero == 3 && total >= below) assert_int_equal(c->held[i].n, share.n);
                     else assert_int_equal(c->held[i].n, total);
                     updated += share.n;
-                    saved += shard_counted(c, &plans[rank].model, &plans[rank].request.mesh, i).n;
+                    saved += shard_counted(c, &plans[rank].net, &plans[rank].request.mesh, i).n;
                 }
                 assert_int_equal(updated, zero == 0 ? n * total : total);
                 assert_int_equal(saved, total);
@@ -199,10 +201,10 @@ static uint64_t device_with(int zero, int64_t reduce, int64_t gather, bool overl
                             recompute_kind again) {
     plan p;
     plan_request r = request("test-llama", PRECISION_FP32, 4, 0, zero);
-    r.model.n_layers = 8;
-    r.model.hidden = 256;
-    r.model.ffn = 1024;
-    r.model.head_dim = 64;
+    CHANGE_MODEL(r.source, c.n_layers = 8);
+    CHANGE_MODEL(r.source, c.hidden = 256);
+    CHANGE_MODEL(r.source, c.ffn = 1024);
+    CHANGE_MODEL(r.source, c.head_dim = 64);
     r.seq_len = 4; /* so that parameters and not activations are what is large */
     r.choice.shard = (shard_options){zero, reduce, gather, overlap, prefetch, persist};
     r.choice.recompute.kind = again;
@@ -231,7 +233,7 @@ static void each_setting_has_its_memory(void **state) {
 static size_t gathers_of(recompute_kind again, int64_t every) {
     plan p;
     plan_request r = request("test-llama", PRECISION_FP32, 2, 0, 3);
-    r.model.n_layers = 4;
+    CHANGE_MODEL(r.source, c.n_layers = 4);
     r.with_eval = false;
     r.choice.recompute = (recompute_policy){.kind = again, .every = every};
     plan_must(&p, &r);
@@ -303,7 +305,7 @@ static void a_reduction_waits_for_its_gradient_alone(void **state) {
     for (int zero = 2; zero <= 3; zero++) {
         plan p;
         plan_request r = request("test-llama", PRECISION_BF16, 2, 0, zero);
-        r.model.n_layers = 6;
+        CHANGE_MODEL(r.source, c.n_layers = 6);
         plan_must(&p, &r);
         const program *g = &p.program;
         uint32_t *written = mem_alloc(g->n_values * sizeof *written),

@@ -1,5 +1,6 @@
 /* test_turn.c - the update beside the next step's first micro-batch: a section that repeats others and needs no memory, in
  * which a layer waits for its own parameters only, and runs that end with the same bits whatever interrupts them. */
+#include "model/model.h"
 #include "training.h"
 
 #include <setjmp.h>
@@ -81,7 +82,7 @@ static void a_turn_repeats_update_prepare_and_micro(void **state) {
                     OVERLAP_TRUE);
             const program *p = &k.p.program;
             const op *turn, *of;
-            value_id scalars = k.p.model.scalars, own = k.p.step.turn_scalars;
+            value_id scalars = k.p.net.scalars, own = k.p.step.turn_scalars;
             size_t n_turn = section_ops(p, SECTION_TURN, &turn), at = 0, n_left_out = 0;
             for (size_t s = 0; s < ARRAY_LENGTH(parts); s++)
                 for (size_t n = section_ops(p, parts[s], &of); n > 0; n--, of++) {
@@ -249,7 +250,7 @@ static void what_cannot_overlap_is_refused(void **state) {
 static void compile_apart_and_beside(const char *preset, int64_t rows, tier grads, hardware *h, plan *apart,
                                      plan *beside) {
     assert_int_equal(hardware_load(h, "h200"), OK);
-    plan_request r = {.model = *model_preset_find(preset),
+    plan_request r = {.source = net_source_of(model_preset_find(preset)),
                       .choice.micro_batch = rows,
                       .choice.accumulation = 3,
                       .seq_len = 1024,

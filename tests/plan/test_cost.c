@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include "change_model.h"
 #include "plan/plan.h"
 
 #include <math.h>
@@ -560,7 +561,7 @@ static void a_plan_knows_its_time(void **state) {
     (void)state;
     hardware h;
     assert_int_equal(hardware_load(&h, "h200"), OK);
-    plan_request r = {.model = *model_preset_find("qwen2.5-1.5b"),
+    plan_request r = {.source = net_source_of(model_preset_find("qwen2.5-1.5b")),
                       .choice.micro_batch = 8,
                       .choice.accumulation = 2,
                       .seq_len = 1024,
@@ -575,7 +576,7 @@ static void a_plan_knows_its_time(void **state) {
     assert_float_equal(sum, base.step_s, 1e-9 * base.step_s);
     assert_true(base.kinds[OP_LINEAR].n == 2 * 28 * 4); /* qkv, o, gate|up, down */
     /* No faster than the matrix rate allows, no slower than a quarter of it: what peers reach there is more than half. */
-    double flops = 6.0 * (double)model_param_count(&r.model) * 8 * 2 * 1024;
+    double flops = 6.0 * (double)model_param_count(model_of(&r.source)) * 8 * 2 * 1024;
     assert_true(base.step_s > flops / 790e12 && base.step_s < 4 * flops / 790e12);
     plan_request more = r;
     more.choice.accumulation = 4;
@@ -598,7 +599,7 @@ static void smaller_chunks_of_logits_cost_time(void **state) {
     (void)state;
     hardware h;
     assert_int_equal(hardware_load(&h, "a100-80"), OK);
-    plan_request r = {.model = *model_preset_find("gpt2"),
+    plan_request r = {.source = net_source_of(model_preset_find("gpt2")),
                       .choice.micro_batch = 4,
                       .choice.accumulation = 1,
                       .seq_len = 512,
@@ -664,17 +665,17 @@ static void a_shared_loss_costs_its_share_and_its_logits_again(void **state) {
     hardware h;
     assert_int_equal(hardware_load(&h, "h100"), OK);
     for (size_t i = 0; i < ARRAY_LENGTH(h.half); i++) h.half[i] = 0; /* products of any size at the same rate */
-    plan_request r = {.model = *model_preset_find("llama3-8b"),
+    plan_request r = {.source = net_source_of(model_preset_find("llama3-8b")),
                       .choice.micro_batch = 1,
                       .choice.accumulation = 4,
                       .seq_len = 4096,
                       .choice.precision = PRECISION_BF16,
                       .logits_chunk_bytes = 1 << 30,
                       .target = {.name = "test", .n_threads = 1, .alignment = 64}};
-    r.model.n_layers = 4;
+    CHANGE_MODEL(r.source, c.n_layers = 4);
     cost alone = plan_cost(r, &h);
-    double products = 4 * 6.0 * 4096 * (double)(r.model.vocab * r.model.hidden) / h.matrix[DTYPE_BF16];
-    double read = 4 * 4096.0 * (double)r.model.vocab * sizeof(float) / h.device_bandwidth;
+    double products = 4 * 6.0 * 4096 * (double)(r.source.vocab * r.source.hidden) / h.matrix[DTYPE_BF16];
+    double read = 4 * 4096.0 * (double)r.source.vocab * sizeof(float) / h.device_bandwidth;
     double whole = alone.kinds[OP_UNEMBED_LOSS_GRAD].seconds;
     assert_true(whole > products && whole < 1.25 * products);
     for (int tensor = 2; tensor <= 8; tensor *= 2) {

@@ -6,6 +6,7 @@
  * fits may be predicted faster by at most the share of the time that cheap recompute may cost. RALO_MATRIX=large draws
  * 300 requests and large models. */
 #include "backend/backend.h"
+#include "change_model.h"
 #include "must.h"
 #include "plan/plan.h"
 #include "training.h"
@@ -48,7 +49,7 @@ static uint64_t at_share(uint64_t from, uint64_t to, double share) {
 
 /* Everything about memory is open. */
 static plan_request open_request(const char *preset, const hardware *h) {
-    return (plan_request){.model = *model_preset_find(preset),
+    return (plan_request){.source = net_source_of(model_preset_find(preset)),
                           .choice = {.recompute.kind = RECOMPUTE_AUTO,
                                      .prefetch = 1,
                                      .overlap_update = OVERLAP_AUTO,
@@ -87,8 +88,8 @@ static bool draw_request(dice *d, bool large, plan_request *r) {
     r->choice.micro_batch = ONE_OF(d, rows);
     r->choice.accumulation = ONE_OF(d, rows);
     r->seq_len = ONE_OF(d, lengths);
-    r->seq_len = MIN(r->seq_len, r->model.max_positions);
-    if (!is_large || !one_in(d, 3)) r->model.n_layers = 2 + below(d, is_large ? 23 : 9);
+    r->seq_len = MIN(r->seq_len, model_of(&r->source)->max_positions);
+    if (!is_large || !one_in(d, 3)) CHANGE_MODEL(r->source, c.n_layers = 2 + below(d, is_large ? 23 : 9));
     if (!is_alone && (h->network_bandwidth > 0 || !h->overlap)) {
         r->mesh.size[AXIS_DATA] = ONE_OF(d, worlds);
         r->choice.shard.zero = (int)below(d, 4);
@@ -129,7 +130,7 @@ static int64_t draw_kept(dice *d, int64_t now, int64_t n_layers) {
 
 /* Changes one field. */
 static void draw_change(dice *d, const plan_request *r, step_choice *c) {
-    int64_t L = r->model.n_layers;
+    int64_t L = r->source.n_layers;
     offload_tiers *o = &c->offload;
     switch (below(d, 10)) {
     case 0: c->recompute = draw_recompute(d, L); break;
@@ -161,7 +162,7 @@ static step_choice draw_strategy(dice *d, const plan_request *r, const step_choi
     step_choice c = *winner;
     int64_t n = 1 + below(d, 3);
     if (one_in(d, 2)) {
-        int64_t L = r->model.n_layers;
+        int64_t L = r->source.n_layers;
         step_choice_copy_memory(&c, &r->choice);
         c.recompute = draw_recompute(d, L);
         c.offload = (offload_tiers)OFFLOAD(draw_tier(d, r->may_nvme), draw_tier(d, r->may_nvme),
@@ -213,7 +214,7 @@ static bool auto_is_fastest(dice *d, const plan_request *r, const step_choice *w
         if (s < best_s) best_s = s, best = c;
     }
     if (best_s >= (1 - ALLOWED) * winner_s) return true;
-    print_message("%s of %lld layers on %d x %s, %.3f and %.3f GiB:\n", r->model.name, (long long)r->model.n_layers,
+    print_message("%s of %lld layers on %d x %s, %.3f and %.3f GiB:\n", r->source.name, (long long)r->source.n_layers,
                   mesh_world(&r->mesh), r->hardware->name, (double)r->device_limit * 0x1p-30,
                   (double)r->host_limit * 0x1p-30);
     describe(winner, winner_s, "auto");
@@ -265,7 +266,7 @@ static void kept_layers_are_combined_with_activations_on_the_host(void **state) 
         plan p;
         must(hardware_load(&h, rows[i].machine));
         plan_request r = open_request("llama3-70b", &h);
-        r.model.hidden = 16384, r.model.ffn = 53248, r.model.n_layers = 126, r.model.n_heads = 128;
+        CHANGE_MODEL(r.source, (c.hidden = 16384, c.ffn = 53248, c.n_layers = 126, c.n_heads = 128));
         r.seq_len = 8192;
         r.choice.precision = PRECISION_BF16;
         r.choice.micro_batch = 1, r.choice.accumulation = rows[i].accumulation;

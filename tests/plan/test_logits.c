@@ -1,5 +1,6 @@
 /* test_logits.c - how much of the logits is there at once where no setting says so: from shapes alone. */
 #include "backend/backend.h"
+#include "change_model.h"
 #include "must.h"
 #include "plan/plan.h"
 
@@ -27,7 +28,7 @@ static const struct {
 };
 
 static plan_request request_of(size_t i) {
-    plan_request r = {.model = *model_preset_find(cases[i].preset),
+    plan_request r = {.source = net_source_of(model_preset_find(cases[i].preset)),
                       .choice.micro_batch = cases[i].rows,
                       .choice.accumulation = 2,
                       .seq_len = 1024,
@@ -35,7 +36,7 @@ static plan_request request_of(size_t i) {
                       .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .clip = 1},
                       .target = backend_target(DEVICE_CUDA, 1),
                       .lora = {.rank = cases[i].lora_rank, .alpha = 16, .modules = 1u << LORA_MODULE_DOWN}};
-    r.model.n_layers = 1;
+    CHANGE_MODEL(r.source, c.n_layers = 1);
     return r;
 }
 

@@ -1,11 +1,12 @@
 /* test_place.c - memory.place=auto puts no more layers on the host's cores than the device's memory asks for. */
 #include "backend/backend.h"
+#include "change_model.h"
 #include "must.h"
 #include "plan/plan.h"
 
 /* Few tokens: the cores are faster than parameters and states on the bus. */
 static plan_request request(const hardware *h) {
-    plan_request r = {.model = *model_preset_find("gpt2"),
+    plan_request r = {.source = net_source_of(model_preset_find("gpt2")),
                       .choice = {.micro_batch = 1,
                                  .accumulation = 1,
                                  .precision = PRECISION_BF16,
@@ -15,7 +16,7 @@ static plan_request request(const hardware *h) {
                       .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .clip = 1},
                       .hardware = h,
                       .target = backend_target(DEVICE_CUDA, 8)};
-    r.model.n_layers = 6;
+    CHANGE_MODEL(r.source, c.n_layers = 6);
     return r;
 }
 

@@ -1,5 +1,6 @@
 /* test_timeline.c - the picture of a plan: every column equals a slower count of what is alive at its op, the highest is
  * the planned peak, and the file is well-formed whatever a model is called. */
+#include "change_model.h"
 #include "files.h"
 #include "plan/timeline.h"
 #include "programs.h"
@@ -17,7 +18,7 @@
 #include <unistd.h>
 
 static plan_request request(const char *preset) {
-    return (plan_request){.model = *model_preset_find(preset),
+    return (plan_request){.source = net_source_of(model_preset_find(preset)),
                           .choice.micro_batch = 2,
                           .choice.accumulation = 1,
                           .seq_len = 24,
@@ -196,7 +197,7 @@ static void what_stays_is_the_same_in_every_column(void **state) {
     plan_timeline t;
     training_must(plan_build(&p, &r));
     plan_timeline_init(&t, &p);
-    uint64_t n = 4 * model_param_count(&r.model);
+    uint64_t n = 4 * model_param_count(model_of(&r.source));
     for (size_t i = 0; i < t.n_columns; i++) {
         assert_int_equal(t.columns[i].alive.by_role[ROLE_PARAM], n);
         assert_int_equal(t.columns[i].alive.by_role[ROLE_GRAD], n);
@@ -321,7 +322,7 @@ static void check_long(int64_t n_layers, const struct offload_case *o, size_t n_
     plan p;
     plan_timeline t;
     size_t n_at_peak = 0;
-    r.model.n_layers = n_layers;
+    CHANGE_MODEL(r.source, c.n_layers = n_layers);
     r.choice.recompute.kind = RECOMPUTE_FULL;
     r.choice.offload = o->homes;
     r.choice.prefetch = o->prefetch;
@@ -391,7 +392,7 @@ static void hostile_names_stay_text(void **state) {
         plan_request r = request("test-gpt2");
         plan p;
         training_must(plan_build(&p, &r));
-        p.request.model.name = i < ARRAY_LENGTH(names) ? names[i] : endless;
+        p.request.source.name = i < ARRAY_LENGTH(names) ? names[i] : endless;
         char *picture = drawn(&p);
         assert_null(strstr(picture, "<script"));
         assert_true(strlen(picture) < 60000);

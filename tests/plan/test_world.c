@@ -1,4 +1,5 @@
 /* test_world.c - the tables for ranks that are not here: counted from shapes, against numbers counted another way. */
+#include "change_model.h"
 #include "plan/plan.h"
 #include "show/show.h"
 
@@ -21,7 +22,7 @@ static uint64_t filled_7b(uint64_t n) { return 32 * filled(LAYER, n) + filled(EM
 
 static plan_request request(const char *preset, precision precision, int64_t batch, int64_t accumulation,
                             int64_t seq_len) {
-    return (plan_request){.model = *model_preset_find(preset),
+    return (plan_request){.source = net_source_of(model_preset_find(preset)),
                           .choice.micro_batch = batch,
                           .choice.accumulation = accumulation,
                           .seq_len = seq_len,
@@ -85,7 +86,7 @@ static void what_is_offloaded_is_not_counted(void **state) {
 static void shards_round_up(void **state) {
     (void)state;
     plan_request r = request("test-llama", PRECISION_BF16, 1, 1, 16);
-    uint64_t n = model_param_count(&r.model);
+    uint64_t n = model_param_count(model_of(&r.source));
     plan_world w = compiled(r, 7);
     assert_int_equal(w.stages[3].bytes.params % (2 * NORM_BLOCK), 0);
     assert_true(w.stages[3].bytes.params * 7 > 2 * n);
@@ -95,7 +96,7 @@ static void shards_round_up(void **state) {
 static void textbook_shares_round_up(void **state) {
     (void)state;
     plan_request r = request("test-llama", PRECISION_BF16, 1, 1, 16);
-    uint64_t n = model_param_count(&r.model), share = n / 5 + 1;
+    uint64_t n = model_param_count(model_of(&r.source)), share = n / 5 + 1;
     assert_true(n % 5 > 0);
     plan_world w = compiled(r, 5);
     const uint64_t textbook[] = {14 * n, 6 * n + 8 * share, 2 * n + 12 * share, 14 * share};
@@ -130,7 +131,7 @@ static void rows_of_a_step_are_shared(void **state) {
 static void other_precisions_have_their_own_bytes(void **state) {
     (void)state;
     plan_request r = request("test-qwen3", PRECISION_BF16_SR, 1, 1, 16);
-    uint64_t n = model_param_count(&r.model);
+    uint64_t n = model_param_count(model_of(&r.source));
     plan_world w = compiled(r, 2);
     assert_int_equal(w.stages[0].bytes.params + w.stages[0].bytes.states, 6 * n);
     assert_int_equal(w.stages[0].textbook, 0); /* no master to forget */
@@ -143,10 +144,10 @@ static void other_precisions_have_their_own_bytes(void **state) {
 static void kept_activations_are_the_known_formula(void **state) {
     (void)state;
     plan_world w = compiled(request("llama2-7b", PRECISION_BF16, 1, 1, 512), 4);
-    assert_float_equal(w.formula_per_layer_token, 12 * 4096 + 4 * 4096 + 6 * 11008, 0);
-    assert_float_equal(w.kept_per_layer_token, w.formula_per_layer_token + 2 * 4 + 32 * 4, 0);
+    assert_float_equal(plan_world_formula(&w), 12 * 4096 + 4 * 4096 + 6 * 11008, 0);
+    assert_float_equal(w.kept_per_layer_token, plan_world_formula(&w) + 2 * 4 + 32 * 4, 0);
     w = compiled(request("gpt2", PRECISION_BF16, 1, 1, 64), 4);
-    assert_float_equal(w.formula_per_layer_token, 0, 0); /* another kind of block */
+    assert_float_equal(plan_world_formula(&w), 0, 0); /* another kind of block */
 }
 
 static const plan_world_layout *find_layout(const plan_world *w, const char *name) {
@@ -179,7 +180,7 @@ static void layouts_of_7b_on_8_ranks(void **state) {
         const plan_world_layout *l = &w.layouts[i];
         bool is_stage = false;
         for (int k = 0; k < l->pipeline; k++)
-            is_stage |= l->bytes.params == 2 * stage_params(&r.model, r.seq_len, l->tensor, l->pipeline, k);
+            is_stage |= l->bytes.params == 2 * stage_params(model_of(&r.source), r.seq_len, l->tensor, l->pipeline, k);
         assert_true(is_stage);
         assert_int_equal(l->data * l->tensor * l->pipeline * l->sequence, 8);
         assert_int_equal(l->bytes.grads, 2 * l->bytes.params);
@@ -204,7 +205,7 @@ static void a_layout_is_the_plan_of_its_fullest_rank(void **state) {
     assert_int_equal(hardware_load(&h, "h100"), OK);
     for (int64_t accumulation = 3; accumulation <= 24; accumulation *= 8) {
         plan_request r = request("llama3-8b", PRECISION_BF16, 1, accumulation, 512);
-        r.model.n_layers = 8;
+        CHANGE_MODEL(r.source, c.n_layers = 8);
         r.hardware = &h;
         plan_world w = compiled(r, 4);
         const plan_world_layout *l = find_layout(&w, "TP2 PP2");
@@ -227,7 +228,7 @@ static void a_layout_is_the_plan_of_its_fullest_rank(void **state) {
 static void tied_ends_are_counted_once_per_stage(void **state) {
     (void)state;
     plan_request r = request("gpt2", PRECISION_BF16, 1, 2, 64);
-    const model_config *c = &r.model;
+    const model_config *c = model_of(&r.source);
     plan_world w = compiled(r, 4);
     int64_t first[3];
     model_stages_cut(c, r.seq_len, 2, first);
@@ -309,7 +310,7 @@ static void the_ladder_of_gpt2_large_goes_down(void **state) {
 static void a_pipeline_is_judged_by_every_stage(void **state) {
     (void)state;
     plan_request r = request("test-llama", PRECISION_FP32, 1, 4, 64);
-    r.model.vocab = 50000; /* the embedding at one end, the head at the other: little is left to choose */
+    r.source.vocab = 50000; /* the embedding at one end, the head at the other: little is left to choose */
     r.mesh.size[AXIS_PIPELINE] = 2;
     r.choice.recompute.kind = RECOMPUTE_AUTO;
     plan p;

@@ -1,4 +1,5 @@
 /* test_program.c - the op table, the builder and the verifier: every kind of broken program is refused by name. */
+#include "model/model.h"
 #include "plan/plan.h"
 
 #include <setjmp.h>
@@ -105,7 +106,7 @@ static void value_of_another_section_is_refused(void **state) {
 }
 
 static plan_request small_request(const char *preset) {
-    return (plan_request){.model = *model_preset_find(preset),
+    return (plan_request){.source = net_source_of(model_preset_find(preset)),
                           .choice.micro_batch = 2,
                           .choice.accumulation = 2,
                           .seq_len = 16,

@@ -4,6 +4,7 @@
  * Every rank also plans and runs the model alone, on the same rows. Its slices of every gradient must be those of the whole;
  * the losses of a training run must follow those of one rank; every rank uses exactly the bytes that were planned for it, and
  * those are the share that the cut says. Sums over ranks are other orders of the same sums, so numbers agree to rounding. */
+#include "model/model.h"
 #include "rank_runs.h"
 #include "weights/params.h"
 
@@ -39,7 +40,7 @@ static void check_bytes(const char *preset, const char *tensor) {
     for (value_id v = 1; v < p.program.n_values; v++)
         if (p.program.values[v].persistent && !p.program.values[v].view_of)
             by_role[p.program.values[v].role] += value_bytes(&p.program.values[v]);
-    int64_t n = params_of_rank(&r.plan.model, mesh_size(&r.plan.mesh, AXIS_TENSOR));
+    int64_t n = params_of_rank(model_of(&r.plan.source), mesh_size(&r.plan.mesh, AXIS_TENSOR));
     uint64_t expected[ROLE_COUNT] = {
         [ROLE_PARAM] = 4 * (uint64_t)n, [ROLE_GRAD] = 4 * (uint64_t)n, [ROLE_STATE] = 8 * (uint64_t)n};
     for (role k = ROLE_PARAM; k <= ROLE_STATE; k++)

@@ -4,6 +4,7 @@
  * The fixtures are made by tools/make_critic_fixtures.py. fp32 on both sides, sums in another order. */
 #include "backend_choice.h"
 #include "hf.h"
+#include "model/model.h"
 #include "must.h"
 #include "programs.h"
 #include "weightfile/weightfile.h"
@@ -35,23 +36,25 @@ static void open_critic(plan *p, exec **e, const char *dir, const safetensors *t
                       .verify = true,
                       .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .clip = 1},
                       .target = backend_target(backend_kind(backend_under_test()), 2)};
-    must(model_config_read(&r.model, dir));
-    assert_true(r.model.value_head != VALUE_HEAD_NONE);
+    model_config c;
+    must(model_config_read(&c, dir));
+    r.source = net_source_of(&c);
+    assert_true(model_of(&r.source)->value_head != VALUE_HEAD_NONE);
     must(plan_build(p, &r));
     must(exec_open(e, &p->program, &(exec_options){.backend = backend_under_test(), .n_threads = 2}));
     must(weights_load_dir(*e, p, dir));
     const struct {
         const char *name;
         value_id to;
-    } inputs[] = {{"tokens", p->model.tokens},
-                  {"targets", p->model.targets},
-                  {"doc_start", p->model.doc_start},
-                  {"segments", p->model.segments}};
+    } inputs[] = {{"tokens", p->net.tokens},
+                  {"targets", p->net.targets},
+                  {"doc_start", p->net.doc_start},
+                  {"segments", p->net.segments}};
     for (size_t i = 0; i < ARRAY_LENGTH(inputs); i++) {
         const safetensor *t = get(torch, inputs[i].name);
         exec_write(*e, inputs[i].to, 0, t->data, t->n_bytes);
     }
-    exec_write(*e, p->model.scalars, 0, &(step_scalars[]){step_scalars_of(1, 0)}, sizeof(step_scalars));
+    exec_write(*e, p->net.scalars, 0, &(step_scalars[]){step_scalars_of(1, 0)}, sizeof(step_scalars));
 }
 
 /* As a share of the size; of numbers that cancel, such as the gradient of a pair by the last bias, of 5e-3: 2e-5 of that is the
@@ -70,8 +73,8 @@ static double distance(const float *got, const safetensor *t, int64_t n, double 
 static double check_gradients(exec *e, const plan *p, const safetensors *torch, size_t c) {
     double worst = 0;
     size_t n = 0;
-    for (size_t i = 0; i < p->model.n_params; i++) {
-        const model_param *q = &p->model.params[i];
+    for (size_t i = 0; i < p->net.n_params; i++) {
+        const net_param *q = &p->net.params[i];
         float *grad = value_read_f32(e, &p->program, p->step.grads[i]);
         int64_t columns = q->shape.rank == 2 ? q->shape.dim[1] : 1;
         for (int k = 0; k < q->n_parts; k++, n++) {
@@ -102,7 +105,7 @@ static void values_losses_and_gradients_equal_pytorch(void **state) {
             must(safetensors_open(&torch, path));
             open_critic(&p, &e, dir, &torch, &cases[c].options);
             must(exec_run(e, SECTION_EVAL));
-            float *values = value_read_f32(e, &p.program, p.model.eval_values);
+            float *values = value_read_f32(e, &p.program, p.net.eval_values);
             double of_values = distance(values, get(&torch, "values"), ROWS * p.request.seq_len, 1);
             assert_true(of_values < 1e-6);
             free(values);

@@ -2,6 +2,7 @@
  * stopped, a saved critic gives the values of the run, it begins from an ordinary model, it
  * learns to find mistakes, and what cannot be is refused by name. */
 #include "files.h"
+#include "model/model.h"
 #include "must.h"
 #include "training.h"
 
@@ -160,7 +161,7 @@ static void score_rows(const char *dir, int64_t T, int64_t n_rows, void (*see)(v
     size_t n_bytes = (size_t)T * sizeof(int32_t);
     must(model_source_open(&s, dir, NULL, "byte"));
     assert_true(s.config.value_head == VALUE_HEAD_MLP);
-    plan_request r = {.model = s.config,
+    plan_request r = {.source = net_source_of(&s.config),
                       .seq_len = T,
                       .lora = s.lora,
                       .choice = {.precision = PRECISION_FP32, .micro_batch = 2, .accumulation = 1},
@@ -178,12 +179,12 @@ static void score_rows(const char *dir, int64_t T, int64_t n_rows, void (*see)(v
         dataset_row_get(d, SPLIT_EVAL, (uint64_t)i,
                         &(data_row){row.tokens, row.targets, row.doc_start, row.segments, NULL, NULL});
         for (size_t k = 0; k < 2; k++) {
-            exec_write(e, p.model.tokens, k * n_bytes, row.tokens, n_bytes);
-            exec_write(e, p.model.targets, k * n_bytes, row.targets, n_bytes);
-            exec_write(e, p.model.doc_start, k * n_bytes, row.doc_start, n_bytes);
+            exec_write(e, p.net.tokens, k * n_bytes, row.tokens, n_bytes);
+            exec_write(e, p.net.targets, k * n_bytes, row.targets, n_bytes);
+            exec_write(e, p.net.doc_start, k * n_bytes, row.doc_start, n_bytes);
         }
         must(exec_run(e, SECTION_EVAL));
-        exec_read(e, p.model.eval_values, n_bytes, row.values, n_bytes);
+        exec_read(e, p.net.eval_values, n_bytes, row.values, n_bytes);
         must(exec_check(e));
         see(context, &row);
     }

@@ -83,9 +83,8 @@ static void a_checkpoint_has_the_bytes_that_were_said(void **state) {
                 compile(&k, &(training){.preset = training_presets[i], .precision = q, .more = SETTINGS(states)}, NULL,
                         0);
                 uint64_t said = plan_checkpoint_bytes(&k.p), saved = saved_bytes(&k.p), small = 0;
-                for (size_t j = 0; j < k.p.model.n_params && f == STATES_INT8;
-                     j++) { /* kept in fp32, or a last block */
-                    uint64_t n = (uint64_t)shape_count(&k.p.model.params[j].shape);
+                for (size_t j = 0; j < k.p.net.n_params && f == STATES_INT8; j++) { /* kept in fp32, or a last block */
+                    uint64_t n = (uint64_t)shape_count(&k.p.net.params[j].shape);
                     small += 2 * (n < 4096 ? 3 * n : sizeof(float));
                 }
                 if (said > saved || saved - said > small)

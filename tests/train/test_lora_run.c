@@ -164,7 +164,7 @@ static status logits_of(const char *source, const char *adapter, const int32_t *
                            .max_sequences = 1,
                            .context = 32};
     TRY(generator_open(&g, &o));
-    *out = mem_alloc(n * (size_t)generator_plan(g)->model.config.vocab * sizeof **out);
+    *out = mem_alloc(n * (size_t)generator_plan(g)->net.source.vocab * sizeof **out);
     status rc = generator_logits(g, tokens, n, false, *out);
     generator_close(g);
     return rc;

@@ -4,6 +4,7 @@
  * The fixtures are made by tools/make_mtp_fixtures.py. fp32 sums of some hundred products differ from them by a few 1e-7 of
  * their size; the bound is 1e-5. */
 #include "backend_choice.h"
+#include "change_model.h"
 #include "family_fixtures.h"
 #include "must.h"
 #include "param_fixtures.h"
@@ -65,7 +66,8 @@ static const safetensor *get(const machine *m, const char *name) { return fixtur
 
 static plan_request request_of(const machine *m, const char *name, int accumulation) {
     const safetensor *tokens = get(m, "tokens");
-    return (plan_request){.model = family_config(&m->file, name),
+    model_config config = family_config(&m->file, name);
+    return (plan_request){.source = net_source_of(&config),
                           .choice.micro_batch = tokens->shape.dim[0],
                           .choice.accumulation = accumulation,
                           .seq_len = tokens->shape.dim[1],
@@ -95,7 +97,7 @@ static void machine_close(machine *m) {
 
 /* Inputs as the task writes them; returns the targets of the first head. */
 static double write_rows(const machine *m, bool weighted) {
-    const model *to = &m->plan.model;
+    const net *to = &m->plan.net;
     const safetensor *tokens = get(m, "tokens");
     const int32_t *targets = get(m, "targets")->data, *doc = get(m, "doc")->data;
     int64_t B = tokens->shape.dim[0], T = tokens->shape.dim[1];
@@ -130,7 +132,7 @@ static void gradients_equal_pytorch(void **state) {
             bool weighted = way & 1;
             open_file(&m, "mtp/", fixtures[i]);
             plan_request r = request_of(&m, fixtures[i], 1 + way / 2);
-            r.model.mtp_heads = HEADS;
+            CHANGE_MODEL(r.source, c.mtp_heads = HEADS);
             r.choice.recompute.kind = way / 2 ? RECOMPUTE_FULL : RECOMPUTE_NONE;
             machine_start(&m, &r);
             fixture_load(m.e, &m.plan, &m.file, "w/", false);
@@ -160,7 +162,7 @@ static void selected_tokens_equal_pytorch(void **state) {
         open_file(&m, "mtp/", name);
         const float *thresholds = get(&m, "threshold")->data;
         plan_request r = request_of(&m, name, accumulation);
-        r.model.mtp_heads = HEADS;
+        CHANGE_MODEL(r.source, c.mtp_heads = HEADS);
         r.reference = REFERENCE_COPY;
         r.selection = (selection_options){.kind = SELECTION_SIGNED, .share = 0.7};
         machine_start(&m, &r);
@@ -190,12 +192,12 @@ static void selected_tokens_equal_pytorch(void **state) {
 static float *evaluate(machine *m) {
     step_scalars s = step_scalars_of(0, 0);
     must(weights_load(m->e, &m->plan, &m->file, 1, "w/"));
-    exec_write(m->e, m->plan.model.scalars, 0, &s, sizeof s);
+    exec_write(m->e, m->plan.net.scalars, 0, &s, sizeof s);
     must(batch_write(
         m->e, &m->plan, &m->plan.step.inputs[0],
         &(batch_rows){get(m, "tokens")->data, get(m, "targets")->data, get(m, "doc")->data, NULL, .first_row = 0}));
     must(exec_run(m->e, SECTION_EVAL));
-    return value_read_f32(m->e, &m->plan.program, m->plan.model.eval_losses);
+    return value_read_f32(m->e, &m->plan.program, m->plan.net.eval_losses);
 }
 
 /* The first head is exactly the model that was loaded, and the others have its last layer too. */
@@ -206,19 +208,19 @@ static void heads_begin_as_the_last_layer(void **state) {
         open_file(&mtp, "", fixtures[i]);
         plan_request r = request_of(&plain, fixtures[i], 1);
         machine_start(&plain, &r);
-        r.model.n_layers += HEADS - 1;
-        r.model.mtp_heads = HEADS;
+        CHANGE_MODEL(r.source, c.n_layers += HEADS - 1);
+        CHANGE_MODEL(r.source, c.mtp_heads = HEADS);
         machine_start(&mtp, &r);
         float *a = evaluate(&plain), *b = evaluate(&mtp);
         size_t n = (size_t)(r.choice.micro_batch * r.seq_len);
         assert_memory_equal(a, b, n * sizeof *a);
         int compared = 0;
-        for (size_t k = 0; k < mtp.plan.model.n_params; k++) {
-            const model_param *q = &mtp.plan.model.params[k];
+        for (size_t k = 0; k < mtp.plan.net.n_params; k++) {
+            const net_param *q = &mtp.plan.net.params[k];
             char name[128];
             const char *local = strchr(q->name + strlen("layers."), '.');
             if (!q->of_other_head) continue;
-            snprintf(name, sizeof name, "layers.%lld%s", (long long)model_first_head(&r.model), local);
+            snprintf(name, sizeof name, "layers.%lld%s", (long long)model_first_head(model_of(&r.source)), local);
             value_id first = program_find(&mtp.plan.program, name);
             assert_true(first != NO_VALUE);
             float *x = value_read_f32(mtp.e, &mtp.plan.program, q->value),

@@ -47,7 +47,8 @@ static void machine_open(machine *m, const policy_case *c, recompute_kind recomp
     must(safetensors_open(&m->model, TEST_FIXTURES "/two_models/" NAME ".safetensors"));
     must(safetensors_open(&m->file, TEST_FIXTURES "/policy/" NAME ".safetensors"));
     const safetensor *tokens = safetensors_find(&m->model, "tokens");
-    plan_request r = {.model = family_config(&m->model, NAME),
+    model_config config = family_config(&m->model, NAME);
+    plan_request r = {.source = net_source_of(&config),
                       .choice.micro_batch = tokens->shape.dim[0],
                       .choice.accumulation = 1,
                       .choice.recompute.kind = recompute,
@@ -72,7 +73,7 @@ static void machine_close(machine *m) {
 }
 
 static void run_update(const machine *m, const char *prefix) {
-    const model *to = &m->plan.model;
+    const net *to = &m->plan.net;
     step_scalars s = step_scalars_of(1, 0);
     write_input(m, &m->model, to->tokens, "", "tokens");
     write_input(m, &m->model, to->targets, "", "targets");

@@ -4,6 +4,7 @@
  * compared instead. fp32 on both sides, sums in another order; ipo's squares are about 25, so bounds are of 1 + the size. */
 #include "backend_choice.h"
 #include "hf.h"
+#include "model/model.h"
 #include "must.h"
 #include "programs.h"
 #include "weightfile/weightfile.h"
@@ -64,7 +65,7 @@ static double number(const bench *b, const char *name, int i) {
 
 /* The frozen copy begins as the model does, so: the reference, kept aside, then the policy. */
 static void load_models(bench *b) {
-    const model *m = &b->plan.model;
+    const net *m = &b->plan.net;
     float **kept = mem_alloc(m->n_params * sizeof *kept);
     if (b->c->reference == REFERENCE_COPY) must(weights_load(b->e, &b->plan, &b->trl, 1, "reference/"));
     for (size_t i = 0; i < m->n_params; i++)
@@ -97,10 +98,12 @@ static void bench_open(bench *b, const char *family, const trl_case *c) {
                       .verify = true,
                       .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .clip = 1},
                       .target = backend_target(backend_kind(backend_under_test()), 2)};
-    must(model_config_read(&r.model, b->dir));
+    model_config config;
+    must(model_config_read(&config, b->dir));
+    r.source = net_source_of(&config);
     if (lora) {
         adapter_config a;
-        must(adapter_config_read(&a, &r.model, path));
+        must(adapter_config_read(&a, model_of(&r.source), path));
         r.lora = a.lora;
     }
     must(plan_build(&b->plan, &r));
@@ -116,7 +119,7 @@ static void bench_close(bench *b) {
 }
 
 static void run_micro_batch(bench *b) {
-    const model *m = &b->plan.model;
+    const net *m = &b->plan.net;
     const struct {
         const char *name;
         value_id to;
@@ -157,7 +160,7 @@ static double check_sums(bench *b) {
 }
 
 /* ||ours - TRL's|| / ||TRL's|| of one Hugging Face tensor, which lies in rows of a packed parameter; -1: not in the fixture. */
-static double part_error(const bench *b, const model_param *q, const param_part *part, const float *grad) {
+static double part_error(const bench *b, const net_param *q, const param_part *part, const float *grad) {
     char name[256];
     snprintf(name, sizeof name, "%s/g/%s%s", b->c->name, q->adapter ? "base_model.model." : "", part->file_name);
     const safetensor *t = safetensors_find(&b->trl, name);
@@ -178,8 +181,8 @@ static double part_error(const bench *b, const model_param *q, const param_part 
 static double check_gradients(bench *b) {
     double worst = 0;
     int n = 0;
-    for (size_t i = 0; i < b->plan.model.n_params; i++) {
-        const model_param *q = &b->plan.model.params[i];
+    for (size_t i = 0; i < b->plan.net.n_params; i++) {
+        const net_param *q = &b->plan.net.params[i];
         if (q->frozen) {
             assert_true(b->plan.step.grads[i] == NO_VALUE);
             continue;

@@ -1,6 +1,7 @@
 /* test_preference_run.c - runs of the task preference: techniques of memory change no bit, a stopped run ends with the bits of one
  * that never stopped, pairs are learned beyond those that were shown, and what cannot be is refused by name. */
 #include "files.h"
+#include "model/model.h"
 #include "must.h"
 #include "training.h"
 

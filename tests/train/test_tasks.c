@@ -95,11 +95,11 @@ static void machine_micro(machine *m, const batch_rows *r, double sums[SUM_COUNT
 /* All gradients, one behind the other. */
 static double *machine_gradient(machine *m, size_t *n) {
     *n = 0;
-    for (size_t i = 0; i < m->p.model.n_params; i++) *n += (size_t)shape_count(&m->p.model.params[i].shape);
+    for (size_t i = 0; i < m->p.net.n_params; i++) *n += (size_t)shape_count(&m->p.net.params[i].shape);
     double *out = mem_alloc(*n * sizeof *out);
     size_t at = 0;
-    for (size_t i = 0; i < m->p.model.n_params; i++) {
-        size_t count = (size_t)shape_count(&m->p.model.params[i].shape);
+    for (size_t i = 0; i < m->p.net.n_params; i++) {
+        size_t count = (size_t)shape_count(&m->p.net.params[i].shape);
         float *narrow = mem_alloc(count * sizeof *narrow);
         exec_read(m->e, m->p.step.grads[i], 0, narrow, count * sizeof *narrow);
         for (size_t k = 0; k < count; k++) out[at++] = narrow[k];

@@ -101,7 +101,7 @@ static void machine_close(machine *m) {
 
 /* All micro-batches of one step and its update. */
 static void machine_step(machine *m, const rows *r) {
-    const model *a = &m->p.model;
+    const net *a = &m->p.net;
     size_t n = (size_t)(m->p.request.choice.micro_batch * LENGTH);
     for (int64_t micro = 0; micro < m->p.request.choice.accumulation; micro++) {
         step_scalars s = step_scalars_of(1, (uint32_t)micro);
@@ -127,7 +127,7 @@ static float *read_f32(machine *m, value_id v, size_t *n) {
 /* ||a - b|| / ||a|| of the worst parameter's gradient sums. */
 static double gradient_distance(machine *a, machine *b, const char **worst_name) {
     double worst = 0;
-    for (size_t i = 0; i < a->p.model.n_params; i++) {
+    for (size_t i = 0; i < a->p.net.n_params; i++) {
         size_t n, n_b;
         float *x = read_f32(a, a->p.step.grads[i], &n), *y = read_f32(b, b->p.step.grads[i], &n_b);
         double distance = 0, norm = 0;
@@ -140,7 +140,7 @@ static double gradient_distance(machine *a, machine *b, const char **worst_name)
         assert_true(norm > 0);
         if (sqrt(distance / norm) > worst) {
             worst = sqrt(distance / norm);
-            *worst_name = a->p.model.params[i].name;
+            *worst_name = a->p.net.params[i].name;
         }
         free(x);
         free(y);

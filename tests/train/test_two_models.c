@@ -37,7 +37,8 @@ static void machine_open(machine *m, const char *name, bool pairs, int accumulat
     snprintf(path, sizeof path, "%s/two_models/%s.safetensors", TEST_FIXTURES, name);
     must(safetensors_open(&m->file, path));
     const safetensor *tokens = get(m, "tokens");
-    plan_request r = {.model = family_config(&m->file, name),
+    model_config config = family_config(&m->file, name);
+    plan_request r = {.source = net_source_of(&config),
                       .choice.micro_batch = tokens->shape.dim[0],
                       .choice.accumulation = accumulation,
                       .choice.recompute.kind = recompute,
@@ -62,7 +63,7 @@ static void machine_close(machine *m) {
 }
 
 static void write_inputs(const machine *m) {
-    const model *to = &m->plan.model;
+    const net *to = &m->plan.net;
     step_scalars s = step_scalars_of(1, 0);
     write_input(m, to->tokens, "tokens");
     write_input(m, to->targets, "targets");
@@ -84,8 +85,8 @@ static void check_losses(const machine *m) {
     const safetensor *losses = get(m, "losses"), *reference = get(m, "losses_r");
     int64_t n = shape_count(&losses->shape);
     must(exec_run(m->e, SECTION_EVAL));
-    float *found = value_read_f32(m->e, &m->plan.program, m->plan.model.eval_losses);
-    float *other = value_read_f32(m->e, &m->plan.program, m->plan.model.eval_reference);
+    float *found = value_read_f32(m->e, &m->plan.program, m->plan.net.eval_losses);
+    float *other = value_read_f32(m->e, &m->plan.program, m->plan.net.eval_reference);
     assert_true(largest_difference(found, losses->data, n) < 1e-5);
     assert_true(largest_difference(other, reference->data, n) < 1e-5);
     free(found);

@@ -2,6 +2,7 @@
  * what is refused. The fixtures are made by tools/make_lora_fixtures.py. */
 #include "files.h"
 #include "hf.h"
+#include "model/model.h"
 #include "must.h"
 #include "training.h"
 #include "weightfile/weightfile.h"

@@ -5,6 +5,7 @@
  *
  *     test_hf DIR IN.safetensors OUT.safetensors     in: tokens, targets (rows, T) int32; out: logits, losses */
 #include "hf.h"
+#include "model/model.h"
 #include "must.h"
 #include "training.h"
 #include "weightfile/weightfile.h"
@@ -67,12 +68,12 @@ static void masters_keep_what_the_parameters_round(void **state) {
     must(weights_load_dir(b.e, &b.plan, dir));
     assert_int_equal(params_hash(a.e, &a.plan, NULL),
                      params_hash(b.e, &b.plan, NULL)); /* of the masters, where there are any */
-    for (size_t i = 0; i < b.plan.model.n_params; i++) {
-        size_t n = (size_t)shape_count(&program_get(&b.plan.program, b.plan.model.params[i].value)->shape);
+    for (size_t i = 0; i < b.plan.net.n_params; i++) {
+        size_t n = (size_t)shape_count(&program_get(&b.plan.program, b.plan.net.params[i].value)->shape);
         float *wide = mem_alloc(n * sizeof *wide);
         uint16_t *narrow = mem_alloc(n * sizeof *narrow);
         exec_read(b.e, b.plan.step.masters[i], 0, wide, n * sizeof *wide);
-        exec_read(b.e, b.plan.model.params[i].value, 0, narrow, n * sizeof *narrow);
+        exec_read(b.e, b.plan.net.params[i].value, 0, narrow, n * sizeof *narrow);
         for (size_t k = 0; k < n; k++) assert_int_equal(narrow[k], f32_to_bf16(wide[k]));
         free(wide);
         free(narrow);
@@ -119,7 +120,7 @@ static void loading_holds_little_beside_the_model(void **state) {
     hf_same_config(&c, &m.config);
     params_initialize(m.e, &m.plan, 1);
     train_request r = {.plan = m.plan.request, .model_dir = dir, .data = {.tokenizer = "byte"}};
-    must(export_describe(&r.plan.model, r.model_dir, &r.data, NULL, &description));
+    must(export_describe(model_of(&r.plan.source), r.model_dir, &r.data, NULL, &description));
     must(export_running(m.e, &m.plan, description, NULL, &(export_options){.dir = out, .type = DTYPE_F32}, &report));
     uint64_t hash = params_hash(m.e, &m.plan, NULL);
     hf_close(&m);
@@ -172,7 +173,7 @@ static void export_then_reload_gives_the_same_bits(void **state) {
             must(weights_load_dir(m.e, &m.plan, hf_fixture_dir(fixtures[i])));
             train_request r = {
                 .plan = m.plan.request, .model_dir = hf_fixture_dir(fixtures[i]), .data = {.tokenizer = "byte"}};
-            must(export_describe(&r.plan.model, r.model_dir, &r.data, NULL, &description));
+            must(export_describe(model_of(&r.plan.source), r.model_dir, &r.data, NULL, &description));
             export_options o = {.dir = out, .type = DTYPE_COUNT, .shard_bytes = sharded ? 3000 : 0};
             must(export_running(m.e, &m.plan, description, NULL, &o, &report));
             assert_int_equal(report.type, DTYPE_F32);
@@ -200,7 +201,7 @@ static void sixteen_bits_survive_the_way_in_and_out(void **state) {
     must(weights_load_dir(m.e, &m.plan, hf_fixture_dir("qwen2_bf16")));
     train_request r = {
         .plan = m.plan.request, .model_dir = hf_fixture_dir("qwen2_bf16"), .data = {.tokenizer = "byte"}};
-    must(export_describe(&r.plan.model, r.model_dir, &r.data, NULL, &description));
+    must(export_describe(model_of(&r.plan.source), r.model_dir, &r.data, NULL, &description));
     must(export_running(m.e, &m.plan, description, NULL, &(export_options){.dir = out, .type = DTYPE_COUNT}, &report));
     assert_int_equal(report.type, DTYPE_BF16);
     assert_int_equal(hash_of_dir(out), hash_of_dir(hf_fixture_dir("qwen2_bf16")));
@@ -269,7 +270,7 @@ static void tokenizer_files_come_along(void **state) {
     must(json_write_file(file, anything));
     json_decref(anything);
     train_request r = {.plan = m.plan.request, .model_dir = hf_fixture_dir("qwen2_old"), .data = {.tokenizer = dir}};
-    must(export_describe(&r.plan.model, r.model_dir, &r.data, NULL, &description));
+    must(export_describe(model_of(&r.plan.source), r.model_dir, &r.data, NULL, &description));
     snprintf(out, sizeof out, "%s/out", dir);
     tokenizer_files files;
     must(tokenizer_files_read(&files, dir));
@@ -296,7 +297,7 @@ static void without_an_end_token_there_is_none_in_the_files(void **state) {
     assert_int_equal(fclose(f), 0);
     train_request r = {.data = {.source = text, .tokenizer = file, .seq_len = 4, .n_threads = 1}};
     must(dataset_open(&d, &r.data));
-    must(export_describe(&r.plan.model, r.model_dir, &r.data, d, &description));
+    must(export_describe(model_of(&r.plan.source), r.model_dir, &r.data, d, &description));
     json_decref(root);
     assert_non_null(root = json_loads(description, 0, NULL));
     const char *const parts[] = {"config", "generation"};
@@ -319,7 +320,7 @@ static void a_number_beyond_fp16_is_not_exported_as_infinity(void **state) {
     exec_write(m.e, program_find(&m.plan.program, "layers.1.attn.qkv.w"), 4, &large, sizeof large);
     train_request r = {
         .plan = m.plan.request, .model_dir = hf_fixture_dir("llama_sharded"), .data = {.tokenizer = "byte"}};
-    must(export_describe(&r.plan.model, r.model_dir, &r.data, NULL, &description));
+    must(export_describe(model_of(&r.plan.source), r.model_dir, &r.data, NULL, &description));
     snprintf(out, sizeof out, "%s/model", dir);
     must_refuse(
         export_running(m.e, &m.plan, description, NULL, &(export_options){.dir = out, .type = DTYPE_F16}, &report),
@@ -528,7 +529,7 @@ static status write_gradients(const char *dir, const char *out, const int32_t *t
     TRY(hf_open(&m, dir, PRECISION_FP32, rows, T));
     TRY(weights_load_dir(m.e, &m.plan, dir));
     hf_backward(&m, tokens, targets);
-    const model *built = &m.plan.model;
+    const net *built = &m.plan.net;
     safetensors_entry *entries = mem_alloc(3 * built->n_params * sizeof *entries);
     size_t n = 0;
     for (size_t i = 0; i < built->n_params; i++)
@@ -580,7 +581,7 @@ static status run_directory(const char *dir, const char *in, const char *out, co
         memcpy(row + T, (const char *)targets->data + (size_t)r * row_bytes, row_bytes);
         hf_forward(&m, row, row + T);
         float *logits = hf_logits(&m);
-        exec_read(m.e, m.plan.model.eval_losses, 0, losses, row_bytes);
+        exec_read(m.e, m.plan.net.eval_losses, 0, losses, row_bytes);
         TRY(safetensors_writer_put(&w, 0, (uint64_t)r * logit_bytes, logits, logit_bytes));
         TRY(safetensors_writer_put(&w, 1, (uint64_t)r * row_bytes, losses, row_bytes));
         free(logits);

@@ -1,6 +1,7 @@
 /* test_hf_config.c - a config.json: what is not computed is refused by name, what changes nothing is taken, and what is not said
  * is what transformers takes. The fixtures are made by tools/make_hf_fixtures.py. */
 #include "hf.h"
+#include "model/model.h"
 #include "must.h"
 
 /* ---- config.json that is refused --------------------------------------------------------------------------------- */

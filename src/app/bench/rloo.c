@@ -165,7 +165,7 @@ static void note_machine(rloo_result *r, const job *j) {
     if (*r->machine) return;
     snprintf(r->machine, sizeof r->machine, "%s", j->machine.name);
     r->n_threads = q->n_threads;
-    r->model = q->plan.model;
+    r->model = *model_of(&q->plan.source);
 }
 
 static status run_cell(rloo_result *r, rloo_cell *x, const bench_options *o, const char *dir) {

@@ -201,8 +201,9 @@ static status show_plan(const command_line *l) {
     if (l->timeline) TRY_GOTO(rc, plan_timeline_write(&p, l->timeline), done);
     rc = plan_check_fit(&p);
     if (l->json) {
-        json_t *root = json_pack("{s:o, s:s, s:o, s:o}", "model", json_name(p.request.model.name), "weights",
-                                 weights_name(&p), "strategy", plan_strategy_json(&p), "memory", plan_memory_json(&p));
+        json_t *root =
+            json_pack("{s:o, s:s, s:o, s:o}", "model", json_name(model_of(&p.request.source)->name), "weights",
+                      weights_name(&p), "strategy", plan_strategy_json(&p), "memory", plan_memory_json(&p));
         if (l->timeline) json_object_set_new(root, "timeline", json_text(l->timeline, strlen(l->timeline)));
         json_print(root, "generate plan", ALL_DIGITS);
     }

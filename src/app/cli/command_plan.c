@@ -60,7 +60,7 @@ static status show_world(const command_line *l, const plan_request *from) {
         return OK;
     }
     json_t *root = json_object();
-    json_object_set_new(root, "model", json_string(r.model.name));
+    json_object_set_new(root, "model", json_string(r.source.name));
     json_object_set_new(root, "precision", json_string(precision_name(r.choice.precision)));
     json_object_set_new(root, "world", plan_world_json(&w));
     json_object_set_new(root, "chosen", chosen);

@@ -200,7 +200,7 @@ static status new_run_dir(const train_request *r, char *out, size_t n) {
     struct tm tm;
     char stamp[32];
     strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", localtime_r(&now, &tm));
-    const char *model = r->plan.model.name; /* of a path, its last part, perhaps with a slash after */
+    const char *model = model_of(&r->plan.source)->name; /* of a path, its last part, perhaps with a slash after */
     int length = snprintf(out, n, "runs/%.*s-%s", (int)strcspn(model, "/"), model, stamp);
     TRY(dir_make("runs"));
     for (int i = 2; mkdir(out, 0777) != 0 && errno == EEXIST; i++) snprintf(out + length, n - (size_t)length, "-%d", i);

@@ -21,7 +21,9 @@ static status ask(command_line *l, longest_request request, int64_t tokens, long
     uint64_t planned;
     l->config.data.seq_len = tokens;
     TRY(request(l, &r, &machine));
-    r.plan.model.max_positions = MAX(r.plan.model.max_positions, tokens);
+    model_config m = *model_of(&r.plan.source);
+    m.max_positions = MAX(m.max_positions, tokens);
+    r.plan.source = net_source_of(&m);
     r.plan.hardware = NULL;
     if (plan_is_open(&r.plan)) TRY(plan_can_fit(&r.plan, &fits));
     else fits = plan_variant_fits(&r.plan, &planned);
@@ -42,7 +44,7 @@ status longest_find(command_line *l, longest_request request, longest_row *out) 
         t->accumulation = 0;
         TRY(request(l, &r, &machine));
     }
-    const model_config *m = &r.plan.model;
+    const model_config *m = model_of(&r.plan.source);
     *out =
         (longest_row){.positions = m->max_positions, .micro_batch = r.plan.choice.micro_batch, .is_one_row = !is_given};
     int64_t most = model_family_traits(m->family)->learned_positions ? m->max_positions : LONGEST;

@@ -385,6 +385,6 @@ size_t completions_cut(const generator *g, const completion *c, size_t n, int64_
         log_warn("%zu of %zu completions stop at the context limit of %lld tokens, before --max-new %lld (set by "
                  "--context; the model has %lld positions)",
                  early, n, (long long)generator_context(g), (long long)max_new,
-                 (long long)generator_plan(g)->model.config.max_positions);
+                 (long long)model_of(&generator_plan(g)->net.source)->max_positions);
     return cut;
 }

@@ -19,11 +19,11 @@ typedef struct model_sizes {
 static status measure_model(const config *c, uint64_t threshold, model_sizes *out) {
     model_config config;
     program p;
-    model m;
+    net m;
     *out = (model_sizes){0};
     TRY(model_from_config(c, &config));
     program_init(&p);
-    status rc = model_build(&m, &p, &config, &(model_build_options){.batch = 1, .seq_len = 2, .compute = DTYPE_BF16});
+    status rc = model_build(&m, &p, &config, &(net_options){.batch = 1, .seq_len = 2, .compute = DTYPE_BF16});
     if (rc == OK) {
         out->layers = config.n_layers;
         for (size_t i = 0; i < m.n_params; i++) {
@@ -36,7 +36,7 @@ static status measure_model(const config *c, uint64_t threshold, model_sizes *ou
                 if (part <= threshold) out->small += part;
             }
         }
-        model_fini(&m);
+        net_fini(&m);
     } else {
         error_trail(rc, __FILE__, __LINE__, __func__);
     }

@@ -121,7 +121,7 @@ static status plan_resumed(job *j) {
     TRY(find_saved_split(j, &saved));
     int64_t rows = asked.choice.micro_batch * asked.choice.accumulation;
     bool is_kept = asked.open.micro_batch && saved.micro_batch && rows % saved.micro_batch == 0, has_no_room = false;
-    bool stays = asked.open.place && saved.placed && saved.placed - 1 <= asked.model.n_layers;
+    bool stays = asked.open.place && saved.placed && saved.placed - 1 <= asked.source.n_layers;
     if (is_kept) {
         r->open.micro_batch = r->left_open.micro_batch = false;
         r->choice.micro_batch = saved.micro_batch;
@@ -173,7 +173,7 @@ typedef struct vocabularies {
 static vocabularies vocabularies_of(const job *j) {
     const train_request *r = &j->request;
     vocabularies v = {.tokens = tokenizer_vocab(dataset_tokenizer(j->data)),
-                      .rows = r->plan.model.vocab,
+                      .rows = model_of(&r->plan.source)->vocab,
                       .name = r->data.tokenizer ? r->data.tokenizer : "byte"};
     v.are_bytes = r->pretrained && str_starts_with(r->data.source, "builtin:") && v.tokens < v.rows;
     /* It draws from the model's own vocabulary. */
@@ -190,13 +190,13 @@ static status check_vocabulary(const job *j) {
             "data.tokenizer %s has %lld tokens, model %s has a vocabulary of %lld, expected at least as many: is "
             "it the tokenizer of another model? Set data.tokenizer to the model's own, or model.vocab=%lld for a "
             "model that is not pretrained",
-            v.name, v.tokens, r->plan.model.name, v.rows, v.tokens);
+            v.name, v.tokens, model_of(&r->plan.source)->name, v.rows, v.tokens);
     if (v.are_bytes && !j->names_data && !r->resume)
         return ERR(
             ERR_INPUT,
             "data.source: found nothing to train the pretrained %s on; give --data FILE, or --set data.source=%s if "
             "it is the built-in problems that it should learn",
-            r->plan.model.name, r->data.source);
+            model_of(&r->plan.source)->name, r->data.source);
     return OK;
 }
 
@@ -207,12 +207,12 @@ static void warn_of_vocabulary(const job *j) {
     if (v.are_bytes)
         log_warn("data.source %s yields bytes, and the weights of %s need their own tokenizer; set data.source to text "
                  "or JSON Lines",
-                 r->data.source, r->plan.model.name);
+                 r->data.source, model_of(&r->plan.source)->name);
     else if (v.tokens < v.rows / 2)
         log_warn("data.tokenizer %s has %lld tokens, model %s has a vocabulary of %lld: the other entries are never "
                  "trained; "
                  "set data.tokenizer to the model's own, or model.vocab=%lld for a model that is not pretrained",
-                 v.name, v.tokens, r->plan.model.name, v.rows, v.tokens);
+                 v.name, v.tokens, model_of(&r->plan.source)->name, v.rows, v.tokens);
 }
 
 void note_say(const plan *p) {
@@ -295,7 +295,7 @@ static status check_lengths(const job *j) {
     TRY(goes_on(j, &is_resumed));
     if (is_resumed || j->request.data.allow_cut) return OK;
     dataset_survey(j->data, &s);
-    return data_survey_check(&s, j->request.data.source, j->request.plan.model.max_positions);
+    return data_survey_check(&s, j->request.data.source, model_of(&j->request.plan.source)->max_positions);
 }
 
 /* `ralo train RUN` of a run that is done finds the export that it made: nothing is trained, and nothing is exported again. */

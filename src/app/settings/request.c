@@ -379,7 +379,7 @@ static status baseline_from_config(const config *c, plan_request *p) {
                    "train.micro_batch: found %lld with rl.baseline_memory, expected the %lld of rl.k: a micro-batch is "
                    "all completions of a prompt; leave it out",
                    rows, k);
-    p->logits_chunk_bytes = k * seq_len_of(c) * p->model.vocab * (int64_t)sizeof(float);
+    p->logits_chunk_bytes = k * seq_len_of(c) * p->source.vocab * (int64_t)sizeof(float);
     return OK;
 }
 
@@ -486,13 +486,13 @@ static void use_links(plan_request *p, bool links) {
 /* A program with more slices than this would take longer to plan than to run. */
 static status check_bucket(const config *c, const plan_request *p) {
     enum { SLICES_MOST = 32768 };
-    uint64_t n_bytes = (uint64_t)model_param_count(&p->model) * sizeof(float);
+    uint64_t n_bytes = (uint64_t)net_param_count(&p->source) * sizeof(float);
     if (!c->choice.bucket_bytes || n_bytes / (uint64_t)c->choice.bucket_bytes <= SLICES_MOST) return OK;
     char found[32], expected[32];
     return ERR(ERR_INPUT, "memory.bucket: found %s, expected at least %s for the %lld parameters of %s, or auto",
                str_format_bytes(found, (uint64_t)c->choice.bucket_bytes),
-               str_format_bytes(expected, n_bytes / SLICES_MOST + 1), (long long)model_param_count(&p->model),
-               p->model.name);
+               str_format_bytes(expected, n_bytes / SLICES_MOST + 1), (long long)net_param_count(&p->source),
+               p->source.name);
 }
 
 /* Each stage is planned separately, so a message between two stages must not depend on a choice. */
@@ -589,11 +589,13 @@ static void run_from_config(const config *c, train_request *out) {
 /* The model, and how many rows and steps it is trained on. */
 static status model_and_steps_from_config(const config *c, const mesh *m, train_request *out) {
     plan_request *p = &out->plan;
-    TRY(model_from_config(c, &p->model));
-    TRY(check_own_tokenizer(c, &p->model));
-    TRY(lora_from_config(c, &p->model, &p->lora));
+    model_config model;
+    TRY(model_from_config(c, &model));
+    TRY(check_own_tokenizer(c, &model));
+    TRY(lora_from_config(c, &model, &p->lora));
+    p->source = net_source_of(&model);
     p->base = (base_format)c->model.base;
-    out->data.vocab = p->model.vocab;
+    out->data.vocab = model.vocab;
     p->choice = c->choice;
     p->mesh = *m;
     TRY(batch_from_config(c, p));
@@ -601,7 +603,8 @@ static status model_and_steps_from_config(const config *c, const mesh *m, train_
     p->seq_len = out->data.seq_len = seq_len_of(c);
     bool packs =
         c->data.pack && (c->task == TASK_SFT || c->task == TASK_MTP); /* others have a record, or a pair, in a row */
-    if (packs && p->seq_len < ROW_TOKENS_FEW) p->longer_rows = MIN((int64_t)ROW_TOKENS_USUAL, p->model.max_positions);
+    if (packs && p->seq_len < ROW_TOKENS_FEW)
+        p->longer_rows = MIN((int64_t)ROW_TOKENS_USUAL, model_of(&p->source)->max_positions);
     return OK;
 }
 
@@ -622,7 +625,7 @@ static status request_of_ranks(const config *c, const mesh *m, train_request *ou
     TRY(baseline_from_config(c, p));
     TRY(recompute_parse(&p->choice.recompute, c->memory.recompute));
     strategy_from_config(c, p);
-    TRY(place_parse(c->memory.place, p->model.n_layers, out->gpu.index, &p->place));
+    TRY(place_parse(c->memory.place, p->source.n_layers, out->gpu.index, &p->place));
     p->virtual_stages = c->parallel.virtual_stages;
     p->attention = (attention_kind)c->parallel.attention;
     TRY(check_transport(c, kind));

@@ -174,7 +174,7 @@ void plan_answer(const plan *p, const plan_outlook *o, strbuf *out) {
     char count[32];
     if (r->names_no_model)
         strbuf_printf(out, "No model is named (--model DIR, --preset NAME), so this is about the built-in %s of %s. ",
-                      r->model.name, str_format_count(count, (double)model_param_count(&r->model)));
+                      r->source.name, str_format_count(count, (double)model_param_count(model_of(&r->source))));
     bool is_limited = r->device_limit || r->together_limit;
     if (!fits(p, o)) {
         strbuf_add(out, "Does not fit");

@@ -96,7 +96,7 @@ static void print_prediction(const plan *p, FILE *out) {
 /* Which parameters are trained, where not all are. */
 static void print_adapters(const plan *p, FILE *out) {
     const lora_options *o = &p->request.lora;
-    const model_config *c = &p->request.model;
+    const model_config *c = model_of(&p->request.source);
     char a[32];
     if (!o->rank) return;
     double n = (double)lora_param_count(c, o);
@@ -112,14 +112,14 @@ static void print_adapters(const plan *p, FILE *out) {
         fprintf(out, "base      linear layers stored as %s, %s\n", base_format_name(p->request.base),
                 trains && precision_fp8(p->request.choice.precision)
                     ? "converted once to the 8-bit weights of the products; dequantised for evaluation"
-                : model_multiplies_codes(p->request.generation.weights, p->request.base, p->request.target.discrete)
+                : net_multiplies_codes(p->request.generation.weights, p->request.base, p->request.target.discrete)
                     ? "multiplied as codes"
                     : "dequantised before each use");
 }
 
 /* What comparing with a reference costs. */
 static void print_reference(const plan *p, FILE *out) {
-    model_config c = model_main_config(&p->request.model);
+    model_config c = model_main_config(model_of(&p->request.source));
     uint64_t n = model_param_count(&c) * dtype_bytes(precision_compute(p->request.choice.precision));
     tier own = p->request.choice.offload.reference;
     char a[32];
@@ -162,7 +162,7 @@ static void print_preference(const plan *p, FILE *out) {
 /* A critic: its head, and what its values are fitted to. */
 static void print_critic(const plan *p, FILE *out) {
     const critic_options *o = &p->request.critic;
-    const char *head = value_head_name(p->request.model.value_head);
+    const char *head = value_head_name(model_of(&p->request.source)->value_head);
     if (o->kind == CRITIC_PAIRWISE)
         fprintf(out, "loss      critic, values of a %s head, ranked in pairs of solutions\n", head);
     if (o->kind == CRITIC_LAMBDA)
@@ -172,7 +172,7 @@ static void print_critic(const plan *p, FILE *out) {
 
 /* Heads of multi-token prediction, and how their tokens are selected. */
 static void print_heads(const plan *p, FILE *out) {
-    const model_config *c = &p->request.model;
+    const model_config *c = model_of(&p->request.source);
     const selection_options *s = &p->request.selection;
     if (c->mtp_heads > 1)
         fprintf(out, "heads     the last %lld layers predict 1 to %lld tokens ahead over a trunk of %lld; %s\n",
@@ -192,8 +192,8 @@ static void print_generation(const plan *p, FILE *out) {
         g->weights != BASE_COMPUTE ? ", weights " : "", g->weights != BASE_COMPUTE ? base_format_name(g->weights) : "",
         (long long)g->prefill_tokens, str_format_count(a, p->flops_per_step));
     fprintf(out, "cache     %lld pages of %lld tokens, %s each\n", (long long)g->pages, (long long)g->page_size,
-            str_format_bytes(
-                b, generation_page_bytes(&p->request.model, g, precision_compute(p->request.choice.precision))));
+            str_format_bytes(b, generation_page_bytes(model_of(&p->request.source), g,
+                                                      precision_compute(p->request.choice.precision))));
 }
 
 /* What rollout and update need on the same bytes. */
@@ -210,7 +210,7 @@ static void print_rollout_peak(const plan *p, FILE *out) {
 /* rl.baseline_memory: what grows with rl.k. */
 static void print_baseline(const plan *p, FILE *out) {
     const plan_request *r = &p->request;
-    uint64_t row = (uint64_t)(r->seq_len * r->model.vocab) * sizeof(float);
+    uint64_t row = (uint64_t)(r->seq_len * model_of(&r->source)->vocab) * sizeof(float);
     char a[32], b[32];
     fprintf(
         out,
@@ -224,7 +224,8 @@ static void print_baseline(const plan *p, FILE *out) {
 static void print_samples(const plan *p, FILE *out) {
     const generation_shape *g = &p->request.generation;
     char a[32];
-    uint64_t page = generation_page_bytes(&p->request.model, g, precision_compute(p->request.choice.precision));
+    uint64_t page =
+        generation_page_bytes(model_of(&p->request.source), g, precision_compute(p->request.choice.precision));
     if (p->request.rollout) {
         long long n = p->request.rollout, waves = divide_up(n, g->slots);
         fprintf(out, "rollout   %lld completions: %lld wave%s of %lld,", n, waves, waves == 1 ? "" : "s",
@@ -251,8 +252,8 @@ static void print_ranks(const plan *p, FILE *out) {
 /* "embed, layers 0-5, head": what a device computes. False: nothing. */
 static bool list_parts(const plan_request *r, const place_options *l, tier t, strbuf *out) {
     if (place_tier(l->embed, &r->target) == t) strbuf_add(out, ", embed");
-    for (int64_t i = 0, end; i < r->model.n_layers; i = end) {
-        for (end = i; end < r->model.n_layers && place_tier(l->layers[end], &r->target) == t;) end++;
+    for (int64_t i = 0, end; i < r->source.n_layers; i = end) {
+        for (end = i; end < r->source.n_layers && place_tier(l->layers[end], &r->target) == t;) end++;
         if (end == i + 1) strbuf_printf(out, ", layer %lld", (long long)i);
         else if (end > i) strbuf_printf(out, ", layers %lld-%lld", (long long)i, (long long)end - 1);
         else end++;
@@ -326,7 +327,7 @@ static void print_step(const plan *p, FILE *out) {
 }
 
 static void print_model(const plan *p, FILE *out) {
-    const model_config *c = &p->request.model;
+    const model_config *c = model_of(&p->request.source);
     char a[32];
     fprintf(
         out,
@@ -562,8 +563,8 @@ static json_t *notes_json(const plan *p) {
 
 json_t *plan_json(const plan *p, const plan_rung *rungs) {
     json_t *root = json_object();
-    json_object_set_new(root, "model", json_string(p->request.model.name));
-    json_object_set_new(root, "parameters", json_integer((json_int_t)model_param_count(&p->request.model)));
+    json_object_set_new(root, "model", json_string(p->request.source.name));
+    json_object_set_new(root, "parameters", json_integer((json_int_t)model_param_count(model_of(&p->request.source))));
     json_object_set_new(root, "trained_parameters", json_integer((json_int_t)plan_trained_params(&p->request)));
     json_object_set_new(root, "tokens_per_step", json_integer(plan_tokens_per_step(p)));
     json_object_set_new(root, "flops_per_step", json_real(p->flops_per_step));

@@ -25,7 +25,7 @@ void plan_print(const plan *p, FILE *out);
 /* Which number the description of the machine lacks, and how to add it; a sentence without its end. */
 void plan_explain_no_time(const hardware *h, const char *missing, strbuf *out);
 void plan_print_brief(const plan *p, FILE *out); /* the model, the step, and what lies where: at most seven lines */
-json_t *plan_memory_json(const plan *p); /* "memory": planned per tier, by_role; the caller takes it */
+json_t *plan_memory_json(const plan *p);         /* "memory": planned per tier, by_role; the caller takes it */
 json_t *plan_strategy_json(const plan *p);
 /* Warnings about requests that are legal but unusual: one line, or nothing. out must be empty. */
 void plan_note(const plan *p, strbuf *out);
@@ -44,6 +44,8 @@ void plan_print_rungs(const plan *p, const plan_rung rungs[PLAN_RUNGS], FILE *ou
 
 /* ---- world.c -------------------------------------------------------------------------------------------------------- */
 
+/* Activation bytes of a layer for each token by the usual formula of the Llama family; 0: another kind of block. */
+double plan_world_formula(const plan_world *w);
 void plan_world_print(const plan_world *w, FILE *out);
 json_t *plan_world_json(const plan_world *w); /* the caller takes it */
 
@@ -55,7 +57,7 @@ json_t *plan_timeline_json(const plan *p, const uint64_t *measured);
 
 /* ---- timeline_svg.c: bytes alive over the ops, as a picture ------------------------------------------------------ */
 
-void plan_timeline_draw(const plan *p, strbuf *out); /* SVG */
+void plan_timeline_draw(const plan *p, strbuf *out);         /* SVG */
 status plan_timeline_check(const char *path);                /* does the name end in .svg? */
 status plan_timeline_write(const plan *p, const char *path); /* whole or not at all */
 

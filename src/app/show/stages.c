@@ -11,7 +11,7 @@ static int n_chunks_of(const plan_request *r) { return n_stages(r) * MAX(r->virt
 static void write_layers(const plan_request *r, int stage, strbuf *out) {
     int n_chunks = n_chunks_of(r);
     int64_t *first = mem_alloc((size_t)(n_chunks + 1) * sizeof *first);
-    model_stages_cut(&r->model, r->seq_len, n_chunks, first);
+    model_stages_cut(model_of(&r->source), r->seq_len, n_chunks, first);
     for (int k = stage; k < n_chunks; k += n_stages(r)) {
         long long begin = first[k], last = first[k + 1] - 1;
         if (k > stage) strbuf_add(out, " ");

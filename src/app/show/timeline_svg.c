@@ -115,8 +115,8 @@ static void add_strategy(strbuf *b, const plan *p) {
 static void add_title(strbuf *b, const plan *p) {
     char n[32];
     strbuf_add(b, "device memory over one step: ");
-    svg_add_escaped(b, p->request.model.name, NAME_CHARACTERS);
-    strbuf_printf(b, ", %s parameters", str_format_count(n, (double)model_param_count(&p->request.model)));
+    svg_add_escaped(b, p->request.source.name, NAME_CHARACTERS);
+    strbuf_printf(b, ", %s parameters", str_format_count(n, (double)model_param_count(model_of(&p->request.source))));
 }
 
 static void add_peak(strbuf *b, const plan *p) {

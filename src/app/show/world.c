@@ -87,16 +87,23 @@ static void print_ladder(const plan_world *w, FILE *out) {
     fputs("  the last one sends messages: its time includes them\n", out);
 }
 
+double plan_world_formula(const plan_world *w) {
+    const plan_request *r = &w->request;
+    const model_config *m = model_of(&r->source);
+    if (model_family_traits(m->family)->gelu || dtype_bytes(precision_compute(r->choice.precision)) != 2) return 0;
+    return 12.0 * (double)m->hidden + 4.0 * (double)(m->n_kv_heads * m->head_dim) + 6.0 * (double)m->ffn;
+}
+
 void plan_world_print(const plan_world *w, FILE *out) {
     const plan_request *r = &w->request;
     char a[32];
+    double formula = plan_world_formula(w);
     fprintf(out, "world     %d ranks; %s, %s parameters, %s, %lld x %lld tokens x accumulation %lld on each rank\n",
-            w->n_ranks, r->model.name, str_format_count(a, (double)w->n_params), precision_name(r->choice.precision),
+            w->n_ranks, r->source.name, str_format_count(a, (double)w->n_params), precision_name(r->choice.precision),
             (long long)r->choice.micro_batch, (long long)r->seq_len, (long long)r->choice.accumulation);
     if (r->hardware) fprintf(out, "machine   %s: %s\n", r->hardware->name, r->hardware->source);
     fprintf(out, "kept      %.0f bytes of activations per layer and token", w->kept_per_layer_token);
-    if (w->formula_per_layer_token > 0)
-        fprintf(out, " (the usual formula 12 h + 4 h_kv + 6 f: %.0f)", w->formula_per_layer_token);
+    if (formula > 0) fprintf(out, " (the usual formula 12 h + 4 h_kv + 6 f: %.0f)", formula);
     fputc('\n', out);
     print_stages(w, out);
     print_layouts(w, out);

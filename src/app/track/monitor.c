@@ -124,8 +124,8 @@ static void write_run(monitor *m, const char *state, bool ended, const char *err
     json_t *root = json_pack(
         "{s:i, s:s, s:o, s:o, s:o, s:o, s:I, s:i, s:f, s:o, s:s, s:o, s:I, s:I, s:o, s:o, s:o, s:i}", "version", 1,
         "ralo", m->options.version, "task", name_json(task_name(r->task ? r->task : task_of(TASK_SFT))), "model",
-        name_json(r->plan.model.name), "data", name_json(r->data.source), "host", name_json(m->host), "pid",
-        (json_int_t)getpid(), "world", m->world, "started", m->started_s, "ended",
+        name_json(model_of(&r->plan.source)->name), "data", name_json(r->data.source), "host", name_json(m->host),
+        "pid", (json_int_t)getpid(), "world", m->world, "started", m->started_s, "ended",
         ended ? json_real(now_s()) : json_null(), "state", state, "error", name_json(error), "step",
         (json_int_t)atomic_load_explicit(&m->step, memory_order_relaxed), "steps", (json_int_t)r->train.steps, "epochs",
         epochs > 0 ? json_real(epochs) : json_null(), "records", records_json(r, m->options.data), "cores",

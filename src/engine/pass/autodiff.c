@@ -30,7 +30,7 @@
 
 #include <stdlib.h>
 
-static size_t *number_params(const model *m, size_t n_values) {
+static size_t *number_params(const net *m, size_t n_values) {
     size_t *param = mem_alloc(n_values * sizeof *param);
     for (size_t v = 0; v < n_values; v++) param[v] = SIZE_MAX;
     for (size_t i = 0; i < m->n_params; i++) param[m->params[i].value] = i;
@@ -40,14 +40,14 @@ static size_t *number_params(const model *m, size_t n_values) {
 /* Is a parameter of an earlier chunk than the one that begins at op `at` trained? Then its stage expects a gradient. */
 static bool is_trained_before(const pass_options *options, const op *ops, size_t at, size_t end) {
     while (at < end && ops[at].layer < 0) at++;
-    int64_t layer = at < end ? ops[at].layer : options->model->config.n_layers;
-    for (size_t i = 0; i < options->model->n_all_params; i++)
-        if (!options->model->params[i].frozen && options->model->params[i].unit <= layer) return true;
+    int64_t layer = at < end ? ops[at].layer : options->net->source.n_layers;
+    for (size_t i = 0; i < options->net->n_all_params; i++)
+        if (!options->net->params[i].frozen && options->net->params[i].unit <= layer) return true;
     return false;
 }
 
 static void find_wanted(differ *d, const op *ops, size_t first, size_t end) {
-    const model *m = d->options->model;
+    const net *m = d->options->net;
     for (size_t i = 0; i < m->n_params; i++) d->is_wanted[m->params[i].value] = !m->params[i].frozen;
     for (size_t i = first; i < end; i++) {
         const op *o = &ops[i];
@@ -224,7 +224,7 @@ static void backward_ring(differ *d, const op *f, value_id dy) {
     for (int step = 0; step < a->group_size; step++) {
         bool sends = !a->spans; /* else both steps are this rank's */
         value_id next = sends && step + 1 < a->group_size ? emit_shift(d, f, "kv", step + 1, kv) : kv;
-        value_id seen = a->spans ? d->options->model->spans[step] : f->in[ATTENTION_RING_DOC_START];
+        value_id seen = a->spans ? d->options->net->spans[step] : f->in[ATTENTION_RING_DOC_START];
         o = differ_emit(d, OP_ATTENTION_RING_BWD, f);
         o->attr.peer = (a->index - step + a->group_size) % a->group_size;
         op_in(o, ATTENTION_RING_BWD_QKV, qkv), op_in(o, ATTENTION_RING_BWD_KV, kv);
@@ -274,15 +274,15 @@ static void backward_value(differ *d, const op *f, value_id dvalues) {
 }
 
 static void backward_table(differ *d, const op *f, value_id table, value_id tokens, value_id dy) {
-    const model_config *c = &d->options->model->config;
-    bool tied = model_is_tied(c); /* else no unembedding has begun the gradient */
+    const net_source *c = &d->options->net->source;
+    bool tied = net_is_tied(c); /* else no unembedding has begun the gradient */
     value_id dtable = differ_target(d, table);
     if (!dtable) return;
     op *o = differ_emit(d, tied ? OP_EMBED_BWD_ADD : OP_EMBED_BWD, f);
     SAME_PLACE(EMBED_BWD_TOKENS, EMBED_BWD_ADD_TOKENS);
     SAME_PLACE(EMBED_BWD_DY, EMBED_BWD_ADD_DY);
     SAME_PLACE(EMBED_BWD_DTABLE, EMBED_BWD_ADD_DTABLE);
-    o->attr.scale = d->options->model->embed_scale; /* f is the loss where another stage has the embedding */
+    o->attr.scale = d->options->net->embed_scale; /* f is the loss where another stage has the embedding */
     op_in(o, EMBED_BWD_TOKENS, tokens), op_in(o, EMBED_BWD_DY, dy);
     op_out(o, EMBED_BWD_DTABLE, dtable);
     differ_finish(d, table, f);
@@ -305,7 +305,7 @@ static void backward_positions(differ *d, const op *f, value_id dy) {
 
 static void backward_embed(differ *d, const op *f, value_id dy) {
     size_t i = d->param[f->in[EMBED_TABLE]];
-    bool is_copy = d->options->model->params[i].is_copy;
+    bool is_copy = d->options->net->params[i].is_copy;
     if (!is_copy) backward_table(d, f, f->in[EMBED_TABLE], f->in[EMBED_TOKENS], dy);
     if (f->in[EMBED_POSITIONS]) backward_positions(d, f, dy);
     if (!is_copy || !d->is_wanted[f->in[EMBED_TABLE]]) return;
@@ -315,7 +315,7 @@ static void backward_embed(differ *d, const op *f, value_id dy) {
 
 /* On the stage that trains a tied table without having the embedding: the second half of its gradient. */
 static void receive_embed_gradient(differ *d, const op *loss) {
-    const model *m = d->options->model;
+    const net *m = d->options->net;
     const value h = *program_get(d->p, loss->in[LOGITS_H]);
     value_id dy = program_value(d->p, "d.embed", h.type, h.shape, ROLE_ACTIVATION, SECTION_MICRO);
     op *o = emit_between_stages(d, OP_RECV, loss, 0, TAG_EMBED);
@@ -365,12 +365,12 @@ static value_id unembed_target(differ *d, value_id w) {
 
 /* After the last loss. A tied table is finished by the embedding. */
 static void unembed_finish(differ *d, value_id w, const op *f) {
-    const model *m = d->options->model;
-    if (d->loss == m->n_losses - 1 && !m->config.tied) differ_finish(d, w, f);
+    const net *m = d->options->net;
+    if (d->loss == m->n_losses - 1 && !m->source.tied) differ_finish(d, w, f);
 }
 
 static void reduce_loss(differ *d, const op *f, value_id losses, value_id targets, value_id weights) {
-    const model *m = d->options->model;
+    const net *m = d->options->net;
     op *o = differ_emit(d, OP_LOSS_REDUCE, f);
     if (m->n_losses > 1) o->attr.loss = d->loss, o->attr.n_losses = m->n_losses;
     op_in(o, LOSS_REDUCE_LOSSES, losses), op_in(o, LOSS_REDUCE_TARGETS, targets);
@@ -380,7 +380,7 @@ static void reduce_loss(differ *d, const op *f, value_id losses, value_id target
 
 /* Forward and gradient together. The weights are known before the step, so one pass over the logits is enough. */
 static void loss_with_gradient(differ *d, const op *f) {
-    const model *m = d->options->model;
+    const net *m = d->options->net;
     value_id h = f->in[UNEMBED_LOSS_H], w = f->in[UNEMBED_LOSS_W], targets = f->in[UNEMBED_LOSS_TARGETS];
     value_id losses = f->out[UNEMBED_LOSS_LOSSES], dh = differ_value(d, h), dw = unembed_target(d, w);
     op *o = differ_emit(d, OP_UNEMBED_LOSS_GRAD, f);
@@ -400,7 +400,7 @@ static bool has_gradient(const differ *d, const op *loss) {
 }
 
 /* The op that ends a loss of several: the one that makes weights of tokens from their losses, or where ranks meet. */
-static op_kind last_of_loss(const model *m) {
+static op_kind last_of_loss(const net *m) {
     if (m->advantages) return OP_POLICY;
     return m->segments ? OP_PREFERENCE : m->selection.kind ? OP_SELECT_TOKENS : OP_UNEMBED_JOIN;
 }
@@ -408,7 +408,7 @@ static op_kind last_of_loss(const model *m) {
 /* Where ranks share the vocabulary, the forward ends with the combined statistics of all ranks, and the gradient begins with
  * them; so it does where `last`, the op that ends the loss, makes the weights of tokens from their losses. */
 static void gradient_of_shared_loss(differ *d, const op *stats, const op *join, const op *last) {
-    const model *m = d->options->model;
+    const net *m = d->options->net;
     value_id h = stats->in[UNEMBED_STATS_H], w = stats->in[UNEMBED_STATS_W], weights = m->loss[d->loss].weights;
     SAME_PLACE(PREFERENCE_WEIGHTS, POLICY_WEIGHTS, SELECT_TOKENS_WEIGHTS);
     if (last->kind != OP_UNEMBED_JOIN) weights = last->out[PREFERENCE_WEIGHTS];
@@ -498,13 +498,13 @@ static status check_taken(const differ *d, size_t n_values) {
 }
 
 static void add_grad_values(program *p, const pass_options *options, step_interface *step) {
-    const model *m = options->model;
+    const net *m = options->net;
     char name[160];
     step->grads = arena_array(&p->memory, value_id, m->n_params);
     for (size_t i = 0; i < m->n_params; i++) {
         const value *v = program_get(p, m->params[i].value);
         int layer = v->layer;
-        if (!model_param_trained(&m->params[i])) continue;
+        if (!net_param_trained(&m->params[i])) continue;
         snprintf(name, sizeof name, "d.%s", v->name);
         step->grads[i] = program_persistent(p, name, precision_grad(options->choice.precision), v->shape, ROLE_GRAD);
         p->values[step->grads[i]].layer = layer;
@@ -556,7 +556,7 @@ static size_t gradient_of_values(differ *d, const op *ops, size_t critic) {
 /* The forward with the gradient of every loss behind it, and of several losses the backward of each head. The backward of
  * ops before *rest is not written yet. Returns in *loss the last of them; NULL: this stage has none. */
 static status write_losses(differ *d, const op *ops, size_t first, size_t end, size_t *rest, const op **loss) {
-    const model *m = d->options->model;
+    const net *m = d->options->net;
     size_t at = SIZE_MAX,
            join = SIZE_MAX; /* the first op of the loss, which writes its own gradient; where ranks meet */
     *rest = end, *loss = NULL;
@@ -597,13 +597,13 @@ status pass_autodiff(program *p, const pass_options *options, step_interface *st
     differ d = {.p = p, .options = options, .step = step};
     d.gradient = mem_alloc(n_before * sizeof *d.gradient);
     d.is_wanted = mem_alloc(n_before * sizeof *d.is_wanted);
-    d.param = number_params(options->model, n_before);
-    d.pending = mem_alloc(options->model->n_params * sizeof *d.pending);
-    d.parts = mem_alloc(options->model->n_params * sizeof *d.parts);
+    d.param = number_params(options->net, n_before);
+    d.pending = mem_alloc(options->net->n_params * sizeof *d.pending);
+    d.parts = mem_alloc(options->net->n_params * sizeof *d.parts);
     int64_t n_blocks;
-    d.places = bucket_places(options->model, &n_blocks);
-    d.of_head = mem_alloc(options->model->n_params * sizeof *d.of_head);
-    d.of_heads = mem_alloc(options->model->n_params * sizeof *d.of_heads);
+    d.places = bucket_places(options->net, &n_blocks);
+    d.of_head = mem_alloc(options->net->n_params * sizeof *d.of_head);
+    d.of_heads = mem_alloc(options->net->n_params * sizeof *d.of_heads);
     size_t first = 0, end, rest;
     const op *loss;
     for (; first < n_ops && ops[first].section < SECTION_MICRO; first++) program_append(p, &ops[first]);
@@ -612,7 +612,7 @@ status pass_autodiff(program *p, const pass_options *options, step_interface *st
     rc = write_losses(&d, ops, first, end, &rest, &loss);
     if (rc == OK) rc = walk_back(&d, ops, first, rest);
     bool has_embedding = options->mesh.index[AXIS_PIPELINE] == 0;
-    if (rc == OK && loss && model_is_tied(&options->model->config) && !has_embedding && d.is_wanted[loss->in[LOGITS_W]])
+    if (rc == OK && loss && net_is_tied(&options->net->source) && !has_embedding && d.is_wanted[loss->in[LOGITS_W]])
         receive_embed_gradient(&d, loss);
     if (rc == OK) rc = check_taken(&d, n_before);
     for (size_t i = end; i < n_ops; i++) program_append(p, &ops[i]);

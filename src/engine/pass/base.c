@@ -28,7 +28,7 @@ static value_id add_persistent(program *p, const char *of, const char *what, dty
 }
 
 /* Codes, scales and so on of a weight, or of all parts of one. */
-static base_values add_codes(program *p, const model_param *q, const char *name, int64_t n_out, const base_sizes *n) {
+static base_values add_codes(program *p, const net_param *q, const char *name, int64_t n_out, const base_sizes *n) {
     int layer = p->values[q->value].layer;
     base_values v = {0};
     shape codes = q->base == BASE_NF4 ? SHAPE(n->codes) : SHAPE(n_out, q->shape.dim[1]);
@@ -39,7 +39,7 @@ static base_values add_codes(program *p, const model_param *q, const char *name,
     return v;
 }
 
-static void add_codes_of_parts(program *p, const model_param *q, base_parts *to) {
+static void add_codes_of_parts(program *p, const net_param *q, base_parts *to) {
     for (int k = 0; k < q->n_parts; k++) {
         char name[180];
         base_sizes n = base_sizes_of(q->base, q->parts[k].n_rows, q->shape.dim[1]);
@@ -60,7 +60,7 @@ static value_id add_view(program *p, value_id of, int part, int64_t first, shape
     return v;
 }
 
-static base_values add_joined_codes(program *p, const model_param *q, base_parts *to) {
+static base_values add_joined_codes(program *p, const net_param *q, base_parts *to) {
     base_sizes of[3], all = {0}, first = {0};
     for (int k = 0; k < q->n_parts; k++) {
         of[k] = base_sizes_of(q->base, q->parts[k].n_rows, q->shape.dim[1]);
@@ -83,7 +83,7 @@ static base_values add_joined_codes(program *p, const model_param *q, base_parts
 }
 
 /* The op over codes that does what `o` does over numbers. */
-static op over_codes(const op *o, const model_param *param, const base_values *w, bool discrete) {
+static op over_codes(const op *o, const net_param *param, const base_values *w, bool discrete) {
     SAME_PLACE(LINEAR_INT8_X, LINEAR_CODES_X);
     SAME_PLACE(LINEAR_INT8_CODES, LINEAR_CODES_CODES);
     SAME_PLACE(LINEAR_INT8_SCALE, LINEAR_CODES_SCALE);
@@ -113,7 +113,7 @@ static op over_codes(const op *o, const model_param *param, const base_values *w
 }
 
 /* The weight as numbers, for `reader` alone. */
-static value_id add_numbers(program *p, const model_param *q, const base_parts *from, const op *reader) {
+static value_id add_numbers(program *p, const net_param *q, const base_parts *from, const op *reader) {
     const value v = p->values[q->value];
     char name[200];
     snprintf(name, sizeof name, "numbers.%zu.%.150s", p->n_values, q->name);
@@ -147,7 +147,7 @@ static void drop_storage(value *v) {
 }
 
 status pass_base(program *p, const pass_options *options, step_interface *step) {
-    const model *m = options->model;
+    const net *m = options->net;
     base_format format = BASE_COMPUTE;
     for (size_t i = 0; i < m->n_params; i++) format = MAX(format, m->params[i].base);
     if (format == BASE_COMPUTE) return OK;
@@ -156,12 +156,12 @@ status pass_base(program *p, const pass_options *options, step_interface *step) 
     base_values *whole = mem_alloc(m->n_params * sizeof *whole); /* of those that are computed with as codes */
     size_t n_old = p->n_values, n_ops, *param_of = mem_alloc(n_old * sizeof *param_of); /* 1 + the parameter */
     for (size_t i = 0; i < m->n_params; i++) {
-        const model_param *q = &m->params[i];
+        const net_param *q = &m->params[i];
         if (q->base == BASE_COMPUTE) continue;
         ASSERT(q->frozen && q->shape.rank == 2 && q->cut.dim < 0);
         param_of[q->value] = i + 1;
         whole[i] = (base_values){0};
-        if (model_multiplies_codes(m->codes, q->base, discrete)) whole[i] = add_joined_codes(p, q, &step->base[i]);
+        if (net_multiplies_codes(m->codes, q->base, discrete)) whole[i] = add_joined_codes(p, q, &step->base[i]);
         else add_codes_of_parts(p, q, &step->base[i]);
     }
     op *ops = program_take_ops(p, &n_ops);

@@ -20,18 +20,18 @@ static int by_place(const void *a, const void *b) {
 }
 
 /* Those of the first n parameters that are frozen, or are not, in the order of the whole model; *n_placed of them. */
-static placed *place_params(const model *m, size_t n, bool frozen, size_t *n_placed) {
+static placed *place_params(const net *m, size_t n, bool frozen, size_t *n_placed) {
     placed *list = mem_alloc((n + 1) * sizeof *list);
     *n_placed = 0;
     for (size_t i = 0; i < n; i++) {
-        const model_param *q = &m->params[i];
+        const net_param *q = &m->params[i];
         if (q->frozen == frozen) list[(*n_placed)++] = (placed){q->unit, shape_count(&q->shape), q->number, i};
     }
     qsort(list, *n_placed, sizeof *list, by_place);
     return list;
 }
 
-flat_place *bucket_places(const model *m, int64_t *n_blocks) {
+flat_place *bucket_places(const net *m, int64_t *n_blocks) {
     size_t n;
     placed *list = place_params(m, m->n_all_params, false, &n);
     flat_place *places = mem_alloc(m->n_all_params * sizeof *places);
@@ -66,12 +66,12 @@ static int64_t largest_bucket(const pass_options *options) {
 /* Micro-batches read the 8-bit weights of a layer and, of its parameters, only gains and biases. In a bucket with the
  * weights, gathering these would gather the weights too. */
 static bool is_read_beside_fp8(const pass_options *options, size_t param) {
-    return precision_fp8(options->choice.precision) && options->model->params[param].shape.rank == 1;
+    return precision_fp8(options->choice.precision) && options->net->params[param].shape.rank == 1;
 }
 
 /* Fills buckets with the trained parameters, or with the frozen ones that ranks share. */
 static void fill_buckets(buckets *b, const pass_options *options, const flat_place *places, bool frozen) {
-    const model *m = options->model;
+    const net *m = options->net;
     size_t n;
     placed *list = place_params(m, m->n_params, frozen, &n);
     int64_t most = largest_bucket(options);
@@ -105,14 +105,14 @@ static void fill_buckets(buckets *b, const pass_options *options, const flat_pla
 }
 
 void buckets_init(buckets *b, const pass_options *options) {
-    size_t n = options->model->n_params;
+    size_t n = options->net->n_params;
     int64_t ranks = mesh_size(&options->mesh, AXIS_DATA);
     *b = (buckets){.order = mem_alloc(n * sizeof *b->order),
                    .bucket = mem_alloc(n * sizeof *b->bucket),
                    .offset = mem_alloc(n * sizeof *b->offset),
                    .list = mem_alloc(n * sizeof *b->list)};
     for (size_t i = 0; i < n; i++) b->bucket[i] = NO_BUCKET;
-    flat_place *places = bucket_places(options->model, &b->n_norm_blocks);
+    flat_place *places = bucket_places(options->net, &b->n_norm_blocks);
     fill_buckets(b, options, places, false);
     b->n_trained = b->n;
     if (options->choice.shard.zero == 3) fill_buckets(b, options, places, true);

@@ -40,7 +40,7 @@ typedef struct flat_place {
     int64_t offset; /* in the unit, elements */
     int64_t block;  /* in the norm, of n_blocks */
 } flat_place;
-flat_place *bucket_places(const model *m, int64_t *n_blocks);
+flat_place *bucket_places(const net *m, int64_t *n_blocks);
 uint64_t bucket_noise_key(int unit);
 void buckets_init(buckets *b, const pass_options *options);
 void buckets_fini(buckets *b);
@@ -48,4 +48,4 @@ void buckets_fini(buckets *b);
 enum { BUCKET_NAME_BYTES = 48 };
 const char *bucket_name(char buf[BUCKET_NAME_BYTES], const bucket *b, int64_t n_layers);
 /* Counts a parameter that several tensor ranks hold once in the global norm. */
-void optimizer_count_once(op *sumsq, const model_param *q, const mesh *m);
+void optimizer_count_once(op *sumsq, const net_param *q, const mesh *m);

@@ -53,19 +53,19 @@ static value_id whole_target(differ *d, size_t i) {
     return d->pending[i];
 }
 
-static bool is_shared(const model_param *p) { return p->shared_from < shape_count(&p->shape); }
+static bool is_shared(const net_param *p) { return p->shared_from < shape_count(&p->shape); }
 
 /* ... or this rank's part of it. */
 value_id differ_rank_target(differ *d, size_t i) {
-    if (!is_shared(&d->options->model->params[i])) return whole_target(d, i);
+    if (!is_shared(&d->options->net->params[i])) return whole_target(d, i);
     if (!d->parts[i]) d->parts[i] = add_temporary(d, "part", i);
     return d->parts[i];
 }
 
 /* Of the final norm, where several heads share it. */
 static bool serves_heads(const differ *d, size_t i) {
-    const model *m = d->options->model;
-    return m->n_losses > 1 && m->params[i].unit == 1 + m->config.n_layers;
+    const net *m = d->options->net;
+    return m->n_losses > 1 && m->params[i].unit == 1 + m->source.n_layers;
 }
 
 /* Where an op writes its part of the gradient of parameter v; NO_VALUE where v is frozen. */
@@ -89,7 +89,7 @@ static op *emit_message(differ *d, op_kind k, const op *forward) {
 /* Sums the gradient over the ranks that hold the parameter. A group is all ranks of an axis: where fewer ranks hold the end
  * of a parameter, all ends are gathered and each rank adds its own. */
 static void sum_parts(differ *d, size_t i, const op *forward) {
-    const model_param *q = &d->options->model->params[i];
+    const net_param *q = &d->options->net->params[i];
     value_id part = d->parts[i], whole = whole_target(d, i);
     int n_ranks = mesh_size(&d->options->mesh, AXIS_TENSOR);
     if (q->n_holders == n_ranks && q->shared_from == 0) {
@@ -118,7 +118,7 @@ static void sum_parts(differ *d, size_t i, const op *forward) {
 /* Adds what the head at hand has written to the sum of those before it; true after the last one. */
 static bool sum_heads(differ *d, size_t i, const op *forward) {
     value_id part = d->of_head[i], before = d->of_heads[i];
-    bool last = d->loss == d->options->model->n_losses - 1;
+    bool last = d->loss == d->options->net->n_losses - 1;
     if (d->loss == 0) {
         d->of_heads[i] = part;
         return false;
@@ -143,7 +143,7 @@ void differ_finish(differ *d, value_id v, const op *forward) {
     op *o = differ_emit(d, OP_ACCUMULATE, forward);
     o->attr.noise_key = bucket_noise_key(d->places[i].unit);
     o->attr.first_element = d->places[i].offset;
-    op_in(o, ACCUMULATE_X, d->pending[i]), op_in(o, ACCUMULATE_SCALARS, d->options->model->scalars);
+    op_in(o, ACCUMULATE_X, d->pending[i]), op_in(o, ACCUMULATE_SCALARS, d->options->net->scalars);
     op_out(o, ACCUMULATE_ACC, d->step->grads[i]);
     d->pending[i] = NO_VALUE;
 }

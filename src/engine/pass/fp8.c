@@ -36,7 +36,7 @@ typedef struct quantized {
 
 typedef struct rewriter {
     program *p;
-    const model *m;
+    const net *m;
     bool power;     /* scales are powers of two */
     bool blocks;    /* ... of the blocks of a layer's tensors */
     quantized *of;  /* per value of the old table; q is NO_VALUE where there is none yet */
@@ -256,7 +256,7 @@ static void rewrite(rewriter *w, const op *o) {
     }
 }
 
-static bool is_frozen(const model *m, value_id weight) {
+static bool is_frozen(const net *m, value_id weight) {
     for (size_t i = 0; i < m->n_params; i++)
         if (m->params[i].value == weight) return m->params[i].frozen && !m->params[i].is_copy;
     return false;
@@ -304,7 +304,7 @@ static void drop_unread(program *p) {
 }
 
 /* Logits in 8 bits were asked for by name: what cannot have them is an error. */
-static status check_logits(const program *p, const model *m) {
+static status check_logits(const program *p, const net *m) {
     const char *weighs = m->selection.kind ? "train.weighting rho1"
                          : m->advantages   ? "train.task rloo"
                          : m->segments     ? "train.task preference"
@@ -384,11 +384,11 @@ static status check_sides(const program *p) {
 status pass_fp8(program *p, const pass_options *options, step_interface *step) {
     if (!precision_fp8(options->choice.precision) || !step->grads) return OK;
     size_t n_ops, i = 0;
-    if (options->choice.fp8_logits) TRY(check_logits(p, options->model));
+    if (options->choice.fp8_logits) TRY(check_logits(p, options->net));
     if (options->choice.fp8_attention) TRY(check_attention(p, options->target));
     if (options->choice.fp8_scales == FP8_BLOCKS) TRY(check_sides(p));
     rewriter w = {.p = p,
-                  .m = options->model,
+                  .m = options->net,
                   .power = options->choice.fp8_scales != FP8_EXACT,
                   .blocks = options->choice.fp8_scales == FP8_BLOCKS,
                   .logits = options->choice.fp8_logits,

@@ -22,7 +22,7 @@ static bool may_be(const program *p, value_id v) {
 
 status pass_lanes(program *p, const pass_options *options, step_interface *step) {
     (void)step;
-    if (!options->model->lanes) return OK;
+    if (!options->net->lanes) return OK;
     bool *is_read_otherwise = mem_alloc(p->n_values * sizeof *is_read_otherwise);
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];

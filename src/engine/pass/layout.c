@@ -218,7 +218,7 @@ static bool *find_copied(const packer *k) {
  * that, and what only layers placed on the host use needs none of it. */
 static void extend_host_lifetimes(packer *k, const pass_options *options) {
     size_t prefetch = (size_t)options->choice.prefetch;
-    bool any = false, placed = place_splits(&options->place, options->model->config.n_layers, options->target);
+    bool any = false, placed = place_splits(&options->place, options->net->source.n_layers, options->target);
     for (size_t i = 0; i < k->n_blocks; i++) any |= k->blocks[i].tier == TIER_HOST && !k->blocks[i].persistent;
     if (!any || prefetch == 0) return;
     size_t *end_of = mem_alloc(k->p->n_ops * sizeof *end_of);

@@ -59,7 +59,7 @@ static bool keeps_param(const value *a, int64_t keep_params, int64_t n_layers) {
 }
 
 /* Of the embedding: parameters and gradients, not states. */
-static void mark_embedding(const program *p, const model *m, const step_interface *step, bool *stays) {
+static void mark_embedding(const program *p, const net *m, const step_interface *step, bool *stays) {
     for (size_t i = 0; i < m->n_params; i++) {
         if (m->params[i].unit != 0) continue;
         if (m->params[i].value) stays[program_root(p, m->params[i].value, NULL)] = true;
@@ -69,7 +69,7 @@ static void mark_embedding(const program *p, const model *m, const step_interfac
 
 /* The parameters of a frozen reference. Its codes and 8-bit copies are no parameters but have its prefix; what ZeRO 3 shards lies in flat
  * values with nothing that is trained. */
-static void mark_reference(const program *p, const model *m, bool *of_reference) {
+static void mark_reference(const program *p, const net *m, bool *of_reference) {
     for (size_t i = 0; i < m->n_params; i++)
         if (m->params[i].of_reference && m->params[i].value)
             of_reference[program_root(p, m->params[i].value, NULL)] = true;
@@ -82,12 +82,12 @@ static void assign_tiers(program *p, const pass_options *options, const step_int
     const offload_tiers *o = &c->offload;
     const tier of_role[ROLE_COUNT] = {[ROLE_PARAM] = o->params, [ROLE_GRAD] = o->grads, [ROLE_STATE] = o->states};
     bool *stays = mem_alloc(p->n_values * sizeof *stays), *of_reference = mem_alloc(p->n_values * sizeof *of_reference);
-    if (c->keep_embed) mark_embedding(p, options->model, step, stays);
-    if (o->reference != TIER_DEVICE) mark_reference(p, options->model, of_reference);
+    if (c->keep_embed) mark_embedding(p, options->net, step, stays);
+    if (o->reference != TIER_DEVICE) mark_reference(p, options->net, of_reference);
     for (value_id v = 1; v < p->n_values; v++) {
         value *a = &p->values[v];
         if (stays[v] || (a->role == ROLE_PARAM && is_scale(a)) || keeps_state(a, c->keep_states)) continue;
-        if (!of_reference[v] && keeps_param(a, c->keep_params, options->model->config.n_layers)) continue;
+        if (!of_reference[v] && keeps_param(a, c->keep_params, options->net->source.n_layers)) continue;
         tier to = of_reference[v] && a->role == ROLE_PARAM ? o->reference : of_role[a->role];
         if (a->persistent && !a->view_of && to != TIER_DEVICE) a->tier = to;
     }
@@ -186,8 +186,7 @@ static bool may_leave(const program *p, const pass_options *options, value_id v,
     const offload_tiers *o = &options->choice.offload;
     if (a->persistent || a->view_of || !tier_is_device(a->tier) || a->section != SECTION_MICRO) return false;
     if (is_scale(a)) return false;
-    if (a->role == ROLE_ACTIVATION &&
-        a->layer >= model_first_head(&options->model->config) - options->choice.keep_layers)
+    if (a->role == ROLE_ACTIVATION && a->layer >= net_trunk(&options->net->source) - options->choice.keep_layers)
         return false;
     /* ROLE_WORK that outlives a block: the gradient of a tied embedding between the loss and the embedding. */
     *to = a->role == ROLE_ACTIVATION ? o->activations : a->role == ROLE_WORK ? o->grads : TIER_DEVICE;

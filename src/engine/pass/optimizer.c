@@ -24,7 +24,7 @@ static value_id add_state(program *p, const char *kind, value_id of, dtype t, sh
 
 /* master, m and v of parameter i, and the scales of 8-bit ones. */
 static void add_states(program *p, const pass_options *options, step_interface *step, size_t i) {
-    value_id param = options->model->params[i].value;
+    value_id param = options->net->params[i].value;
     shape s = program_get(p, param)->shape;
     state_format f = state_format_of(options->choice.precision, options->choice.states);
     if (f == STATES_INT8 && shape_count(&s) < SMALL) f = STATES_FP32;
@@ -38,8 +38,8 @@ static void add_states(program *p, const pass_options *options, step_interface *
     step->variance_scales[i] = add_state(p, "v_scale", param, DTYPE_F32, blocks);
 }
 
-void optimizer_count_once(op *sumsq, const model_param *q, const mesh *m) {
-    sumsq->attr.counted = model_param_counted(q, m->index[AXIS_TENSOR]);
+void optimizer_count_once(op *sumsq, const net_param *q, const mesh *m) {
+    sumsq->attr.counted = net_param_counted(q, m->index[AXIS_TENSOR]);
     sumsq->attr.counts_part = sumsq->attr.counted < shape_count(&q->shape);
 }
 
@@ -47,11 +47,11 @@ void optimizer_count_once(op *sumsq, const model_param *q, const mesh *m) {
 static void sum_over_sequence(program *p, const pass_options *options, step_interface *step) {
     value_id total =
         program_persistent(p, "loss.sequence", DTYPE_F64, program_get(p, step->loss_sums)->shape, ROLE_WORK);
-    for (size_t i = 0; i <= options->model->n_params; i++) {
-        bool loss = i == options->model->n_params;
-        if (!loss && !model_param_trained(&options->model->params[i])) continue;
+    for (size_t i = 0; i <= options->net->n_params; i++) {
+        bool loss = i == options->net->n_params;
+        if (!loss && !net_param_trained(&options->net->params[i])) continue;
         op *o = program_emit(p, OP_ALL_REDUCE, SECTION_UPDATE);
-        o->layer = loss ? -1 : program_get(p, options->model->params[i].value)->layer;
+        o->layer = loss ? -1 : program_get(p, options->net->params[i].value)->layer;
         o->attr.axis = AXIS_SEQUENCE;
         o->attr.group_size = mesh_size(&options->mesh, AXIS_SEQUENCE);
         op_in(o, ALL_REDUCE_X, loss ? step->loss_sums : step->grads[i]);
@@ -97,9 +97,9 @@ static value_id sum_over_ranks(program *p, const pass_options *options, const st
 
 /* Sends a tied table from the stage that updated it to the stage with the embedding. */
 static void send_table(program *p, const pass_options *options) {
-    const model *m = options->model;
+    const net *m = options->net;
     int last = mesh_size(&options->mesh, AXIS_PIPELINE) - 1, stage = options->mesh.index[AXIS_PIPELINE];
-    if (!model_trains_tied(m) || last == 0 || (stage != 0 && stage != last)) return;
+    if (!net_trains_tied(m) || last == 0 || (stage != 0 && stage != last)) return;
     op *o = emit_message(p, options, stage == 0 ? OP_RECV : OP_SEND, AXIS_PIPELINE);
     o->attr.peer = stage == 0 ? last : 0;
     o->attr.tag = TAG_TABLE;
@@ -118,7 +118,7 @@ static status refuse_cut_blocks(const pass_options *options) {
                n_tensor);
 }
 
-static void make_norm_and_clip(program *p, const model *m, int64_t n_blocks, step_interface *step) {
+static void make_norm_and_clip(program *p, const net *m, int64_t n_blocks, step_interface *step) {
     step->norm_partials = program_value(p, "norm.partials", DTYPE_F64, SHAPE(n_blocks), ROLE_WORK, SECTION_UPDATE);
     if (m->n_params < m->n_all_params) p->values[step->norm_partials].persistent = true; /* others' places stay zero */
     /* A turn restarts the sums: tasks read them here. */
@@ -129,7 +129,7 @@ static void make_norm_and_clip(program *p, const model *m, int64_t n_blocks, ste
 
 /* The squared norm of a parameter's gradient, into its blocks of norm.partials from `block` on. */
 static void emit_norm(program *p, const pass_options *options, const step_interface *step, size_t i, int64_t block) {
-    const model_param *param = &options->model->params[i];
+    const net_param *param = &options->net->params[i];
     char name[160];
     snprintf(name, sizeof name, "norm.%s", param->name);
     value_id part = program_view(p, name, step->norm_partials, (size_t)block * sizeof(double),
@@ -141,7 +141,7 @@ static void emit_norm(program *p, const pass_options *options, const step_interf
 }
 
 static void emit_clip(program *p, const pass_options *options, const step_interface *step) {
-    const model *m = options->model;
+    const net *m = options->net;
     value_id squares = sum_over_ranks(p, options, step), sums = join_stages(p, options, "loss.stages", step->loss_sums);
     op *o = program_emit(p, OP_CLIP, SECTION_UPDATE);
     o->attr.clip = options->optimizer.clip;
@@ -152,8 +152,8 @@ static void emit_clip(program *p, const pass_options *options, const step_interf
 }
 
 static void emit_adamw(program *p, const pass_options *options, const step_interface *step, size_t i) {
-    const model *m = options->model;
-    const model_param *param = &m->params[i];
+    const net *m = options->net;
+    const net_param *param = &m->params[i];
     op *o = program_emit(p, OP_ADAMW, SECTION_UPDATE);
     o->layer = program_get(p, param->value)->layer;
     o->attr.beta1 = options->optimizer.beta1;
@@ -169,7 +169,7 @@ static void emit_adamw(program *p, const pass_options *options, const step_inter
 }
 
 status pass_optimizer(program *p, const pass_options *options, step_interface *step) {
-    const model *m = options->model;
+    const net *m = options->net;
     size_t n = m->n_params;
     step->masters = arena_array(&p->memory, value_id, n);
     step->moments = arena_array(&p->memory, value_id, n);
@@ -187,14 +187,14 @@ status pass_optimizer(program *p, const pass_options *options, step_interface *s
     make_norm_and_clip(p, m, n_blocks, step);
     if (mesh_size(&options->mesh, AXIS_SEQUENCE) > 1) sum_over_sequence(p, options, step);
     for (size_t i = 0; i < n; i++) {
-        if (!model_param_trained(&m->params[i])) continue;
+        if (!net_param_trained(&m->params[i])) continue;
         add_states(p, options, step, i);
         emit_norm(p, options, step, i, places[i].block);
     }
     free(places);
     emit_clip(p, options, step);
     for (size_t i = 0; i < n; i++)
-        if (model_param_trained(&m->params[i])) emit_adamw(p, options, step, i);
+        if (net_param_trained(&m->params[i])) emit_adamw(p, options, step, i);
     send_table(p, options);
     for (; next < n_ops; next++) program_append(p, &ops[next]);
     free(ops);

@@ -40,7 +40,7 @@ bool place_splits(const place_options *l, int64_t n_layers, const target *t);
 /* Input of all passes, read-only. */
 typedef struct pass_options {
     const target *target;
-    const model *model;
+    const net *net;
     step_choice choice;
     int64_t n_micros; /* micro-batches in the program: all of a step, or a few where a pipeline is shortened */
     optimizer_options optimizer;

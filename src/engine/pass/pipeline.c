@@ -75,7 +75,7 @@ static void widen_input(unroller *u, value_id v) {
         program_persistent(u->p, name, old.type, SHAPE(u->shape.n_micros * shape_count(&old.shape)), ROLE_INPUT);
 }
 
-static micro_inputs inputs_of_model(const model *m) {
+static micro_inputs inputs_of_model(const net *m) {
     micro_inputs all = {.tokens = m->tokens,
                         .targets = m->targets,
                         .doc_start = m->doc_start,
@@ -93,10 +93,10 @@ static micro_inputs inputs_of_model(const model *m) {
 }
 
 static void widen_inputs(unroller *u) {
-    const micro_inputs one = inputs_of_model(u->options->model);
+    const micro_inputs one = inputs_of_model(u->options->net);
     const value_id list[] = {one.tokens,    one.targets,  one.doc_start, one.doc_start_all, one.weights,
                              one.reference, one.segments, one.spans[0],  one.spans[1],      one.scalars};
-    int n_losses = u->options->model->n_losses;
+    int n_losses = u->options->net->n_losses;
     for (size_t i = 0; i < ARRAY_LENGTH(list); i++) widen_input(u, list[i]);
     for (int k = 1; k < n_losses; k++) widen_input(u, one.loss[k].targets), widen_input(u, one.loss[k].weights);
     for (int64_t m = 0; m < u->shape.n_micros; m++) {
@@ -111,7 +111,7 @@ static void widen_inputs(unroller *u) {
                                             .scalars = copy_of(u, one.scalars, m)};
         for (int k = 0; k < n_losses; k++)
             u->step->inputs[m].loss[k] =
-                (model_loss){copy_of(u, one.loss[k].targets, m), copy_of(u, one.loss[k].weights, m)};
+                (net_loss){copy_of(u, one.loss[k].targets, m), copy_of(u, one.loss[k].weights, m)};
     }
 }
 
@@ -187,13 +187,13 @@ static status check(const pass_options *options, const pipeline_shape *s) {
 }
 
 status pass_pipeline(program *p, const pass_options *options, step_interface *step) {
-    const model *m = options->model;
+    const net *m = options->net;
     step->micros_per_run = 1;
     step->inputs = arena_array(&p->memory, micro_inputs, MAX(options->n_micros, (int64_t)1));
     step->inputs[0] = inputs_of_model(m);
     unroller u = {.p = p, .options = options, .step = step, .n_old = p->n_values};
-    u.shape = (pipeline_shape){mesh_size(&options->mesh, AXIS_PIPELINE), m->n_chunks, options->n_micros,
-                               model_trains_tied(m)};
+    u.shape =
+        (pipeline_shape){mesh_size(&options->mesh, AXIS_PIPELINE), m->n_chunks, options->n_micros, net_trains_tied(m)};
     if (u.shape.n_stages == 1 || !step->grads) return OK;
     TRY(check(options, &u.shape));
     size_t n_ops, first, end, n_jobs_most = 2 * (size_t)m->n_chunks + 1;

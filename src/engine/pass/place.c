@@ -39,7 +39,7 @@ static status check_device(int device, const target *t) {
 
 /* An attention kernel that keeps a head in registers has a limit; the host has none. */
 static status check_heads(const pass_options *options) {
-    const model_config *c = &options->model->config;
+    const net_source *c = &options->net->source;
     const target *t = options->target;
     if (!t->head_dim_most || c->head_dim <= t->head_dim_most) return OK;
     for (int64_t i = 0; i < c->n_layers; i++)
@@ -53,7 +53,7 @@ static status check_heads(const pass_options *options) {
 
 static status check(const pass_options *options) {
     const place_options *l = &options->place;
-    int64_t n = options->model->config.n_layers;
+    int64_t n = options->net->source.n_layers;
     TRY(check_device(l->embed, options->target));
     TRY(check_device(l->head, options->target));
     for (int64_t i = 0; i < MIN(n, PLACE_LAYERS_MAX); i++) TRY(check_device(l->layers[i], options->target));
@@ -84,7 +84,7 @@ static void place_outputs(program *p, const op *o) {
 
 /* The device of each parameter: that of the first op that reads it. */
 static void place_params(program *p, const pass_options *options, const step_interface *step) {
-    const model *m = options->model;
+    const net *m = options->net;
     bool *known = mem_alloc(p->n_values * sizeof *known);
     for (size_t i = 0; i < p->n_ops; i++)
         for (int k = 0; k < op_input_count(p->ops[i].kind); k++) {
@@ -100,7 +100,7 @@ static void place_params(program *p, const pass_options *options, const step_int
 
 status pass_place(program *p, const pass_options *options, step_interface *step) {
     TRY(check(options));
-    if (!place_splits(&options->place, options->model->config.n_layers, options->target)) return OK;
+    if (!place_splits(&options->place, options->net->source.n_layers, options->target)) return OK;
     for (size_t i = 0; i < p->n_ops; i++)
         if (p->ops[i].section != SECTION_UPDATE) p->ops[i].at = op_place(&p->ops[i], options);
     place_params(p, options, step);

@@ -31,7 +31,7 @@ static bool takes_argument(recompute_kind k) {
            k == RECOMPUTE_MIX;
 }
 
-enum { LAYERS_MOST = 1024 }; /* no model has so many: MODEL_LAYERS_MAX */
+enum { LAYERS_MOST = 1024 }; /* no model has so many: NET_LAYERS_MAX */
 
 static status refuse(const char *text) {
     return ERR(ERR_INPUT,
@@ -463,7 +463,7 @@ static void rewrite(rewriter *w, size_t n_ops) {
 
 static status recompute_once(program *p, const pass_options *options, const recompute_policy *policy, bool of_heads) {
     size_t n_ops, n = p->n_values;
-    rewriter w = {.p = p, .policy = policy, .n_layers = options->model->config.n_layers, .of_heads = of_heads};
+    rewriter w = {.p = p, .policy = policy, .n_layers = options->net->source.n_layers, .of_heads = of_heads};
     program_section(p, SECTION_MICRO, &w.first, &w.end);
     w.ops = program_take_ops(p, &n_ops);
     w.is_backward = mem_alloc((n_ops + 1) * sizeof(bool));
@@ -490,10 +490,10 @@ static status recompute_once(program *p, const pass_options *options, const reco
  * layer is computed: they are made a third time where the backward reads them. So a step with heads needs no more than one without, for
  * two norms per head. */
 static status remake_head_norms(program *p, const pass_options *options) {
-    const model_config *c = &options->model->config;
+    const net_source *c = &options->net->source;
     rewriter w = {.policy = &options->choice.recompute, .n_layers = c->n_layers};
-    int64_t trunk = model_first_head(c);
-    if (model_loss_count(c) == 1 || kind_in(&w, trunk) != RECOMPUTE_FULL) return OK;
+    int64_t trunk = net_trunk(c);
+    if (c->prediction_heads == 0 || kind_in(&w, trunk) != RECOMPUTE_FULL) return OK;
     recompute_policy norms = {
         .kind = RECOMPUTE_MIX, .heavy = RECOMPUTE_NONE, .n_heavy = trunk, .light = RECOMPUTE_NORMS};
     return recompute_once(p, options, &norms, true);

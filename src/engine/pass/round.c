@@ -133,7 +133,7 @@ static const op *rounding_of(const program *p, const op *ops, size_t n_ops, cons
 status pass_round(program *p, const pass_options *options, step_interface *step) {
     if (!precision_fp8(options->choice.precision) || options->choice.fp8_scales != FP8_POWER || !step->grads) return OK;
     bool guesses =
-        !place_splits(&options->place, options->model->config.n_layers, options->target) && !options->choice.cpu_layers;
+        !place_splits(&options->place, options->net->source.n_layers, options->target) && !options->choice.cpu_layers;
     reader *readers = find_readers(p);
     size_t n_ops;
     op *ops = program_take_ops(p, &n_ops);

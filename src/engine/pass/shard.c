@@ -43,7 +43,7 @@ static int zero(const sharder *s) { return s->options->choice.shard.zero; }
 static bool is_cut(const sharder *s, size_t b) { return zero(s) == 3 && b != NO_BUCKET && !s->b.list[b].small; }
 static int64_t bucket_elements(const sharder *s, size_t b) { return s->b.list[b].per_rank * s->n; }
 
-param_share shard_share(const step_interface *step, const model *m, size_t param, int index) {
+param_share shard_share(const step_interface *step, const net *m, size_t param, int index) {
     int64_t count = shape_count(&m->params[param].shape), per = step->shard_elements[param];
     if (per == 0) return (param_share){0, count};
     int64_t offset = step->shard_offset[param], begin = MAX(offset, index * per);
@@ -51,12 +51,12 @@ param_share shard_share(const step_interface *step, const model *m, size_t param
     return begin < end ? (param_share){begin - offset, end - begin} : (param_share){0, 0};
 }
 
-param_share shard_counted(const step_interface *step, const model *m, const mesh *ranks, size_t param) {
+param_share shard_counted(const step_interface *step, const net *m, const mesh *ranks, size_t param) {
     size_t n_data = (size_t)mesh_size(ranks, AXIS_DATA);
     bool mine = step->shard_elements[param] || param % n_data == (size_t)ranks->index[AXIS_DATA];
-    const model_param *q = &m->params[param];
+    const net_param *q = &m->params[param];
     param_share share = q->frozen && !q->is_copy ? step->held[param] : step->updated[param];
-    int64_t counted = model_param_counted(q, ranks->index[AXIS_TENSOR]);
+    int64_t counted = net_param_counted(q, ranks->index[AXIS_TENSOR]);
     share.n = MIN(share.n, counted - share.first);
     return mine && ranks->index[AXIS_SEQUENCE] == 0 && share.n > 0 ? share : (param_share){0, 0};
 }
@@ -65,12 +65,12 @@ param_share shard_counted(const step_interface *step, const model *m, const mesh
 
 static int layer_of(const sharder *s, size_t b) {
     int unit = s->b.list[b].unit;
-    return unit == 0 || unit > s->options->model->config.n_layers ? -1 : unit - 1;
+    return unit == 0 || unit > s->options->net->source.n_layers ? -1 : unit - 1;
 }
 
 static value_id add_flat(sharder *s, const char *prefix, size_t b, dtype t, int64_t n, role r) {
     char name[96], of[BUCKET_NAME_BYTES];
-    snprintf(name, sizeof name, "%s.%s", prefix, bucket_name(of, &s->b.list[b], s->options->model->config.n_layers));
+    snprintf(name, sizeof name, "%s.%s", prefix, bucket_name(of, &s->b.list[b], s->options->net->source.n_layers));
     value_id v = program_persistent(s->p, name, t, SHAPE(n), r);
     s->p->values[v].layer = layer_of(s, b);
     return v;
@@ -116,7 +116,7 @@ static void set_share(sharder *s, value_id v, param_share share, int64_t per_ent
 static value_id share_in(sharder *s, size_t i, const char *kind, value_id bucket_value, bool own) {
     param_share share = s->step->updated[i];
     char name[200];
-    snprintf(name, sizeof name, "own.%s.%.100s[%lld:%lld]", kind, s->options->model->params[i].name,
+    snprintf(name, sizeof name, "own.%s.%.100s[%lld:%lld]", kind, s->options->net->params[i].name,
              (long long)share.first, (long long)(share.first + share.n));
     int64_t at = s->b.offset[i] + share.first - (own ? s->rank * s->b.list[s->b.bucket[i]].per_rank : 0);
     return add_view(s, name, bucket_value, at, SHAPE(share.n));
@@ -130,8 +130,8 @@ static void lay_params(sharder *s, size_t b) {
     s->p->values[s->params[b]].gradient = s->grads[b]; /* NO_VALUE of frozen ones */
     for (size_t j = 0; j < k->n; j++) {
         size_t i = s->b.order[k->first + j];
-        value_id v = s->options->model->params[i].value;
-        param_share share = shard_share(s->step, s->options->model, i, s->rank);
+        value_id v = s->options->net->params[i].value;
+        param_share share = shard_share(s->step, s->options->net, i, s->rank);
         if (!cut) {
             set_view(s, v, s->params[b], s->b.offset[i]);
             continue;
@@ -185,7 +185,7 @@ static void cut_states(sharder *s, size_t i) {
 }
 
 static void lay_out(sharder *s) {
-    const model *m = s->options->model;
+    const net *m = s->options->net;
     step_interface *step = s->step;
     for (size_t i = 0; i < m->n_params && zero(s) >= 1; i++) {
         if (s->b.bucket[i] == NO_BUCKET) continue;
@@ -218,7 +218,7 @@ static op reduction(const sharder *s, section where, size_t b, value_id from) {
     o.attr.noise_key = bucket_noise_key(k->unit);
     o.attr.first_element = k->offset + s->rank * k->per_rank;
     o.in[REDUCE_SCATTER_X] = from;
-    if (zero(s) >= 2 || s->options->n_micros == 1) o.in[REDUCE_SCATTER_SCALARS] = s->options->model->scalars;
+    if (zero(s) >= 2 || s->options->n_micros == 1) o.in[REDUCE_SCATTER_SCALARS] = s->options->net->scalars;
     o.out[REDUCE_SCATTER_ACC] = s->own_grads[b];
     return o;
 }
@@ -241,7 +241,7 @@ static bool reduces_in_backward(const sharder *s) {
 /* Temporary buckets for the gradients of a micro-batch: the backward writes into them instead of the gradients, and ops that
  * accumulate are removed: *n_ops is what is left. Returns the buckets; the caller frees. */
 static value_id *redirect_gradients(sharder *s, op *ops, size_t *n_ops) {
-    const model *m = s->options->model;
+    const net *m = s->options->net;
     size_t n_values = s->p->n_values, n = 0;
     value_id *fresh = mem_alloc(s->b.n_trained * sizeof *fresh), *instead = mem_alloc(n_values * sizeof *instead);
     value_id *written = mem_alloc(m->n_params * sizeof *written);            /* by the backward, for each parameter */
@@ -256,7 +256,7 @@ static value_id *redirect_gradients(sharder *s, op *ops, size_t *n_ops) {
     for (size_t b = 0; b < s->b.n_trained; b++) {
         const bucket *k = &s->b.list[b];
         char name[160], of[BUCKET_NAME_BYTES];
-        snprintf(name, sizeof name, "fresh.%s", bucket_name(of, k, m->config.n_layers));
+        snprintf(name, sizeof name, "fresh.%s", bucket_name(of, k, m->source.n_layers));
         fresh[b] = program_value(s->p, name, t, SHAPE(bucket_elements(s, b)), ROLE_COMM, SECTION_MICRO);
         s->p->values[fresh[b]].layer = layer_of(s, b);
         for (size_t j = 0; j < k->n; j++) {
@@ -363,7 +363,7 @@ static void begin_run(sharder *s, gatherer *g, size_t b, size_t op_index) {
     const bucket *k = &s->b.list[b];
     char name[96], of[BUCKET_NAME_BYTES];
     snprintf(name, sizeof name, "gathered.%zu.%s.%s", g->n_runs, section_name(g->where),
-             bucket_name(of, k, s->options->model->config.n_layers));
+             bucket_name(of, k, s->options->net->source.n_layers));
     dtype t = precision_compute(s->options->choice.precision);
     value_id v = program_value(s->p, name, t, SHAPE(bucket_elements(s, b)), ROLE_COMM, g->where);
     s->p->values[v].layer = layer_of(s, b);
@@ -380,7 +380,7 @@ static value_id gathered(sharder *s, gatherer *g, size_t i, size_t op_index) {
     if (s->b.list[b].unit != g->unit) g->unit = s->b.list[b].unit, g->visit++;
     if (!g->run_of[b] || g->begun[b] != g->visit) begin_run(s, g, b, op_index);
     if (g->readable[i]) return g->readable[i];
-    const model_param *q = &s->options->model->params[i];
+    const net_param *q = &s->options->net->params[i];
     char name[200];
     snprintf(name, sizeof name, "gathered.%zu.%s.%.100s", g->run_of[b] - 1, section_name(g->where), q->name);
     return g->readable[i] = add_view(s, name, g->runs[g->run_of[b] - 1].value, s->b.offset[i], q->shape);
@@ -392,13 +392,12 @@ static void add_gathers(sharder *s, moves *m, section where, op *ops) {
     gatherer g = {.where = where, .unit = -1};
     g.run_of = mem_alloc(s->b.n * sizeof *g.run_of);
     g.begun = mem_alloc(s->b.n * sizeof *g.begun);
-    g.readable = mem_alloc(s->options->model->n_params * sizeof *g.readable);
+    g.readable = mem_alloc(s->options->net->n_params * sizeof *g.readable);
     for (size_t i = 0; i < m->n_ops; i++)
         for (int k = 0; k < op_input_count(ops[i].kind); k++) {
             value_id v = ops[i].in[k];
             size_t param = v < s->n_old ? s->param_of[v] : 0;
-            if (!param || v != s->options->model->params[param - 1].value || !is_cut(s, s->b.bucket[param - 1]))
-                continue;
+            if (!param || v != s->options->net->params[param - 1].value || !is_cut(s, s->b.bucket[param - 1])) continue;
             ops[i].in[k] = gathered(s, &g, param - 1, i);
         }
     job_walk walk = {.ops = ops, .n_ops = m->n_ops};
@@ -437,7 +436,7 @@ static value_id write_norm(sharder *s) {
     for (size_t b = 0; b < s->b.n_trained; b++) {
         const bucket *k = &s->b.list[b];
         char name[200], of[BUCKET_NAME_BYTES];
-        snprintf(name, sizeof name, "norm.own.%s", bucket_name(of, k, s->options->model->config.n_layers));
+        snprintf(name, sizeof name, "norm.own.%s", bucket_name(of, k, s->options->net->source.n_layers));
         int64_t n_own = k->per_rank / NORM_BLOCK;
         /* Persistent, because a rank that owns nothing but padding never writes it. */
         value_id own = program_persistent(p, name, DTYPE_F64, SHAPE(n_own), ROLE_WORK);
@@ -447,11 +446,11 @@ static value_id write_norm(sharder *s) {
             if (share.n == 0) continue;
             s->grad_shares[i] = share_in(s, i, "d", s->grads[b], zero(s) >= 2);
             int64_t block = (s->b.offset[i] + share.first) / NORM_BLOCK - s->rank * n_own;
-            snprintf(name, sizeof name, "norm.own.%.100s", s->options->model->params[i].name);
+            snprintf(name, sizeof name, "norm.own.%.100s", s->options->net->params[i].name);
             value_id part = add_view(s, name, own, block, SHAPE(norm_blocks(share.n)));
             op *o = program_emit(p, OP_GRAD_SUMSQ, SECTION_UPDATE);
             o->attr.first_element = share.first;
-            optimizer_count_once(o, &s->options->model->params[i], &s->options->mesh);
+            optimizer_count_once(o, &s->options->net->params[i], &s->options->mesh);
             op_in(o, GRAD_SUMSQ_G, s->grad_shares[i]);
             op_out(o, GRAD_SUMSQ_PARTIALS, part);
         }
@@ -475,7 +474,7 @@ static value_id write_loss(sharder *s) {
 
 /* The update of each parameter as one rank alone would run it; the caller frees. */
 static const op **find_updates(const sharder *s, const op *ops, size_t n_ops) {
-    const op **update = mem_alloc((s->options->model->n_params + 1) * sizeof *update);
+    const op **update = mem_alloc((s->options->net->n_params + 1) * sizeof *update);
     for (size_t i = 0; i < n_ops; i++)
         if (ops[i].kind == OP_ADAMW) update[s->param_of[ops[i].out[ADAMW_P]] - 1] = &ops[i];
     return update;
@@ -563,15 +562,15 @@ static void rewrite_update(sharder *s, const op *ops, size_t n_ops) {
 /* ---- the pass ------------------------------------------------------------------------------------------------------- */
 
 static void share_whole(program *p, const pass_options *options, step_interface *step) {
-    size_t n = options->model->n_params;
+    size_t n = options->net->n_params;
     step->held = arena_array(&p->memory, param_share, n);
     step->updated = arena_array(&p->memory, param_share, n);
     step->shard_offset = arena_array(&p->memory, int64_t, n);
     step->shard_elements = arena_array(&p->memory, int64_t, n);
     for (size_t i = 0; i < n; i++) {
-        const model_param *q = &options->model->params[i];
+        const net_param *q = &options->net->params[i];
         step->held[i] = (param_share){0, shape_count(&q->shape)};
-        if (model_param_trained(q)) step->updated[i] = step->held[i];
+        if (net_param_trained(q)) step->updated[i] = step->held[i];
     }
 }
 
@@ -579,7 +578,7 @@ static status check(const pass_options *options) {
     const shard_options *o = &options->choice.shard;
     if (o->zero < 0 || o->zero > 3) return ERR(ERR_INPUT, "parallel.zero: found %d, expected 0 to 3", o->zero);
     if (o->prefetch < 0) return ERR(ERR_INPUT, "parallel.prefetch: found %d, expected 0 or more", o->prefetch);
-    if (place_splits(&options->place, options->model->config.n_layers, options->target))
+    if (place_splits(&options->place, options->net->source.n_layers, options->target))
         return ERR(ERR_INPUT,
                    "memory.place: found several devices in a run of %d ranks, expected one device for each rank",
                    mesh_world(&options->mesh));
@@ -601,12 +600,12 @@ status pass_shard(program *p, const pass_options *options, step_interface *step)
     s.params = mem_alloc(s.b.n * sizeof *s.params);
     s.grads = mem_alloc(s.b.n * sizeof *s.grads);
     s.own_grads = mem_alloc(s.b.n * sizeof *s.own_grads);
-    s.grad_shares = mem_alloc(options->model->n_params * sizeof *s.grad_shares);
+    s.grad_shares = mem_alloc(options->net->n_params * sizeof *s.grad_shares);
     s.n_old = p->n_values;
     s.param_of = mem_alloc(s.n_old * sizeof *s.param_of);
-    for (size_t i = 0; i < options->model->n_params; i++)
-        if (!options->model->params[i].is_copy) {
-            s.param_of[options->model->params[i].value] = i + 1;
+    for (size_t i = 0; i < options->net->n_params; i++)
+        if (!options->net->params[i].is_copy) {
+            s.param_of[options->net->params[i].value] = i + 1;
             if (step->grads[i]) s.param_of[step->grads[i]] = i + 1;
         }
     lay_out(&s);

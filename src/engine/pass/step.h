@@ -9,14 +9,14 @@
  *     exec_run(e, SECTION_UPDATE);
  *     exec_read(e, step->clip, 0, clip, sizeof clip);
  */
-#include "model/model.h"
+#include "net/net.h"
 
 /* The codes of one part of a weight: operands of DEQUANTIZE; NO_VALUE where the format has none. */
 typedef struct base_values {
     value_id codes, scale, scale_codes, offset;
 } base_values;
 typedef struct base_parts {
-    base_values part[3]; /* as model_param.parts */
+    base_values part[3]; /* as net_param.parts */
 } base_parts;
 
 /* A run of a parameter's elements. */
@@ -27,7 +27,7 @@ typedef struct param_share {
 /* Inputs of one micro-batch in a run of SECTION_MICRO. */
 typedef struct micro_inputs {
     value_id tokens, targets, doc_start, doc_start_all, weights, segments, reference, scalars;
-    model_loss loss[MTP_HEADS_MAX];    /* of several losses; the first has targets and weights from above */
+    net_loss loss[MTP_HEADS_MAX];      /* of several losses; the first has targets and weights from above */
     value_id advantages, old, rollout; /* of a policy */
     value_id spans[2];                 /* of prompts that answers share */
 } micro_inputs;
@@ -50,7 +50,7 @@ typedef struct step_interface {
 } step_interface;
 
 /* The elements of a parameter that rank `index` of the data axis updates. */
-param_share shard_share(const step_interface *step, const model *m, size_t param, int index);
+param_share shard_share(const step_interface *step, const net *m, size_t param, int index);
 /* The elements of a parameter, and of its states, that this rank counts for where each counts once, in a checkpoint or a hash:
  * those it updates, or where every rank has all, each parameter by one of them. `ranks`: the mesh with this rank's index. */
-param_share shard_counted(const step_interface *step, const model *m, const mesh *ranks, size_t param);
+param_share shard_counted(const step_interface *step, const net *m, const mesh *ranks, size_t param);

@@ -24,7 +24,7 @@ static status check(const pass_options *options) {
         return ERR(ERR_INPUT,
                    "memory.overlap_update: found true with precision fp16, whose loss scale for the next step is known "
                    "only after the update; set memory.overlap_update to auto or false, or precision to bf16");
-    if (options->model->z)
+    if (options->net->z)
         return ERR(
             ERR_INPUT,
             "memory.overlap_update: found true with preference.loss kto over several micro-batches or data ranks, "
@@ -103,7 +103,7 @@ status pass_turn(program *p, const pass_options *options, step_interface *step) 
     if (trains && options->choice.overlap_update == OVERLAP_TRUE) TRY(check(options));
     if (!trains || options->choice.overlap_update == OVERLAP_FALSE) return OK;
     if (options->choice.overlap_update == OVERLAP_AUTO && !is_faster(p, options)) return OK;
-    value_id one = options->model->scalars;
+    value_id one = options->net->scalars;
     step->turn_scalars = program_persistent(p, "turn.scalars", DTYPE_U8, SHAPE(sizeof(step_scalars)), ROLE_INPUT);
     p->values[step->turn_scalars].tier = p->values[one].tier;
     size_t n_ops, i = 0;

@@ -22,7 +22,7 @@ typedef struct sizes {
 
 static sizes sizes_of(const plan_request *r) {
     int tensor = mesh_size(&r->mesh, AXIS_TENSOR);
-    const model_config *c = &r->model;
+    const net_source *c = &r->source;
     sizes z = {.S = mesh_size(&r->mesh, AXIS_SEQUENCE),
                .mesh = &r->mesh,
                .width = (double)dtype_bytes(precision_compute(r->choice.precision))};
@@ -72,7 +72,8 @@ attention_choice plan_attention(const plan_request *r) {
     }
     if (a.kind != ATTENTION_AUTO) return a;
     bool timed = r->hardware && !missing;
-    if (!model_heads_divide(&r->model, &r->mesh)) a.kind = ATTENTION_RING, a.why = "the ranks cannot share the heads";
+    if (!net_heads_divide(r->source.n_heads, r->source.n_kv_heads, &r->mesh))
+        a.kind = ATTENTION_RING, a.why = "the ranks cannot share the heads";
     else if (timed) a.kind = a.ring_s < a.heads_s ? ATTENTION_RING : ATTENTION_HEADS, a.why = "the faster one";
     else a.kind = a.ring_bytes < a.heads_bytes ? ATTENTION_RING : ATTENTION_HEADS, a.why = "the one that sends less";
     return a;

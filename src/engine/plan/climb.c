@@ -75,7 +75,7 @@ static bool set_tier(tier *t, int to) {
 
 /* Makes a change so many times; false: nothing changes. */
 static bool apply(const plan_request *r, const change *by, double times, step_choice *c) {
-    const int64_t L = r->model.n_layers;
+    const int64_t L = r->source.n_layers;
     recompute_policy *p = &c->recompute;
     double layers = by->sign * times * by->layers;
     bool is_new = false;
@@ -219,7 +219,7 @@ static bool fits_by_prices(const plan_request *r, const plan_candidate *from, co
 
 /* A change of one, or of as many layers as it may be. */
 static double most_times(const plan_request *r, const change *c) {
-    return c->layers > 0 ? ceil((double)r->model.n_layers / c->layers) : 1;
+    return c->layers > 0 ? ceil((double)r->source.n_layers / c->layers) : 1;
 }
 
 /* How often b takes `price` from bytes that are `over` a limit. */
@@ -485,12 +485,12 @@ static void round_to_parts(const plan_request *r, double unit, step_choice *c) {
     c->keep_states = in_parts(c->keep_states, unit);
     c->keep_params = in_parts(c->keep_params, unit);
     if (c->recompute.kind == RECOMPUTE_MIX) c->recompute.n_heavy = in_parts(c->recompute.n_heavy, unit);
-    simplify(&c->recompute, r->model.n_layers);
+    simplify(&c->recompute, r->source.n_layers);
 }
 
 /* Between two choices that differ in numbers of layers: `to` at share 1. Where the rungs differ, those of `to`. */
 static step_choice between(const plan_request *r, const step_choice *from, const step_choice *to, double share) {
-    const int64_t L = r->model.n_layers;
+    const int64_t L = r->source.n_layers;
     step_choice c = *to;
     c.keep_layers = from->keep_layers + llround(share * (double)(to->keep_layers - from->keep_layers));
     c.keep_states = from->keep_states + llround(share * (double)(to->keep_states - from->keep_states));
@@ -552,7 +552,7 @@ status plan_climb(plan_search *s) {
     if (!r->hardware || !plan_is_one_device(r) || !best->fits || !isfinite(best->step_s)) return OK;
     bool computes_again = r->choice.recompute.kind == RECOMPUTE_AUTO && best->choice.recompute.kind != RECOMPUTE_NONE;
     if (!offload_any(&best->choice.offload) && !computes_again) return OK; /* nothing is faster than what stays */
-    double unit = fmax((double)r->model.n_layers / PARTS, 1);
+    double unit = fmax((double)r->source.n_layers / PARTS, 1);
     climb w = {.s = s, .now = *best};
     step_choice from = best->choice;
     w.now.order = s->n_tried++;

@@ -330,7 +330,7 @@ static bool has_no_room(const plan_request *r, strbuf *b) {
         offload_on_nvme(&r->choice.offload) || r->host_limit == 0)
         return false;
     uint64_t per_parameter = 2 + 2 + 2 * moment_bytes[state_format_of(PRECISION_BF16_SR, r->choice.states)];
-    uint64_t least = model_param_count(&r->model) * per_parameter, all = r->device_limit + r->host_limit;
+    uint64_t least = net_param_count(&r->source) * per_parameter, all = r->device_limit + r->host_limit;
     if (r->together_limit) all = MIN(all, r->together_limit);
     if (least <= all) return false;
     strbuf_printf(b,
@@ -409,13 +409,12 @@ static void advise_limit(const plan_request *r, uint64_t needed, const char *lea
 /* Adapters of the usual rank over a base of 4 bits, where all parameters were to be trained and that does not fit. */
 static void advise_adapters(const plan_request *r, strbuf *out) {
     enum { USUAL_RANK = 16 };
-    static const char all[] = "all-linear";
     char buf[32];
     uint64_t planned;
     plan_request t = *r;
     bool is_plain = !r->lora.rank && !r->no_training && !plan_generates(r) && !r->critic.kind && !r->policy.on &&
-                    !r->selection.kind && r->model.mtp_heads <= 1 && mesh_size(&r->mesh, AXIS_TENSOR) == 1;
-    if (!is_plain || lora_modules_parse(&r->model, all, "model.lora.targets", &t.lora.modules) != OK) {
+                    !r->selection.kind && r->source.prediction_heads == 0 && mesh_size(&r->mesh, AXIS_TENSOR) == 1;
+    if (!is_plain || r->source.by->adapt_all(&r->source, &t.lora) != OK) {
         error_clear();
         return;
     }
@@ -496,7 +495,7 @@ status plan_check_explained(const plan *p, const char *explanation) {
     strbuf_init(&largest);
     strbuf_add(&largest, "");
     if (!lacks_host(p)) list_largest(p, &largest); /* of the device */
-    status rc = ERR(ERR_FIT, "%s does not fit: %s%s", p->request.model.name, explanation, largest.text);
+    status rc = ERR(ERR_FIT, "%s does not fit: %s%s", p->request.source.name, explanation, largest.text);
     strbuf_fini(&largest);
     return rc;
 }

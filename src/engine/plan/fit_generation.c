@@ -49,7 +49,7 @@ static void describe_least(strbuf *b, const plan_request *from, const plan_reque
 /* What generator_open would not refuse. */
 static bool may_store_codes(const plan_request *r) {
     return r->generation.weights == BASE_COMPUTE && r->base == BASE_COMPUTE && !r->lora.pissa &&
-           (!r->target.discrete || model_rows_fit_codes(&r->model));
+           (!r->target.discrete || r->source.rows_fit_codes);
 }
 
 bool plan_generation_change(const plan_request *r, strbuf *out) {

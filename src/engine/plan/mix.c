@@ -37,7 +37,7 @@ static bool mix_recompute(const plan_request *r, const plan_candidate *heavy, co
                           const plan_candidate *light_near, plan_candidate *out) {
     const tier limited[] = {TIER_DEVICE, TIER_HOST};
     const uint64_t limits[] = {r->device_limit, r->host_limit};
-    double share = 0, L = (double)r->model.n_layers;
+    double share = 0, L = (double)r->source.n_layers;
     for (size_t i = 0; i < ARRAY_LENGTH(limited); i++) {
         double h = (double)heavy->planned[limited[i]];
         double light = (double)light_near->planned[limited[i]] + h - (double)heavy_near->planned[limited[i]];
@@ -97,7 +97,7 @@ static uint64_t between(uint64_t kept, uint64_t again, double share) {
 
 bool plan_mix_cheap(const plan_request *r, const plan_candidate *kept, const plan_candidate *again, bool in_some_layers,
                     plan_candidate *out) {
-    double cost = again->step_s / kept->step_s - 1, layers = (double)r->model.n_layers;
+    double cost = again->step_s / kept->step_s - 1, layers = (double)r->source.n_layers;
     double n = cost > CHEAP_TIME ? floor(layers * CHEAP_TIME / cost) : layers;
     double share = n / layers;
     uint64_t device = kept->planned[TIER_DEVICE];
@@ -137,22 +137,22 @@ static const plan_candidate *with_states(const plan_candidate *list, size_t n, c
 }
 
 /* The share of one layer in all parameters, and so in all states. */
-static double layer_share(const model_config *model) {
-    model_config one = *model, two = *model;
-    one.n_layers = 1;
-    two.n_layers = 2;
-    return (double)(model_param_count(&two) - model_param_count(&one)) / (double)model_param_count(model);
+static double layer_share(const net_source *whole) {
+    net_source one = *whole, two = *whole;
+    whole->by->set_trunk(&one, 1);
+    whole->by->set_trunk(&two, 2);
+    return (double)(net_param_count(&two) - net_param_count(&one)) / (double)net_param_count(whole);
 }
 
 /* `offloaded` with the states of as many layers on the device as fit there, its time interpolated towards `on_device`. States
  * are persistent, so they add their size to any peak. False: not one layer fits, or the host cannot hold the others. */
 static bool mix_states(const plan_request *r, const plan_candidate *offloaded, const plan_candidate *on_device,
                        plan_candidate *out) {
-    double share = layer_share(&r->model);
+    double share = layer_share(&r->source);
     double layer = share * ((double)on_device->by_role[ROLE_STATE] - (double)offloaded->by_role[ROLE_STATE]);
     double room = (double)r->device_limit - (double)offloaded->planned[TIER_DEVICE];
     if (layer <= 0 || room < layer) return false;
-    double n = fmin(floor(room / layer), (double)r->model.n_layers);
+    double n = fmin(floor(room / layer), (double)r->source.n_layers);
     double host =
         (double)offloaded->planned[TIER_HOST] - (offloaded->choice.offload.states == TIER_HOST ? n * layer : 0);
     if (r->host_limit && host > (double)r->host_limit) return false;

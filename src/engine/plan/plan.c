@@ -73,9 +73,9 @@ static uint64_t state_bytes(const plan *p) {
     const step_interface *s = &p->step;
     const value_id *states[] = {s->masters, s->moments, s->variances, s->moment_scales, s->variance_scales};
     uint64_t n = 0;
-    for (size_t i = 0; i < p->model.n_params; i++) {
-        param_share share = shard_counted(s, &p->model, &p->request.mesh, i);
-        if (share.n == 0 || p->model.params[i].frozen) continue;
+    for (size_t i = 0; i < p->net.n_params; i++) {
+        param_share share = shard_counted(s, &p->net, &p->request.mesh, i);
+        if (share.n == 0 || p->net.params[i].frozen) continue;
         n += (uint64_t)share.n * dtype_bytes(precision_compute(p->request.choice.precision));
         for (size_t k = 0; k < ARRAY_LENGTH(states); k++) {
             int64_t per = states[k] == s->moment_scales || states[k] == s->variance_scales ? STATE_BLOCK : 1;
@@ -87,7 +87,7 @@ static uint64_t state_bytes(const plan *p) {
 }
 
 uint64_t plan_trained_params(const plan_request *r) {
-    return r->lora.rank ? lora_param_count(&r->model, &r->lora) : model_param_count(&r->model);
+    return r->lora.rank ? r->source.by->count_adapters(&r->source, &r->lora) : net_param_count(&r->source);
 }
 
 uint64_t plan_staged_bytes(const plan *p) {
@@ -127,14 +127,14 @@ static int64_t stored_bytes(const plan_request *r, int64_t ids) {
 
 static int64_t logits_chunk(const plan_request *r) {
     int64_t rows = r->target.logits_rows ? r->target.logits_rows : CHUNK_ROWS;
-    int64_t n = mesh_size(&r->mesh, AXIS_TENSOR), ids = (r->model.vocab + n - 1) / n;
+    int64_t n = mesh_size(&r->mesh, AXIS_TENSOR), ids = (r->source.vocab + n - 1) / n;
     if (r->logits_chunk_bytes) return r->logits_chunk_bytes;
     if (r->target.discrete && r->choice.fp8_logits) return MAX(logits8_bytes(tokens_of(r), ids), CHUNK_MIN);
     int64_t plain = MAX(rows * ids * (int64_t)sizeof(float), CHUNK_MIN);
     precision p = r->choice.precision;
     bool rounds_once = precision_compute(p) != DTYPE_F32 && !precision_master(p) && !r->lora.rank;
     if (!r->target.discrete || !rounds_once || r->choice.micro_batch * r->seq_len <= rows) return plain;
-    int64_t stored = stored_bytes(r, ids), weight = ids * r->model.hidden * (int64_t)dtype_bytes(precision_compute(p));
+    int64_t stored = stored_bytes(r, ids), weight = ids * r->source.hidden * (int64_t)dtype_bytes(precision_compute(p));
     return stored <= MAX(STORED_CHUNKS * plain, STORED_WEIGHTS * weight) ? MAX(stored, plain) : plain;
 }
 
@@ -146,7 +146,7 @@ static void add_inputs_left_out(plan *p) {
     uint64_t n = 0;
     for (size_t i = 0; i < ARRAY_LENGTH(inputs); i++)
         if (inputs[i]) n += value_bytes(program_get(&p->program, inputs[i]));
-    for (int k = 1; k < p->model.n_losses; k++)
+    for (int k = 1; k < p->net.n_losses; k++)
         n += value_bytes(program_get(&p->program, one->loss[k].targets)) +
              value_bytes(program_get(&p->program, one->loss[k].weights));
     n *= (uint64_t)(p->request.choice.accumulation - plan_built_micros(&p->request));
@@ -157,30 +157,30 @@ static void add_inputs_left_out(plan *p) {
 /* The model and the passes over it. */
 static status build_program(plan *p) {
     const plan_request *r = &p->request;
-    model_build_options o = {.batch = r->choice.micro_batch,
-                             .seq_len = r->seq_len,
-                             .compute = precision_compute(r->choice.precision),
-                             .with_eval = r->with_eval || plan_shares_z(r) || plan_asks_own_reference(r),
-                             .no_training = r->no_training,
-                             .virtual_stages = r->virtual_stages,
-                             .mesh = r->mesh,
-                             .ring = p->attention.kind == ATTENTION_RING,
-                             .generation = r->generation,
-                             .token_weights = r->token_weights,
-                             .lora = r->lora,
-                             .base = r->base,
-                             .critic = r->critic,
-                             .value_dropout = r->value_dropout,
-                             .preference = r->preference,
-                             .share_prompts = r->share_prompts,
-                             .policy = r->policy,
-                             .reference = r->reference,
-                             .z_input = plan_shares_z(r),
-                             .selection = r->selection,
-                             .logits_chunk_bytes = r->logits_chunk_bytes};
-    TRY(model_build(&p->model, &p->program, &r->model, &o));
+    net_options o = {.batch = r->choice.micro_batch,
+                     .seq_len = r->seq_len,
+                     .compute = precision_compute(r->choice.precision),
+                     .with_eval = r->with_eval || plan_shares_z(r) || plan_asks_own_reference(r),
+                     .no_training = r->no_training,
+                     .virtual_stages = r->virtual_stages,
+                     .mesh = r->mesh,
+                     .ring = p->attention.kind == ATTENTION_RING,
+                     .generation = r->generation,
+                     .token_weights = r->token_weights,
+                     .lora = r->lora,
+                     .base = r->base,
+                     .critic = r->critic,
+                     .value_dropout = r->value_dropout,
+                     .preference = r->preference,
+                     .share_prompts = r->share_prompts,
+                     .policy = r->policy,
+                     .reference = r->reference,
+                     .z_input = plan_shares_z(r),
+                     .selection = r->selection,
+                     .logits_chunk_bytes = r->logits_chunk_bytes};
+    TRY(r->source.by->write(&p->net, &p->program, &r->source, &o));
     const pass_options options = {.target = &r->target,
-                                  .model = &p->model,
+                                  .net = &p->net,
                                   .choice = r->choice,
                                   .n_micros = plan_built_micros(r),
                                   .optimizer = r->optimizer,
@@ -224,7 +224,7 @@ status plan_build(plan *p, const plan_request *asked) {
 void plan_close(plan *p) {
     free(p->at_peak);
     free(p->candidates);
-    model_fini(&p->model);
+    net_fini(&p->net);
     program_fini(&p->program);
     *p = (plan){0};
 }
@@ -252,7 +252,7 @@ double plan_volume(const plan *p) {
             n += (o->section == SECTION_MICRO ? plan_micro_runs(p) : 1) * op_sent(g, o) / (double)dtype_bytes(t);
     }
     double n_params = 0;
-    for (size_t i = 0; i < p->model.n_params; i++) n_params += (double)shape_count(&p->model.params[i].shape);
+    for (size_t i = 0; i < p->net.n_params; i++) n_params += (double)shape_count(&p->net.params[i].shape);
     return n / n_params;
 }
 

@@ -43,7 +43,7 @@ typedef struct attention_choice {
 } attention_choice;
 
 typedef struct plan_request {
-    model_config model;
+    net_source source; /* the model */
     int64_t seq_len;
     step_choice choice; /* the chosen values, where they are not open */
     optimizer_options optimizer;
@@ -139,7 +139,7 @@ typedef struct plan {
     step_choice asked;    /* the choice of the request; the same where nothing was open */
     attention_choice attention;
     program program;
-    model model;
+    net net;
     step_interface step; /* values that the executor reads and writes */
     uint64_t planned[TIER_COUNT];
     uint64_t by_role[ROLE_COUNT]; /* bytes of each role alive at the device peak */
@@ -317,8 +317,8 @@ typedef struct plan_world {
     int n_ranks;
     plan_request request;
     uint64_t n_params;
-    double kept_per_layer_token, formula_per_layer_token; /* activation bytes; formula 0 outside the Llama family */
-    plan_world_stage stages[WORLD_STAGES];                /* DDP, ZeRO-1, 2, 3 */
+    double kept_per_layer_token;           /* activation bytes */
+    plan_world_stage stages[WORLD_STAGES]; /* DDP, ZeRO-1, 2, 3 */
     plan_world_layout layouts[WORLD_LAYOUTS];
     int n_layouts;
     plan_world_ladder_row ladder[WORLD_LADDER_ROWS];

@@ -20,7 +20,7 @@ static status try_mixtures(plan_search *s, const plan_candidate *mixtures, size_
         c.fits = false;
         for (int k = 0; k < TRIES && !c.fits && left; k++) {
             TRY(plan_search_evaluate(s, &c));
-            if (!c.fits) left = use_less_memory(&c, s->r->model.n_layers);
+            if (!c.fits) left = use_less_memory(&c, s->r->source.n_layers);
         }
         if (c.fits) plan_search_append(s, &c);
     }
@@ -63,7 +63,7 @@ static status try_placed_layers(plan_search *s) {
     for (size_t k = 0; k < (again ? ARRAY_LENGTH(kinds) : 1); k++) {
         plan_candidate c = plan_as_asked(r), least = {0};
         if (again) c.choice.recompute.kind = kinds[k];
-        for (int64_t low = 1, high = model_first_head(&r->model); low <= high;) {
+        for (int64_t low = 1, high = net_trunk(&r->source); low <= high;) {
             c.choice.cpu_layers = low + (high - low) / 2;
             c.order = s->n_tried++;
             TRY(plan_search_evaluate(s, &c));

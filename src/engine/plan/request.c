@@ -12,14 +12,14 @@ bool plan_asks_own_reference(const plan_request *r) { return r->preference.kind 
 
 place_options plan_place(const plan_request *r) {
     place_options out = r->place;
-    int64_t n = MIN(model_first_head(&r->model), (int64_t)PLACE_LAYERS_MAX);
+    int64_t n = MIN(net_trunk(&r->source), (int64_t)PLACE_LAYERS_MAX);
     for (int64_t i = MAX(n - r->choice.cpu_layers, 0); i < n; i++) out.layers[i] = PLACE_CPU;
     return out;
 }
 
 bool plan_is_placed(const plan_request *r) {
     place_options l = plan_place(r);
-    return place_splits(&l, r->model.n_layers, &r->target);
+    return place_splits(&l, r->source.n_layers, &r->target);
 }
 
 int plan_row_ranks(const plan_request *r) {
@@ -48,7 +48,7 @@ plan_request plan_request_complete(const plan_request *r) {
     }
     q.choice.sequence = mesh_size(&q.mesh, AXIS_SEQUENCE);
     if (plan_shares_z(&q) && q.choice.overlap_update == OVERLAP_AUTO) q.choice.overlap_update = OVERLAP_FALSE;
-    if (!q.choice.bucket_bytes) q.choice.bucket_bytes = offload_bucket(model_param_count(&r->model));
+    if (!q.choice.bucket_bytes) q.choice.bucket_bytes = offload_bucket(net_param_count(&r->source));
     return q;
 }
 

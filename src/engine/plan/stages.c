@@ -20,7 +20,8 @@ double plan_bubble(const plan_request *r) {
 double plan_waiting(const plan_request *r) {
     int S = n_stages(r);
     if (S == 1) return 0;
-    double slowest = model_stages_slowest(&r->model, r->seq_len, S, n_chunks_of(r), r->mesh.index[AXIS_PIPELINE]);
+    double slowest =
+        r->source.by->slowest_stage(&r->source, r->seq_len, S, n_chunks_of(r), r->mesh.index[AXIS_PIPELINE]);
     return slowest / (1 - plan_bubble(r)) - 1;
 }
 
@@ -55,7 +56,7 @@ status plan_stages(const plan *of, plan_stage **out) {
     for (int i = 0; i < n && rc == OK; i++) {
         plan_stage *s = &(*out)[i];
         r.mesh.index[AXIS_PIPELINE] = i;
-        s->load = 1 / model_stages_slowest(&r.model, r.seq_len, n, n_chunks_of(&r), i);
+        s->load = 1 / r.source.by->slowest_stage(&r.source, r.seq_len, n, n_chunks_of(&r), i);
         rc = plan_evaluate(&r, &s->numbers);
         if (rc == OK && !s->numbers.fits && plan_is_open(&reopened)) rc = choose_for_stage(of, i, s);
     }

@@ -172,8 +172,8 @@ static int64_t at_depth(int64_t count, int64_t n, int64_t of) { return (count * 
 /* The same candidate of a model of n layers: what is counted in layers is the same share of them. */
 static plan_request with_layers(const plan_request *r, const step_choice *c, int64_t n) {
     plan_request q = plan_request_of(r, c);
-    int64_t layers = model_first_head(&r->model), heads = r->model.n_layers - layers;
-    q.model.n_layers = n + heads;
+    int64_t layers = net_trunk(&r->source);
+    q.source.by->set_trunk(&q.source, n);
     q.choice.keep_layers = at_depth(c->keep_layers, n, layers);
     q.choice.keep_states = at_depth(c->keep_states, n, layers);
     q.choice.keep_params = at_depth(c->keep_params, n, layers);
@@ -184,7 +184,7 @@ static plan_request with_layers(const plan_request *r, const step_choice *c, int
 static status estimate(const plan_request *r, plan_candidate *c, int64_t n_more) {
     plan_request q = with_layers(r, &c->choice, FEW_LAYERS);
     plan few, more;
-    double way = (double)(model_first_head(&r->model) - FEW_LAYERS) / (double)(n_more - FEW_LAYERS);
+    double way = (double)(net_trunk(&r->source) - FEW_LAYERS) / (double)(n_more - FEW_LAYERS);
     TRY(plan_build(&few, &q));
     q = with_layers(r, &c->choice, n_more);
     status rc = plan_build(&more, &q);
@@ -212,7 +212,7 @@ status plan_build_candidate(const plan_request *r, plan_candidate *c, plan *out)
 bool plan_is_one_device(const plan_request *r) { return !plan_is_placed(r) && mesh_size(&r->mesh, AXIS_PIPELINE) == 1; }
 
 /* The layers of a pipeline stage do not grow linearly with those of the model. */
-static bool is_deep(const plan_request *r) { return r->model.n_layers >= DEEP && plan_is_one_device(r); }
+static bool is_deep(const plan_request *r) { return r->source.n_layers >= DEEP && plan_is_one_device(r); }
 
 /* ... and neither do choices for only the last, the first, or every n-th layer. */
 static bool is_linear_in_layers(const plan_candidate *c) {
@@ -224,7 +224,7 @@ static bool is_linear_in_layers(const plan_candidate *c) {
 }
 
 bool plan_estimates_parts(const plan_request *r) {
-    return is_deep(r) && r->model.n_layers > VERY_DEEP && model_first_head(&r->model) == r->model.n_layers;
+    return is_deep(r) && r->source.n_layers > VERY_DEEP && net_trunk(&r->source) == r->source.n_layers;
 }
 
 static bool is_long_pipeline(const plan_request *r) {

@@ -36,7 +36,7 @@ static size_t list_levels(const plan_request *r, const plan_candidate *like, lev
     size_t n = 0;
     out[n++] = (level){first, r->choice.chunk_tokens};
     if (chunk != r->choice.chunk_tokens) out[n++] = (level){first, chunk};
-    for (int64_t k = 2; may_nest && k <= 8 && k < r->model.n_layers; k *= 2)
+    for (int64_t k = 2; may_nest && k <= 8 && k < r->source.n_layers; k *= 2)
         out[n++] = (level){{.kind = RECOMPUTE_NESTED, .every = k}, chunk};
     return n;
 }
@@ -93,7 +93,7 @@ static status fill_host(trial *t, plan_candidate *c) {
     uint64_t host = c->planned[TIER_HOST], limit = r->host_limit;
     if (within(limit, host) || !may_keep || !within(r->device_limit, c->planned[TIER_DEVICE])) return OK;
     if (!within(limit, t->host_lasting)) return OK; /* persistent values alone exceed the host */
-    int64_t L = r->model.n_layers;
+    int64_t L = r->source.n_layers;
     plan_candidate all = *c;
     all.choice.keep_layers = L;
     TRY(evaluate(t, &all));

@@ -255,7 +255,7 @@ status plan_world_compile(plan_world *w, const plan_request *r, int n_ranks) {
     plan p;
     contents c;
     ASSERT(n_ranks >= 2);
-    *w = (plan_world){.n_ranks = n_ranks, .request = *r, .n_params = model_param_count(&r->model)};
+    *w = (plan_world){.n_ranks = n_ranks, .request = *r, .n_params = net_param_count(&r->source)};
     w->request.device_limit = w->request.together_limit = 0; /* compiled whatever its size; the tables show what fits */
     w->request.compare = false;                              /* compile only what was asked: the tables compare */
     w->request.mesh = (mesh){0};                             /* each table sets its own */
@@ -267,11 +267,7 @@ status plan_world_compile(plan_world *w, const plan_request *r, int n_ranks) {
     plan_close(&p);
     w->request.device_limit = r->device_limit;
     w->request.together_limit = r->together_limit;
-    const model_config *m = &r->model;
-    w->kept_per_layer_token = (double)c.kept_by_layers / (double)(m->n_layers * n_tokens);
-    if (!model_family_traits(m->family)->gelu && dtype_bytes(precision_compute(r->choice.precision)) == 2)
-        w->formula_per_layer_token =
-            12.0 * (double)m->hidden + 4.0 * (double)(m->n_kv_heads * m->head_dim) + 6.0 * (double)m->ffn;
+    w->kept_per_layer_token = (double)c.kept_by_layers / (double)(r->source.n_layers * n_tokens);
     for (int zero = 0; zero < WORLD_STAGES; zero++) TRY(fill_stage(w, zero));
     TRY(fill_layouts(w));
     return fill_ladder(w);

@@ -8,6 +8,7 @@
 #include "checkpoint/tokenizer_files.h"
 #include "data/data.h"
 #include "exec/exec.h"
+#include "model/model.h"
 #include "plan/plan.h"
 #include "weightfile/weightfile.h"
 

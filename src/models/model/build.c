@@ -257,7 +257,7 @@ static value_id write_layers_and_reference(builder *b, const outer_params *w, in
  * gradient. The reference comes first, while no activation of the model is there. Sequence ranks gather the losses of their tokens, four
  * bytes each, and judge whole responses. */
 static void write_preference(builder *b, const outer_params *w, const outer_params *reference) {
-    model *m = b->m;
+    net *m = b->m;
     value_id other, x = write_layers_and_reference(b, w, model_main_layers(b->c), reference, &other);
     m->loss_sums = program_persistent(b->p, "loss.sums", DTYPE_F64, SHAPE(PREFERENCE_SUM_COUNT), ROLE_WORK);
     if (x == NO_VALUE) return;
@@ -279,7 +279,7 @@ static void write_preference(builder *b, const outer_params *w, const outer_para
  * another rank's part of the row. reference: of all tokens. */
 static void write_selected_loss(builder *b, const outer_params *w, value_id h, value_id losses, value_id reference,
                                 int k) {
-    model *m = b->m;
+    net *m = b->m;
     value_id weights = builder_value(b, "selected", DTYPE_F32, SHAPE(n_tokens(b)));
     write_shared_loss(b, w, h, losses, NO_VALUE);
     value_id all_losses = gather_tokens(b, "losses.all", losses),
@@ -321,7 +321,7 @@ static void write_heads(builder *b, const outer_params *w, const outer_params *o
 /* The same for completions with advantages. The losses outlive the section: the first update of a rollout gives the
  * log-probabilities that later ones compare with. */
 static void write_policy(builder *b, const outer_params *w, const outer_params *reference) {
-    model *m = b->m;
+    net *m = b->m;
     const policy_options *p = &b->o->policy;
     value_id other = p->beta > 0 ? write_reference(b, reference, REFERENCE_PREFIX) : NO_VALUE;
     value_id h = write_hidden(b, w);
@@ -339,7 +339,7 @@ static void write_policy(builder *b, const outer_params *w, const outer_params *
 
 /* Sequence ranks gather the values of their tokens, four bytes each, and judge whole solutions. */
 static void write_critic(builder *b, const outer_params *w) {
-    model *m = b->m;
+    net *m = b->m;
     value_id own = write_values(b, w);
     m->loss_sums = program_persistent(b->p, "loss.sums", DTYPE_F64, SHAPE(CRITIC_SUM_COUNT), ROLE_WORK);
     if (own == NO_VALUE) return;
@@ -400,7 +400,7 @@ static void write_evaluation(builder *b, const outer_params *w, const outer_para
 }
 
 static void add_inputs(builder *b) {
-    model *m = b->m;
+    net *m = b->m;
     int64_t N = n_tokens(b);
     m->tokens = program_persistent(b->p, "tokens", DTYPE_I32, SHAPE(N), ROLE_INPUT);
     m->targets = program_persistent(b->p, "targets", DTYPE_I32, SHAPE(N), ROLE_INPUT);
@@ -423,7 +423,7 @@ static void add_inputs(builder *b) {
     bool weighted =
         b->o->token_weights || m->n_losses > 1; /* several losses: their weights also say how each is divided */
     if (weighted) m->weights = program_persistent(b->p, "weights", DTYPE_F32, SHAPE(N), ROLE_INPUT);
-    m->loss[0] = (model_loss){m->targets, m->weights};
+    m->loss[0] = (net_loss){m->targets, m->weights};
     for (int k = 1; k < m->n_losses; k++) {
         char name[NAME_BYTES];
         snprintf(name, sizeof name, "head.%d.targets", k + 1);
@@ -435,15 +435,6 @@ static void add_inputs(builder *b) {
 }
 
 /* ---- generation ------------------------------------------------------------------------------------------------ */
-
-int64_t generation_pages_per_slot(const generation_shape *g) { return divide_up(g->context, g->page_size); }
-
-int64_t generation_pages_wanted(const generation_shape *g) {
-    int64_t each = generation_pages_per_slot(g), shared = g->group > 1 ? g->shared_tokens / g->page_size : 0;
-    if (shared == 0) return g->slots * each;
-    int64_t n_prompts = MIN(g->prompts, divide_up(g->slots, g->group) + 1); /* one begins before another has ended */
-    return n_prompts * shared + g->slots * (each - shared);
-}
 
 /* Layers with keys and values in the cache: the trunk and the heads that generate. */
 static int64_t cached_layers(const model_config *c, const generation_shape *g) {
@@ -550,7 +541,7 @@ static void add_caches(builder *b, const generation_shape *g) {
 
 static void build_generation(builder *b, const outer_params *w) {
     const generation_shape *g = &b->o->generation;
-    model *m = b->m;
+    net *m = b->m;
     m->page_table = add_lasting(b, "page_table", DTYPE_I32, SHAPE(g->slots, generation_pages_per_slot(g)), ROLE_INPUT);
     int64_t n = generation_heads(g);
     add_section_inputs(b, "prefill.", g->prefill_tokens, n * MIN(g->slots, g->prefill_tokens), &m->prefill);
@@ -619,14 +610,17 @@ static void share_model(builder *b, const mesh *m) {
     model_stages_cut(c, b->o->seq_len, b->m->n_chunks, b->first_layer);
 }
 
-status model_build(model *m, program *p, const model_config *c, const model_build_options *o) {
+status model_build(net *m, program *p, const model_config *c, const net_options *o) {
     bool generates = o->generation.slots > 0, trains = !generates || o->generation.beside_training;
     TRY(builder_check(c, o));
-    *m = (model){.config = *c, .codes = o->generation.weights, .lanes = o->generation.lanes, .selection = o->selection};
+    *m = (net){.source = net_source_of(c),
+               .codes = o->generation.weights,
+               .lanes = o->generation.lanes,
+               .selection = o->selection};
     arena_init(&m->memory);
     builder b = {.m = m,
                  .p = p,
-                 .c = &m->config,
+                 .c = model_of(&m->source),
                  .t = model_family_traits(c->family),
                  .o = o,
                  .lora = o->lora,
@@ -653,16 +647,4 @@ status model_build(model *m, program *p, const model_config *c, const model_buil
     if (reference == &copy) free(copy.blocks);
     free(w.blocks);
     return OK;
-}
-
-bool model_trains_tied(const model *m) {
-    for (size_t i = 0; i < m->n_all_params; i++)
-        if (m->params[i].number == 0) return model_is_tied(&m->config) && !m->params[i].frozen;
-    return false;
-}
-
-void model_fini(model *m) {
-    free(m->params);
-    arena_fini(&m->memory);
-    *m = (model){0};
 }

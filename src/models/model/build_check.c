@@ -49,17 +49,17 @@ static int64_t shared_batch(int64_t batch, int64_t tokens, int64_t n) {
 }
 
 /* The most ranks below those asked for that can share rows and heads. */
-static int64_t fewer_sequence(const model_config *c, const model_build_options *o) {
+static int64_t fewer_sequence(const model_config *c, const net_options *o) {
     mesh m = o->mesh;
     while (m.size[AXIS_SEQUENCE] > 1) {
         m.size[AXIS_SEQUENCE]--;
-        if (o->seq_len % (2 * m.size[AXIS_SEQUENCE]) == 0 && model_heads_divide(c, &m)) break;
+        if (o->seq_len % (2 * m.size[AXIS_SEQUENCE]) == 0 && net_heads_divide(c->n_heads, c->n_kv_heads, &m)) break;
     }
     return m.size[AXIS_SEQUENCE];
 }
 
 /* A second answer looks back at the keys of a prompt in its row. */
-static status check_preference(const model_build_options *o) {
+static status check_preference(const net_options *o) {
     int S = mesh_size(&o->mesh, AXIS_SEQUENCE);
     if (!o->share_prompts || S == 1) return OK;
     return ERR(
@@ -69,7 +69,7 @@ static status check_preference(const model_build_options *o) {
         S);
 }
 
-static status check_critic(const model_config *c, const model_build_options *o) {
+static status check_critic(const model_config *c, const net_options *o) {
     if (!c->value_head) return OK;
     if (o->generation.slots)
         return ERR(ERR_INPUT,
@@ -80,7 +80,7 @@ static status check_critic(const model_config *c, const model_build_options *o) 
 }
 
 /* A rank generates with all layers, and its completions are whole. */
-static status check_policy(const model_build_options *o) {
+static status check_policy(const net_options *o) {
     static const axis shared[] = {AXIS_TENSOR, AXIS_SEQUENCE, AXIS_PIPELINE};
     for (size_t i = 0; i < ARRAY_LENGTH(shared) && o->policy.on; i++)
         if (mesh_size(&o->mesh, shared[i]) > 1)
@@ -92,7 +92,7 @@ static status check_policy(const model_build_options *o) {
 }
 
 /* Codes stand for whole weights of a file, of which a tensor rank would have a part. */
-static status check_base(const model_build_options *o) {
+static status check_base(const net_options *o) {
     const char *name = base_format_name(o->base);
     if (o->base == BASE_COMPUTE) return OK;
     if (!o->lora.rank)
@@ -114,7 +114,7 @@ static status check_base(const model_build_options *o) {
     return OK;
 }
 
-static status check_training(const model_config *c, const model_build_options *o) {
+static status check_training(const model_config *c, const net_options *o) {
     if (o->batch < 1 || o->seq_len < 1 || o->batch * o->seq_len > (1 << 28))
         return ERR(ERR_INPUT, "model %s: micro-batch of %lld x %lld tokens, expected 1 to 2^28 in all", c->name,
                    (long long)o->batch, (long long)o->seq_len);
@@ -141,7 +141,7 @@ static status check_training(const model_config *c, const model_build_options *o
                    "train.micro_batch or data.seq_len%s",
                    (long long)o->batch, (long long)o->seq_len / S, n,
                    such_as(such, "train.micro_batch", shared_batch(o->batch, o->seq_len / S, n)));
-    if (!o->ring && !model_heads_divide(c, &o->mesh))
+    if (!o->ring && !net_heads_divide(c->n_heads, c->n_kv_heads, &o->mesh))
         return ERR(ERR_INPUT,
                    "parallel.sequence: %lld heads and %lld kv heads%s cannot be shared by %d ranks; set a divisor of "
                    "both%s, or "
@@ -152,7 +152,7 @@ static status check_training(const model_config *c, const model_build_options *o
     return model_stages_check(c, mesh_size(&o->mesh, AXIS_PIPELINE), MAX(o->virtual_stages, 1));
 }
 
-status builder_check(const model_config *c, const model_build_options *o) {
+status builder_check(const model_config *c, const net_options *o) {
     bool generates = o->generation.slots > 0;
     TRY(model_config_check(c));
     TRY(check_base(o));

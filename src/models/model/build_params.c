@@ -4,14 +4,14 @@
 #include <stdlib.h>
 
 /* A parameter that every tensor rank holds whole. The ranks share its tokens, so each computes a part of the gradient. */
-static model_param *add_param(builder *b, const char *name, shape s) {
-    model *m = b->m;
+static net_param *add_param(builder *b, const char *name, shape s) {
+    net *m = b->m;
     m->params = array_grow(m->params, &b->params_capacity, m->n_params + 1, sizeof *m->params);
-    model_param *p = &m->params[m->n_params++];
-    *p = (model_param){.name = arena_format(&m->memory, "%s%s", b->of_reference ? REFERENCE_PREFIX : "", name),
-                       .of_reference = b->of_reference,
-                       .init = INIT_NORMAL,
-                       .init_std = 0.02f};
+    net_param *p = &m->params[m->n_params++];
+    *p = (net_param){.name = arena_format(&m->memory, "%s%s", b->of_reference ? REFERENCE_PREFIX : "", name),
+                     .of_reference = b->of_reference,
+                     .init = INIT_NORMAL,
+                     .init_std = 0.02f};
     p->shape = s;
     p->cut = (param_cut){.here = s, .whole = s, .dim = -1};
     p->n_holders = b->n_ranks;
@@ -26,12 +26,11 @@ static model_param *add_param(builder *b, const char *name, shape s) {
 }
 
 /* One that the ranks share: slices of the whole along a dimension, one behind the other. */
-static model_param *add_cut_param(builder *b, const char *name, shape whole, int dim, const param_slice *slices,
-                                  int n) {
+static net_param *add_cut_param(builder *b, const char *name, shape whole, int dim, const param_slice *slices, int n) {
     shape here = whole;
     if (b->n_ranks == 1) return add_param(b, name, whole);
     here.dim[dim] = slices[n - 1].at + slices[n - 1].n;
-    model_param *p = add_param(b, name, here);
+    net_param *p = add_param(b, name, here);
     p->cut = (param_cut){.here = here, .whole = whole, .dim = dim, .n_slices = n};
     memcpy(p->cut.slices, slices, (size_t)n * sizeof *slices);
     p->shared_from = shape_count(&here);
@@ -40,7 +39,7 @@ static model_param *add_cut_param(builder *b, const char *name, shape whole, int
     return p;
 }
 
-static param_part *add_part(builder *b, model_param *p, const char *file_name, int64_t n_rows) {
+static param_part *add_part(builder *b, net_param *p, const char *file_name, int64_t n_rows) {
     int64_t first = p->n_parts ? p->parts[p->n_parts - 1].first_row + p->parts[p->n_parts - 1].n_rows : 0;
     param_part *part = &p->parts[p->n_parts++];
     *part = (param_part){.file_name = arena_string(&b->m->memory, file_name), .first_row = first, .n_rows = n_rows};
@@ -71,7 +70,7 @@ static void extra_head_format(char buf[NAME_BYTES], const char *format) {
 
 /* A tensor of the files. Where they are those of the ordinary model, every head is its last layer there; adapters always are,
  * and always as Hugging Face has them. */
-static void add_file_part(builder *b, model_param *p, int layer, const char *format, const char *ending, int module,
+static void add_file_part(builder *b, net_param *p, int layer, const char *format, const char *ending, int module,
                           int64_t rows) {
     char buf[NAME_BYTES], extra[NAME_BYTES];
     bool interleaved = false;
@@ -91,8 +90,8 @@ static void add_file_part(builder *b, model_param *p, int layer, const char *for
 }
 
 /* Files name biases and weights of one projection alike but for the ending. */
-static void add_file_parts(builder *b, model_param *p, int layer, const char *const *formats, const int64_t *rows,
-                           int n, const char *ending) {
+static void add_file_parts(builder *b, net_param *p, int layer, const char *const *formats, const int64_t *rows, int n,
+                           const char *ending) {
     for (int i = 0; i < n; i++) add_file_part(b, p, layer, formats[i], ending, i, rows[i]);
 }
 
@@ -166,13 +165,13 @@ static void add_adapters(builder *b, int layer, const projection_spec *s, projec
     int n_own = adapted_slices(b, s, all, r, own);
     shape a_shape = SHAPE(n_adapted * rank, in), b_shape = SHAPE(out, rank);
     param_name(buf, layer, s->name, ".lora_a");
-    model_param *a = s->slices ? add_param(b, buf, a_shape) : add_cut_param(b, buf, a_shape, 1, &columns, 1);
+    net_param *a = s->slices ? add_param(b, buf, a_shape) : add_cut_param(b, buf, a_shape, 1, &columns, 1);
     a->frozen = false, a->beside_base = true, a->adapter = ADAPTER_A;
     a->init = INIT_UNIFORM, a->init_std = 1.0f / __builtin_sqrtf((float)in); /* kaiming_uniform(a = sqrt(5)) */
     add_file_parts(b, a, layer, a_files, a_rows, n_adapted, ".lora_A.weight");
     r->lora_a = a->value;
     param_name(buf, layer, s->name, ".lora_b");
-    model_param *w = s->slices ? add_cut_param(b, buf, b_shape, 0, own, n_own) : add_param(b, buf, b_shape);
+    net_param *w = s->slices ? add_cut_param(b, buf, b_shape, 0, own, n_own) : add_param(b, buf, b_shape);
     w->frozen = false, w->beside_base = true, w->adapter = ADAPTER_B;
     w->init = INIT_ZERO;
     add_file_parts(b, w, layer, a_files, b_rows, n_adapted, ".lora_B.weight");
@@ -188,8 +187,8 @@ static projection add_projection(builder *b, int layer, const projection_spec *s
     projection r = {.sums = into_residual && b->n_ranks > 1};
     param_slice columns = {0, b->rank * (in / b->n_ranks), in / b->n_ranks};
     param_name(buf, layer, s->name, ".w");
-    model_param *w = into_residual ? add_cut_param(b, buf, SHAPE(out, in), 1, &columns, 1)
-                                   : add_cut_param(b, buf, SHAPE(out, in), 0, s->slices, s->n_slices);
+    net_param *w = into_residual ? add_cut_param(b, buf, SHAPE(out, in), 1, &columns, 1)
+                                 : add_cut_param(b, buf, SHAPE(out, in), 0, s->slices, s->n_slices);
     w->transposed = b->t->transposed_files;
     if (into_residual && b->t->scaled_residual_init)
         w->init_std = 0.02f / __builtin_sqrtf(2.0f * (float)b->c->n_layers);
@@ -198,8 +197,8 @@ static projection add_projection(builder *b, int layer, const projection_spec *s
     r.w = w->value;
     if (s->bias) {
         param_name(buf, layer, s->name, ".b");
-        model_param *bp = into_residual ? add_param(b, buf, SHAPE(out))
-                                        : add_cut_param(b, buf, SHAPE(out), 0, s->slices, s->n_slices);
+        net_param *bp = into_residual ? add_param(b, buf, SHAPE(out))
+                                      : add_cut_param(b, buf, SHAPE(out), 0, s->slices, s->n_slices);
         bp->init = INIT_ZERO;
         add_file_parts(b, bp, layer, s->files, s->rows, s->n, ".bias");
         r.b = bp->value;
@@ -212,7 +211,7 @@ static projection add_projection(builder *b, int layer, const projection_spec *s
 static void share_kv(builder *b, size_t first_param) {
     int64_t holders = b->n_ranks / b->c->n_kv_heads;
     for (size_t i = first_param; i < b->m->n_params && holders > 1; i++) {
-        model_param *p = &b->m->params[i];
+        net_param *p = &b->m->params[i];
         int64_t q_rows = b->heads * b->c->head_dim;
         if (p->adapter == ADAPTER_A) continue; /* every rank has all of it */
         if (p->adapter == ADAPTER_B && b->t->names->qkv[1] && !(b->lora.modules & 1u << LORA_MODULE_QKV)) q_rows = 0;
@@ -247,7 +246,7 @@ static projection add_qkv(builder *b, int layer, const char *const *files, const
 static value_id add_gain(builder *b, int layer, const char *name, const char *file_format, const char *ending,
                          param_init init, int64_t n) {
     char buf[NAME_BYTES];
-    model_param *p = add_param(b, param_name(buf, layer, name, init == INIT_ONE ? ".g" : ".b"), SHAPE(n));
+    net_param *p = add_param(b, param_name(buf, layer, name, init == INIT_ONE ? ".g" : ".b"), SHAPE(n));
     p->init = init == INIT_ONE && b->t->gain_offset == 1 ? INIT_ZERO : init;
     add_file_part(b, p, layer, file_format, ending, 0, n);
     return p->value;
@@ -313,11 +312,11 @@ static block_params add_block(builder *b, int layer) {
 }
 
 /* A table of the vocabulary: each rank has as many rows, the last may have padding behind its own. */
-static model_param *add_table(builder *b, const char *name, const char *file_name) {
+static net_param *add_table(builder *b, const char *name, const char *file_name) {
     const model_config *c = b->c;
     int64_t n = divide_up(c->vocab, b->n_ranks);
     const param_slice own = {0, b->first_id, n};
-    model_param *p = add_cut_param(b, name, SHAPE(c->vocab, c->hidden), 0, &own, 1);
+    net_param *p = add_cut_param(b, name, SHAPE(c->vocab, c->hidden), 0, &own, 1);
     if (b->n_ranks > 1) p->cut.slices[0].n = b->n_ids;
     add_file_parts(b, p, -1, &file_name, &c->vocab, 1, ".weight");
     if (b->m->codes != BASE_COMPUTE) p->base = BASE_INT8;
@@ -325,8 +324,8 @@ static model_param *add_table(builder *b, const char *name, const char *file_nam
 }
 
 void builder_sort_params(builder *b) {
-    model *m = b->m;
-    model_param *all = mem_alloc(m->n_params * sizeof *all);
+    net *m = b->m;
+    net_param *all = mem_alloc(m->n_params * sizeof *all);
     size_t n = 0;
     m->n_all_params = m->n_params;
     for (size_t i = 0; i < m->n_all_params; i++)
@@ -339,8 +338,8 @@ void builder_sort_params(builder *b) {
 }
 
 /* Trained whole, also where the decoder has adapters: it begins as nothing. */
-static model_param *add_value_param(builder *b, const char *name, shape s) {
-    model_param *p = add_param(b, name, s);
+static net_param *add_value_param(builder *b, const char *name, shape s) {
+    net_param *p = add_param(b, name, s);
     p->of_value_head = true;
     p->beside_base = b->lora.rank > 0;
     p->frozen = false;
@@ -352,7 +351,7 @@ static void add_value_layer(builder *b, value_params *to, int layer, const char 
                             int64_t in) {
     char buf[NAME_BYTES];
     bool last = layer == VALUE_LAYERS - 1;
-    model_param *p = add_value_param(b, param_name(buf, -1, name, ".w"), SHAPE(out, in));
+    net_param *p = add_value_param(b, param_name(buf, -1, name, ".w"), SHAPE(out, in));
     p->init = last ? INIT_ZERO : INIT_UNIFORM, p->init_std = 1.0f / __builtin_sqrtf((float)in);
     snprintf(buf, sizeof buf, "%s.weight", file);
     add_part(b, p, buf, out);
@@ -383,12 +382,12 @@ void builder_add_params(builder *b, outer_params *w) {
     const tensor_names *names = b->t->names;
     bool first = b->stage == 0, last = b->stage == b->n_stages - 1;
     b->is_here = first || (last && model_is_tied(c));
-    model_param *embed = add_table(b, "embed.w", names->embed);
+    net_param *embed = add_table(b, "embed.w", names->embed);
     embed->is_copy = model_is_tied(c) && first && !last;
     w->embed = w->unembed = embed->value;
     b->is_here = first;
     if (b->t->learned_positions) {
-        model_param *positions = add_param(b, "positions.w", SHAPE(c->max_positions, c->hidden));
+        net_param *positions = add_param(b, "positions.w", SHAPE(c->max_positions, c->hidden));
         add_file_parts(b, positions, -1, &names->positions, &c->max_positions, 1, ".weight");
         w->positions = positions->value;
     }
@@ -419,7 +418,7 @@ static uint64_t count_params(const model_config *c, const lora_options *lora, bo
     model_config one = *c;
     one.n_layers = 1;
     one.mtp_heads = 0;
-    model m = {0};
+    net m = {0};
     program none = {0};
     block_params block;
     outer_params w = {.blocks = &block};
@@ -444,7 +443,7 @@ static uint64_t count_params(const model_config *c, const lora_options *lora, bo
     for (size_t i = 0; i < m.n_all_params; i++)
         if (m.params[i].beside_base == adapters)
             n += (uint64_t)shape_count(&m.params[i].shape) * (uint64_t)(m.params[i].unit == 1 ? c->n_layers : 1);
-    model_fini(&m);
+    net_fini(&m);
     return n;
 }
 

@@ -4,11 +4,11 @@
 #include "model/model.h"
 
 typedef struct builder {
-    model *m;
+    net *m;
     program *p;
     const model_config *c;
     const model_traits *t;
-    const model_build_options *o;
+    const net_options *o;
     section where;
     const char *prefix; /* of activation names: "", "eval.", "prefill.", "decode." */
     size_t params_capacity;
@@ -71,7 +71,7 @@ static inline int64_t n_own_tokens(const builder *b) { return n_tokens(b) / b->n
 
 /* ---- build_check.c ----------------------------------------------------------------------------------------------------- */
 
-status builder_check(const model_config *c, const model_build_options *o);
+status builder_check(const model_config *c, const net_options *o);
 
 /* ---- build_params.c ---------------------------------------------------------------------------------------------------- */
 

@@ -111,7 +111,7 @@ static status read_gpt2_size(const hf_reading *r, const char *const *names, cons
 
 static status read_gpt2(const hf_reading *r, model_config *c) {
     TRY(read_gpt2_size(r, NAMES("n_embd"), "hidden_size", 1 << 20, &c->hidden));
-    TRY(read_gpt2_size(r, NAMES("n_layer"), "num_hidden_layers", MODEL_LAYERS_MAX, &c->n_layers));
+    TRY(read_gpt2_size(r, NAMES("n_layer"), "num_hidden_layers", NET_LAYERS_MAX, &c->n_layers));
     TRY(read_gpt2_size(r, NAMES("n_head"), "num_attention_heads", 4096, &c->n_heads));
     TRY(read_gpt2_size(r, NAMES("n_positions", "n_ctx"), "max_position_embeddings", 1 << 24, &c->max_positions));
     TRY(hf_read_size_or(r, "n_inner", 1 << 22, 4 * c->hidden, &c->ffn));
@@ -172,7 +172,7 @@ static status read_windows(const hf_reading *r, model_config *c) {
     if (t->windows == WINDOWS_ALL) return OK;
     if (t->windows == WINDOWS_TYPES) {
         if (types) return read_layer_types(r, types, c);
-        TRY(hf_read_size_or(r, "sliding_window_pattern", MODEL_LAYERS_MAX, t->usual_full_every, &c->full_every));
+        TRY(hf_read_size_or(r, "sliding_window_pattern", NET_LAYERS_MAX, t->usual_full_every, &c->full_every));
         if (!c->window) c->full_every = 0;
         return OK;
     }
@@ -208,7 +208,7 @@ static status read_softcaps(const hf_reading *r, model_config *c) {
 static status read_llama_like(const hf_reading *r, model_config *c) {
     const model_traits *t = model_family_traits(c->family);
     TRY(hf_read_size(r, NAMES("hidden_size"), 1 << 20, &c->hidden));
-    TRY(hf_read_size(r, NAMES("num_hidden_layers"), MODEL_LAYERS_MAX, &c->n_layers));
+    TRY(hf_read_size(r, NAMES("num_hidden_layers"), NET_LAYERS_MAX, &c->n_layers));
     TRY(hf_read_size(r, NAMES("num_attention_heads"), 4096, &c->n_heads));
     TRY(hf_read_size(r, NAMES("intermediate_size"), 1 << 22, &c->ffn));
     TRY(hf_read_size(r, NAMES("max_position_embeddings"), 1 << 24, &c->max_positions));

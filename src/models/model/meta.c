@@ -58,7 +58,7 @@ static status read_key(params *p, const char *path, const char *key, const json_
         const char *key;
         int64_t most, *field;
     } sizes[] = {{"dim", 1 << 20, &p->dim},
-                 {"n_layers", MODEL_LAYERS_MAX, &p->n_layers},
+                 {"n_layers", NET_LAYERS_MAX, &p->n_layers},
                  {"n_heads", 4096, &p->n_heads},
                  {"n_kv_heads", 4096, &p->n_kv_heads},
                  {"vocab_size", 1 << 24, &p->vocab},

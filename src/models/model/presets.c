@@ -283,7 +283,7 @@ status model_config_check(const model_config *c) {
     } sizes[] = {
         {"vocab", c->vocab, 1 << 24},
         {"hidden", c->hidden, 1 << 20},
-        {"layers", c->n_layers, MODEL_LAYERS_MAX},
+        {"layers", c->n_layers, NET_LAYERS_MAX},
         {"heads", c->n_heads, 4096},
         {"kv_heads", c->n_kv_heads, 4096},
         {"head_dim", c->head_dim, 1024},
@@ -326,8 +326,8 @@ status model_config_check(const model_config *c) {
 }
 
 bool model_rows_fit_codes(const model_config *c) {
-    return c->hidden % MODEL_CODES_UNIT == 0 && c->ffn % MODEL_CODES_UNIT == 0 &&
-           c->n_heads * c->head_dim % MODEL_CODES_UNIT == 0;
+    return c->hidden % NET_CODES_UNIT == 0 && c->ffn % NET_CODES_UNIT == 0 &&
+           c->n_heads * c->head_dim % NET_CODES_UNIT == 0;
 }
 
 const char *value_head_name(value_head h) {

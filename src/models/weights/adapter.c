@@ -75,10 +75,10 @@ status adapter_file_open(safetensors *file, const char *dir) {
 static status load(exec *e, const plan *p, const char *dir, const char *model) {
     adapter_config config;
     safetensors file;
-    TRY(adapter_config_read(&config, &p->model.config, dir));
+    TRY(adapter_config_read(&config, model_of(&p->net.source), dir));
     TRY(adapter_file_open(&file, dir));
-    const safetensor **sources = mem_alloc(match_part_count(&p->model) * sizeof *sources);
-    status rc = match_adapter(&p->model, &file, config.base[0] ? config.base : NULL, sources);
+    const safetensor **sources = mem_alloc(match_part_count(&p->net) * sizeof *sources);
+    status rc = match_adapter(&p->net, &file, config.base[0] ? config.base : NULL, sources);
     if (rc == OK && e) rc = weights_move(e, p, sources, NULL);
     if (rc == OK && model) adapter_warn_base(&config, dir, model);
     free(sources);

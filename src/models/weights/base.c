@@ -69,7 +69,7 @@ status lora_describe(const plan *p, const lora_base *b, char **description) {
     if (path && !json_object_get(base, "path"))
         rc = ERR(ERR_INPUT, "model.path: the path '%s' is not valid UTF-8", path);
     json_object_set_new(root, "base", base);
-    json_object_set_new(root, "lora", adapter_config_to_json(&p->request.model, &p->request.lora, path));
+    json_object_set_new(root, "lora", adapter_config_to_json(model_of(&p->request.source), &p->request.lora, path));
     free(*description);
     *description = json_dumps(root, JSON_COMPACT);
     ASSERT(*description);

@@ -44,16 +44,16 @@ typedef struct exporter {
 
 /* Adapters alone, all but them, or everything where there are none; heads after the first where they are asked for; never the
  * frozen copy that a task compares with. */
-static bool is_written(const exporter *x, const model_param *q) {
+static bool is_written(const exporter *x, const net_param *q) {
     if (q->of_reference || (q->of_other_head && x->job->heads == EXPORT_FIRST_HEAD)) return false;
     return x->job->kind == EXPORT_ADAPTER ? q->beside_base : q->adapter == ADAPTER_NONE;
 }
 
 /* As they are called in the output. */
-static const model *names_of(const exporter *x) { return x->job->names ? x->job->names : x->from->m; }
+static const net *names_of(const exporter *x) { return x->job->names ? x->job->names : x->from->m; }
 
 static void list_items(exporter *x, uint64_t shard_bytes) {
-    const model *m = names_of(x);
+    const net *m = names_of(x);
     size_t n = 0;
     for (size_t i = 0; i < m->n_params; i++) n += (size_t)m->params[i].n_parts;
     x->items = arena_array(&x->memory, item, n);
@@ -61,7 +61,7 @@ static void list_items(exporter *x, uint64_t shard_bytes) {
     uint64_t in_shard = 0;
     x->block = BLOCK_ELEMENTS;
     for (size_t i = 0; i < m->n_params; i++) {
-        const model_param *q = &m->params[i];
+        const net_param *q = &m->params[i];
         const shape *s = &q->shape;
         if (!is_written(x, q)) continue;
         if (s->rank == 2) x->block = MAX(x->block, s->dim[1]);
@@ -123,7 +123,7 @@ static status put_interleaved(exporter *x, safetensors_writer *w, size_t entry, 
 }
 
 static status write_item(exporter *x, safetensors_writer *w, size_t entry, const item *it) {
-    const model_param *q = &names_of(x)->params[it->param];
+    const net_param *q = &names_of(x)->params[it->param];
     const param_part *part = &q->parts[it->part];
     const shape *s = &q->shape;
     int64_t columns = s->rank == 2 ? s->dim[1] : 1, block = x->block / columns;
@@ -214,7 +214,7 @@ static status write_generation(const exporter *x, const json_t *description, are
  * ralo does. */
 static status write_adapter_config(const exporter *x, const json_t *description, arena *memory) {
     const char *base = json_string_value(json_object_get(json_object_get(description, "base"), "path"));
-    json_t *config = adapter_config_to_json(&x->from->m->config, &x->job->lora, base);
+    json_t *config = adapter_config_to_json(model_of(&x->from->m->source), &x->job->lora, base);
     status rc = json_write_file(arena_format(memory, "%s/adapter_config.json", x->dir), config);
     json_decref(config);
     return rc == OK && export_eos_changes(description) ? write_generation(x, description, memory) : rc;
@@ -224,7 +224,7 @@ static status write_config(const exporter *x, const json_t *description, arena *
     static const char *const names[] = {[DTYPE_F32] = "float32", [DTYPE_BF16] = "bfloat16", [DTYPE_F16] = "float16"};
     if (x->job->heads == EXPORT_META) {
         json_t *params;
-        TRY(model_config_to_meta(&names_of(x)->config, &params));
+        TRY(model_config_to_meta(model_of(&names_of(x)->source), &params));
         status written = json_write_file(arena_format(memory, "%s/params.json", x->dir), params);
         json_decref(params);
         return written;
@@ -289,7 +289,7 @@ status export_check_dir(const char *setting, const char *dir) {
 
 /* Are all parameters of the checkpoint written? Then what was read has the run's hash. */
 static bool writes_all(const exporter *x) {
-    const model *m = x->from->m;
+    const net *m = x->from->m;
     bool all = x->job->kind == EXPORT_MODEL && x->from->base.r;
     for (size_t i = 0; i < m->n_params && all; i++) all = m->params[i].of_reference || is_written(x, &m->params[i]);
     return all;
@@ -388,14 +388,14 @@ status export_running(exec *e, const plan *p, const char *description, const tok
     ASSERT(root);
     param_place here = {.e = e, .p = p};
     export_job j = {.kind = lora ? EXPORT_ADAPTER : EXPORT_MODEL,
-                    .from = {.m = &p->model, .g = &p->program, .base = here, .adapters = here},
+                    .from = {.m = &p->net, .g = &p->program, .base = here, .adapters = here},
                     .lora = p->request.lora,
                     .description = root,
                     .is_given = o->tokenizer != NULL};
     tokenizer_files read = {0};
     pissa convert = {0};
     status rc = export_choose_tokenizer(o, tokenizer, &read, &j.tokenizer);
-    if (rc == OK && j.lora.pissa) rc = export_convert_pissa(&j, &convert, &p->request.model, "the run");
+    if (rc == OK && j.lora.pissa) rc = export_convert_pissa(&j, &convert, model_of(&p->request.source), "the run");
     if (rc == OK) rc = export_write(&j, o, out);
     if (convert.threads) pissa_close(&convert);
     tokenizer_files_fini(&read);

@@ -72,7 +72,7 @@ static void add_adapter_usage(strbuf *b, const export_job *j, const char *name, 
 
 static void add_usage(strbuf *b, const export_job *j, const char *name, const char *base) {
     strbuf_add(b, "\n## Use\n\n");
-    if (j->from.m->config.value_head) {
+    if (model_of(&j->from.m->source)->value_head) {
         strbuf_printf(b, "A critic, which ralo reads: `model.path: %s`, `verifiable.critic: %s`.\n", name, name);
         return;
     }
@@ -100,7 +100,7 @@ status export_write_card(const export_job *j, const export_options *o, const exp
                          uint64_t hash) {
     static const export_card unknown = {.loss = NAN, .eval_loss = NAN};
     const export_card *c = o->card ? o->card : &unknown;
-    const char *family = model_family_traits(j->from.m->config.family)->name;
+    const char *family = model_family_traits(model_of(&j->from.m->source)->family)->name;
     const char *path = json_string_value(json_object_get(json_object_get(j->description, "base"), "path"));
     char count[32], base[256] = "", name[256];
     strbuf b, file, plain;

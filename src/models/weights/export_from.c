@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 /* The model's parameters and their names; nothing of this program runs, so its sizes are the smallest. */
-static status build_names(const model_config *c, const lora_options *lora, model *m, program *g) {
-    TRY(model_build(m, g, c, &(model_build_options){.batch = 1, .seq_len = 1, .compute = DTYPE_F32, .lora = *lora}));
+static status build_names(const model_config *c, const lora_options *lora, net *m, program *g) {
+    TRY(model_build(m, g, c, &(net_options){.batch = 1, .seq_len = 1, .compute = DTYPE_F32, .lora = *lora}));
     return OK;
 }
 
@@ -37,7 +37,7 @@ static status kept_tokenizer(const checkpoint_reader *r, const char *dir, const 
 /* ---- a checkpoint ------------------------------------------------------------------------------------------------ */
 
 /* What the first of the parameters that are written has in the checkpoint: of adapters the master, as they are trained. */
-static dtype stored_type(const checkpoint_reader *r, const model *m, bool adapters) {
+static dtype stored_type(const checkpoint_reader *r, const net *m, bool adapters) {
     checkpoint_found found;
     char name[256];
     size_t i = 0;
@@ -76,7 +76,7 @@ static status export_stored(const char *from, const export_options *o, export_re
     checkpoint_reader *r = NULL;
     model_config c;
     lora_base base;
-    model m = {0};
+    net m = {0};
     program g;
     tokenizer_files kept = {0}, read = {0};
     export_job j = {.kind = EXPORT_MODEL};
@@ -107,7 +107,7 @@ done:
     tokenizer_files_fini(&kept);
     tokenizer_files_fini(&read);
     checkpoint_reader_close(r);
-    model_fini(&m);
+    net_fini(&m);
     program_fini(&g);
     return rc;
 }
@@ -116,7 +116,7 @@ done:
 
 typedef struct merger {
     model_source source;
-    model m, names; /* names: in the layout that is written */
+    net m, names; /* names: in the layout that is written */
     program g, names_g;
     weight_files base;     /* of a Hugging Face directory */
     safetensors adapters;  /* of PEFT's */
@@ -137,9 +137,9 @@ static void merger_fini(merger *x) {
     tokenizer_files_fini(&x->read);
     json_decref(x->description);
     model_source_close(&x->source);
-    model_fini(&x->m);
+    net_fini(&x->m);
     program_fini(&x->g);
-    model_fini(&x->names);
+    net_fini(&x->names);
     program_fini(&x->names_g);
 }
 
@@ -173,7 +173,7 @@ static status describe(merger *x, const json_t **out) {
     char *text;
     *out = x->source.description;
     if (*out) return OK;
-    TRY(export_describe(&x->m.config, x->source.base.dir, &(data_options){0}, NULL, &text));
+    TRY(export_describe(model_of(&x->m.source), x->source.base.dir, &(data_options){0}, NULL, &text));
     *out = x->description = json_loads(text, 0, NULL);
     free(text);
     if (!x->source.adapters_name_ends) return OK;

@@ -25,7 +25,7 @@ typedef struct item { /* one tensor of the file */
 
 typedef struct exporter {
     export_job *job;
-    const model *names;
+    const net *names;
     const model_config *config;
     gguf_format format;
     item *items;
@@ -41,12 +41,12 @@ typedef struct exporter {
     arena memory;
 } exporter;
 
-static int64_t columns_of(const model_param *q) { return q->shape.rank == 2 ? q->shape.dim[1] : 1; }
+static int64_t columns_of(const net_param *q) { return q->shape.rank == 2 ? q->shape.dim[1] : 1; }
 
 /* ---- the list ---------------------------------------------------------------------------------------------------- */
 
 static status add_item(exporter *x, size_t param, int k, bool is_copy, export_report *report) {
-    const model_param *q = &x->names->params[param];
+    const net_param *q = &x->names->params[param];
     const param_part *part = &q->parts[k];
     bool is_vector = q->shape.rank == 1;
     int64_t columns = is_vector ? part->n_rows : q->shape.dim[1];
@@ -67,7 +67,7 @@ static status list_items(exporter *x, export_report *report) {
     x->items = arena_array(&x->memory, item, n);
     x->block = BLOCK_ELEMENTS;
     for (size_t i = 0; i < x->names->n_params; i++) {
-        const model_param *q = &x->names->params[i];
+        const net_param *q = &x->names->params[i];
         if (q->adapter != ADAPTER_NONE || q->of_reference || q->of_other_head) continue;
         for (int k = 0; k < q->n_parts; k++) TRY(add_item(x, i, k, false, report));
     }
@@ -128,7 +128,7 @@ static void add_gain_offset(exporter *x, int64_t n) {
 
 static status write_item(exporter *x, size_t tensor) {
     const item *it = &x->items[tensor];
-    const model_param *q = &x->names->params[it->param];
+    const net_param *q = &x->names->params[it->param];
     const param_part *part = &q->parts[it->part];
     bool is_vector = q->shape.rank == 1;
     int64_t columns = columns_of(q), block = x->block / columns;

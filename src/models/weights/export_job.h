@@ -16,8 +16,7 @@ struct export_job {
     lora_options lora;         /* EXPORT_ADAPTER */
     const json_t *description; /* export_describe */
     export_heads heads;
-    const model
-        *names; /* the same parameters by the names and in the layout of the output; NULL: those of the reader */
+    const net *names; /* the same parameters by the names and in the layout of the output; NULL: those of the reader */
     const tokenizer_files *tokenizer; /* NULL: none */
     bool is_given;                    /* the user named the tokenizer's directory: its files stay as they are */
     status (*check)(

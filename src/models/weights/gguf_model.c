@@ -193,7 +193,7 @@ static bool is_named(const char *file_name, const char *format, int64_t layer, c
     return **suffix == '.';
 }
 
-status gguf_tensor_name(const model_config *c, const model_param *q, const param_part *part, gguf_name *out) {
+status gguf_tensor_name(const model_config *c, const net_param *q, const param_part *part, gguf_name *out) {
     const tensor_names *n = model_family_traits(c->family)->names;
     const struct {
         const char *format, *name;

@@ -33,7 +33,7 @@ typedef struct gguf_rope_tensor {
 } gguf_rope_tensor;
 int gguf_rope_tensors(const model_config *c, gguf_rope_tensor out[GGUF_ROPE_TENSORS]);
 /* A part of a parameter by its Hugging Face name. */
-status gguf_tensor_name(const model_config *c, const model_param *q, const param_part *part, gguf_name *out);
+status gguf_tensor_name(const model_config *c, const net_param *q, const param_part *part, gguf_name *out);
 gguf_type gguf_tensor_type(const model_config *c, gguf_format f, gguf_role role, int64_t layer, bool is_vector,
                            int64_t columns);
 

@@ -249,8 +249,7 @@ static void move_part(mover *m, int64_t first_row, int64_t block_rows) {
     for (m->row = 0; m->row < m->rows; m->row += block_rows) {
         m->n = MIN(block_rows, m->rows - m->row);
         int64_t n = m->n * m->columns, at = (first_row + m->row) * m->columns;
-        if (!param_cut_next(&m->p->model.params[m->param].cut, at, at + n, &(param_run){0}))
-            continue; /* other ranks' */
+        if (!param_cut_next(&m->p->net.params[m->param].cut, at, at + n, &(param_run){0})) continue; /* other ranks' */
         read_rows(m);
         params_write_whole(m->e, m->p, m->param, false, at, n, m->narrow ? m->narrow : (void *)m->wide);
         if (m->master) params_write_whole(m->e, m->p, m->param, true, at, n, m->wide);
@@ -268,7 +267,7 @@ typedef struct file_rows {
 static void quantize_rows(void *context, int64_t first, int64_t n, float *out) {
     file_rows *r = context;
     mover *m = &r->m;
-    const model_param *q = &m->p->model.params[m->param];
+    const net_param *q = &m->p->net.params[m->param];
     int k = 0;
     while (first >= q->parts[k].first_row + q->parts[k].n_rows) k++; /* never rows of two */
     m->source = r->sources[k];
@@ -285,8 +284,8 @@ static void quantize_rows(void *context, int64_t first, int64_t n, float *out) {
 /* A block is a small part of the largest tensor, so that its buffers stay small beside it, and at least one row. */
 static int64_t block_elements(const plan *p) {
     int64_t largest = 0, widest = 0;
-    for (size_t i = 0; i < p->model.n_params; i++) {
-        const shape *s = &p->model.params[i].cut.whole;
+    for (size_t i = 0; i < p->net.n_params; i++) {
+        const shape *s = &p->net.params[i].cut.whole;
         largest = MAX(largest, shape_count(s));
         widest = MAX(widest, s->rank == 2 ? s->dim[1] : 1);
     }
@@ -298,8 +297,8 @@ status weights_move(exec *e, const plan *p, const safetensor *const *sources, ba
     int64_t block = block_elements(p);
     float *wide = mem_alloc((size_t)block * sizeof *wide);
     void *narrow = mem_alloc((size_t)block * 2);
-    for (size_t i = 0; i < p->model.n_params && rc == OK; i++) {
-        const model_param *q = &p->model.params[i];
+    for (size_t i = 0; i < p->net.n_params && rc == OK; i++) {
+        const net_param *q = &p->net.params[i];
         const value *v = program_get(&p->program, q->value);
         mover m = {.e = e,
                    .p = p,
@@ -332,9 +331,9 @@ status weights_move(exec *e, const plan *p, const safetensor *const *sources, ba
 /* e NULL: only checks. prefix NULL: the parameters of the frozen copy alone. */
 static status load(exec *e, const plan *p, const safetensors *files, size_t n_files, const char *prefix,
                    base_hash *hash) {
-    const safetensor **sources = mem_alloc(match_part_count(&p->model) * sizeof *sources);
-    status rc = prefix ? match_weights(&p->model, files, n_files, prefix, sources)
-                       : match_reference(&p->model, files, n_files, sources);
+    const safetensor **sources = mem_alloc(match_part_count(&p->net) * sizeof *sources);
+    status rc = prefix ? match_weights(&p->net, files, n_files, prefix, sources)
+                       : match_reference(&p->net, files, n_files, sources);
     if (rc == OK && e) rc = weights_move(e, p, sources, hash);
     free(sources);
     return rc;
@@ -404,7 +403,7 @@ status weights_check_reference(const model_config *m, const char *dir) {
 
 /* Sizes first: a list of misshapen tensors would not say that it is another model. */
 status weights_load_reference(exec *e, const plan *p, const char *dir) {
-    TRY(weights_check_reference(&p->request.model, dir));
+    TRY(weights_check_reference(model_of(&p->request.source), dir));
     TRY(load_dir(e, p, dir, NULL, NULL));
     return OK;
 }

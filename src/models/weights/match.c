@@ -12,7 +12,7 @@
 enum { COMPARE_BYTES = 4 << 20 };
 
 typedef struct matcher {
-    const model *model;
+    const net *model;
     const safetensors *files;
     size_t n_files;
     const char *prefix;
@@ -37,7 +37,7 @@ static void add_problem(matcher *m, const char *fmt, ...) {
 
 /* "model." of model.layers.0...; files of the bare decoder, the published GPT-2 among them, leave it out. */
 static const char *family_prefix(const matcher *m) {
-    return model_family_traits(m->model->config.family)->names->prefix;
+    return model_family_traits(model_of(&m->model->source)->family)->names->prefix;
 }
 
 static const safetensor *find_exact(const matcher *m, const char *name) {
@@ -64,17 +64,17 @@ static const safetensor *find(const matcher *m, const char *name) {
     return t;
 }
 
-static shape part_shape(const model_param *q, const param_part *part) {
+static shape part_shape(const net_param *q, const param_part *part) {
     const shape *s = &q->cut.whole;
     if (s->rank == 1) return SHAPE(part->n_rows);
     return q->transposed ? SHAPE(s->dim[1], part->n_rows) : SHAPE(part->n_rows, s->dim[1]);
 }
 
-static const safetensor *match_part(matcher *m, const model_param *q, const param_part *part) {
+static const safetensor *match_part(matcher *m, const net_param *q, const param_part *part) {
     char a[64], b[64];
     const safetensor *t = find(m, part->file_name);
     /* A tied model has one matrix under two names: a file may hold either. */
-    if (!t && q->number == 0 && m->model->config.tied && !m->names) t = find_exact(m, "lm_head.weight");
+    if (!t && q->number == 0 && model_of(&m->model->source)->tied && !m->names) t = find_exact(m, "lm_head.weight");
     shape want = part_shape(q, part);
     if (!t && q->of_value_head && !m->has_value_head) return NULL;
     if (!t) add_problem(m, "%s is missing", part->file_name);
@@ -106,7 +106,7 @@ static bool same_bytes(const safetensor *a, const safetensor *b) {
 /* A tied model's file may hold its embedding a second time, as lm_head.weight. If that matrix differs it is refused:
  * it would be lost silently, and transformers would use it. */
 static void match_head(matcher *m, const safetensor *embedding) {
-    const safetensor *head = m->model->config.tied ? find_exact(m, "lm_head.weight") : NULL;
+    const safetensor *head = model_of(&m->model->source)->tied ? find_exact(m, "lm_head.weight") : NULL;
     if (!head || !embedding || head == embedding) return;
     if (!shape_equal(&head->shape, &embedding->shape) || head->type != embedding->type || !same_bytes(head, embedding))
         add_problem(m, "lm_head.weight is not the embedding, though tie_word_embeddings is true");
@@ -114,9 +114,10 @@ static void match_head(matcher *m, const safetensor *embedding) {
 
 /* A critic that begins from an ordinary model does not need its unembedding. */
 static bool is_left_out(const matcher *m, const char *name) {
-    const char *unembed = model_family_traits(m->model->config.family)->names->unembed;
+    const char *unembed = model_family_traits(model_of(&m->model->source)->family)->names->unembed;
     size_t n = unembed ? strlen(unembed) : 0;
-    return m->model->config.value_head && n && strncmp(name, unembed, n) == 0 && strcmp(name + n, ".weight") == 0;
+    return model_of(&m->model->source)->value_head && n && strncmp(name, unembed, n) == 0 &&
+           strcmp(name + n, ".weight") == 0;
 }
 
 static void find_value_head(matcher *m) {
@@ -127,7 +128,7 @@ static void find_value_head(matcher *m) {
 
 /* A model that only has the first head leaves the others in the files. */
 static void match_rest(matcher *m) {
-    const model_config *c = &m->model->config;
+    const model_config *c = model_of(&m->model->source);
     bool leaves_out_heads = m->reference || (c->file_heads > 1 && c->mtp_heads <= 1);
     for (size_t i = 0; i < m->n_files; i++)
         for (size_t k = 0; k < m->files[i].n_tensors; k++) {
@@ -163,7 +164,7 @@ static void match_params(matcher *m, bool adapters, const safetensor **sources) 
     size_t n = 0;
     const safetensor *embedding = NULL;
     for (size_t i = 0; i < m->model->n_all_params; i++) {
-        const model_param *q = &m->model->params[i];
+        const net_param *q = &m->model->params[i];
         bool wanted = adapters ? q->beside_base : q->adapter == ADAPTER_NONE && (!m->reference || q->of_reference);
         for (int k = 0; k < q->n_parts; k++) sources[n++] = wanted ? match_part(m, q, &q->parts[k]) : NULL;
         bool first = m->reference ? wanted && !embedding : q->number == 0;
@@ -173,13 +174,13 @@ static void match_params(matcher *m, bool adapters, const safetensor **sources) 
     match_rest(m);
 }
 
-size_t match_part_count(const model *m) {
+size_t match_part_count(const net *m) {
     size_t n = 0;
     for (size_t i = 0; i < m->n_all_params; i++) n += (size_t)m->params[i].n_parts;
     return n;
 }
 
-static status match(const model *model, const safetensors *files, size_t n_files, const char *prefix, bool reference,
+static status match(const net *model, const safetensors *files, size_t n_files, const char *prefix, bool reference,
                     const safetensor **sources) {
     matcher m = {.model = model, .files = files, .n_files = n_files, .prefix = prefix, .reference = reference};
     status rc = OK;
@@ -188,17 +189,17 @@ static status match(const model *model, const safetensors *files, size_t n_files
     match_params(&m, false, sources);
     if (m.n_problems)
         rc = ERR(ERR_INPUT, "%s%s does not hold the weights of %s:%s", n_files ? files[0].path : "no file",
-                 n_files > 1 ? " and the files beside it" : "", model->config.name, problem_text(&m));
+                 n_files > 1 ? " and the files beside it" : "", model_of(&model->source)->name, problem_text(&m));
     matcher_fini(&m);
     return rc;
 }
 
-status match_weights(const model *model, const safetensors *files, size_t n_files, const char *prefix,
+status match_weights(const net *model, const safetensors *files, size_t n_files, const char *prefix,
                      const safetensor **sources) {
     return match(model, files, n_files, prefix, false, sources);
 }
 
-status match_reference(const model *model, const safetensors *files, size_t n_files, const safetensor **sources) {
+status match_reference(const net *model, const safetensors *files, size_t n_files, const safetensor **sources) {
     return match(model, files, n_files, "", true, sources);
 }
 
@@ -236,7 +237,7 @@ static void index_names(matcher *m) {
     }
 }
 
-status match_adapter(const model *model, const safetensors *file, const char *base, const safetensor **sources) {
+status match_adapter(const net *model, const safetensors *file, const char *base, const safetensor **sources) {
     matcher m = {.model = model, .files = file, .n_files = 1, .prefix = "", .has_value_head = true};
     status rc = OK;
     matcher_init(&m);
@@ -247,7 +248,7 @@ status match_adapter(const model *model, const safetensors *file, const char *ba
             ERR(ERR_INPUT,
                 "%s does not fit %s: it is the adapter of another model, or not as its adapter_config.json says, where "
                 "its base is %s%.200s%s:%s",
-                file->path, model->config.name, base ? "'" : "", base ? base : "not named", base ? "'" : "",
+                file->path, model_of(&model->source)->name, base ? "'" : "", base ? base : "not named", base ? "'" : "",
                 problem_text(&m));
     matcher_fini(&m);
     return rc;

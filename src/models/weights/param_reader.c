@@ -15,7 +15,7 @@ static const param_place *place_of(const param_reader *s, size_t i) {
     return s->m->params[i].beside_base ? &s->adapters : &s->base;
 }
 
-static int64_t columns_of(const model_param *q) { return q->shape.rank == 2 ? q->shape.dim[1] : 1; }
+static int64_t columns_of(const net_param *q) { return q->shape.rank == 2 ? q->shape.dim[1] : 1; }
 
 /* ---- from files -------------------------------------------------------------------------------------------------- */
 
@@ -38,7 +38,7 @@ static void read_transposed(const safetensor *t, int64_t rows, int64_t columns, 
 }
 
 static void read_files(const param_reader *s, const param_place *from, size_t i, int64_t first, int64_t n, float *out) {
-    const model_param *q = &s->m->params[i];
+    const net_param *q = &s->m->params[i];
     const safetensor *const *files = files_of(s, from, i);
     int64_t columns = columns_of(q), begin = first / columns, end = begin + n / columns;
     for (int k = 0; k < q->n_parts; k++) {
@@ -116,16 +116,16 @@ status param_reader_adapter(param_reader *s, size_t i, float **out) {
     return rc;
 }
 
-bool param_is_adapter_of(const model_param *w, const model_param *q) {
+bool param_is_adapter_of(const net_param *w, const net_param *q) {
     size_t n = (size_t)(strrchr(w->name, '.') - w->name);
     return q->adapter != ADAPTER_NONE && strncmp(w->name, q->name, n + 1) == 0 && !strchr(q->name + n + 1, '.');
 }
 
 static status find_adapters(param_reader *s, size_t i) {
-    const model_param *w = &s->m->params[i];
+    const net_param *w = &s->m->params[i];
     if (w->adapter != ADAPTER_NONE || !str_ends_with(w->name, ".w")) return OK;
     for (size_t k = i + 1; k < s->m->n_params && s->m->params[k].unit == w->unit; k++) {
-        const model_param *q = &s->m->params[k];
+        const net_param *q = &s->m->params[k];
         if (!param_is_adapter_of(w, q)) continue;
         if (q->adapter == ADAPTER_A) s->param_a = q;
         else s->param_b = q;
@@ -134,7 +134,7 @@ static status find_adapters(param_reader *s, size_t i) {
     return OK;
 }
 
-int param_adapted_part(const model_param *b, const param_part *part) {
+int param_adapted_part(const net_param *b, const param_part *part) {
     for (int k = 0; k < b->n_parts; k++)
         if (b->parts[k].module == part->module) return k;
     return -1;
@@ -155,7 +155,7 @@ static void add_row(const param_reader *s, const float *b, const float *a, int64
     }
 }
 
-static void merge_rows(const param_reader *s, const model_param *w, int64_t first_row, int64_t n_rows, float *out) {
+static void merge_rows(const param_reader *s, const net_param *w, int64_t first_row, int64_t n_rows, float *out) {
     int64_t columns = columns_of(w), rank = s->param_b->shape.dim[1];
     for (int k = 0; k < w->n_parts; k++) {
         const param_part *part = &w->parts[k];
@@ -177,7 +177,7 @@ status param_reader_begin(param_reader *s, size_t i) {
 }
 
 status param_reader_read(param_reader *s, size_t i, int64_t first, int64_t n, float *out) {
-    const model_param *q = &s->m->params[i];
+    const net_param *q = &s->m->params[i];
     if (s->whole) {
         memcpy(out, s->whole + first, (size_t)n * sizeof *out);
         return OK;

@@ -16,7 +16,7 @@ typedef struct param_place { /* one of these */
 } param_place;
 
 typedef struct param_reader {
-    const model *m;
+    const net *m;
     const program *g;
     param_place base, adapters;
     bool merge;
@@ -31,7 +31,7 @@ typedef struct param_reader {
     /* of the parameter in progress */
     float *whole; /* an adapter that is made, not read */
     checkpoint_found found;
-    const model_param *param_a, *param_b; /* merge: its adapters; NULL: none */
+    const net_param *param_a, *param_b; /* merge: its adapters; NULL: none */
     float *a, *b;
 } param_reader;
 
@@ -44,6 +44,6 @@ void param_reader_drop(param_reader *s);          /* after an error */
 /* A whole adapter, as it is; the caller frees. s->raw and s->block are set. */
 status param_reader_adapter(param_reader *s, size_t i, float **out);
 /* "layers.0.mlp.down.w" and "layers.0.mlp.down.lora_a" are of one projection. */
-bool param_is_adapter_of(const model_param *w, const model_param *q);
+bool param_is_adapter_of(const net_param *w, const net_param *q);
 /* The part of B that belongs to a part of W. -1: that module has no adapter. */
-int param_adapted_part(const model_param *b, const param_part *part);
+int param_adapted_part(const net_param *b, const param_part *part);

@@ -43,7 +43,7 @@ static void write_share(exec *e, const plan *p, value_id v, param_share held, in
 static void fill_write(const fill *f, const fill_chunk *k, int64_t at, int64_t n) {
     const step_interface *step = &f->p->step;
     const char *narrow = (const char *)k->narrow + (size_t)at * dtype_bytes(k->type);
-    write_share(f->e, f->p, f->p->model.params[k->i].value, step->held[k->i], k->first + at, n,
+    write_share(f->e, f->p, f->p->net.params[k->i].value, step->held[k->i], k->first + at, n,
                 k->type == DTYPE_F32 ? (const char *)(k->wide + at) : narrow);
     if (step->masters[k->i])
         write_share(f->e, f->p, step->masters[k->i], step->updated[k->i], k->first + at, n, k->wide + at);
@@ -51,7 +51,7 @@ static void fill_write(const fill *f, const fill_chunk *k, int64_t at, int64_t n
 
 static void fill_draw(const fill *f, const fill_chunk *k, int64_t at) {
     int64_t n = MIN(k->n - at, (int64_t)FILL_TASK);
-    model_param_initial(&f->p->model.params[k->i], f->seed, k->first + at, n, k->wide + at);
+    model_param_initial(&f->p->net.params[k->i], f->seed, k->first + at, n, k->wide + at);
     if (k->type != DTYPE_F32)
         tensor_convert((char *)k->narrow + (size_t)at * dtype_bytes(k->type), k->type, k->wide + at, DTYPE_F32,
                        (size_t)n);
@@ -74,14 +74,14 @@ static void fill_run(fill *f, fill_chunk chunks[2]) {
 
 void params_write_whole(exec *e, const plan *p, size_t i, bool master, int64_t first, int64_t n, const void *from) {
     const step_interface *step = &p->step;
-    value_id v = master ? step->masters[i] : p->model.params[i].value;
+    value_id v = master ? step->masters[i] : p->net.params[i].value;
     size_t width = dtype_bytes(program_get(&p->program, v)->type);
-    for (param_run run = {0}; param_cut_next(&p->model.params[i].cut, first, first + n, &run);)
+    for (param_run run = {0}; param_cut_next(&p->net.params[i].cut, first, first + n, &run);)
         write_share(e, p, v, master ? step->updated[i] : step->held[i], run.here, run.n,
                     (const char *)from + (size_t)(run.whole - first) * width);
 }
 
-static bool is_in(const model_param *q, param_group group) {
+static bool is_in(const net_param *q, param_group group) {
     if (group == PARAMS_VALUE_HEAD) return q->of_value_head;
     return group == PARAMS_ALL || group == PARAMS_FROZEN || (q->adapter == ADAPTER_NONE) == (group == PARAMS_BASE);
 }
@@ -90,7 +90,7 @@ void params_initialize(exec *e, const plan *p, uint64_t seed) { params_draw(e, p
 
 typedef struct drawn_rows {
     exec *e;
-    const model_param *param;
+    const net_param *param;
     uint64_t seed;
     int64_t first, n; /* elements */
     float *out;
@@ -111,7 +111,7 @@ static void draw_rows(void *context, int64_t first, int64_t n, float *out) {
 }
 
 static void draw_quantized(exec *e, const plan *p, size_t i, uint64_t seed, base_hash *hash) {
-    drawn_rows d = {.e = e, .param = &p->model.params[i], .seed = seed};
+    drawn_rows d = {.e = e, .param = &p->net.params[i], .seed = seed};
     status rc = quantized_write(e, p, i, draw_rows, &d, hash);
     ASSERT(rc == OK); /* drawn numbers are finite */
 }
@@ -122,8 +122,8 @@ void params_draw(exec *e, const plan *p, uint64_t seed, param_group group, base_
     for (size_t k = 0; k < ARRAY_LENGTH(chunks); k++)
         chunks[k] = (fill_chunk){.wide = mem_alloc(FILL_CHUNK * sizeof(float)), .narrow = mem_alloc(FILL_CHUNK * 2)};
     fill f = {.e = e, .p = p, .seed = seed, .drawn = &chunks[0]};
-    for (size_t i = 0; i < p->model.n_params; i++) {
-        const model_param *param = &p->model.params[i];
+    for (size_t i = 0; i < p->net.n_params; i++) {
+        const net_param *param = &p->net.params[i];
         value_id master = p->step.masters[i];
         if (is_in(param, group) && quantized_is(p, i)) {
             draw_quantized(e, p, i, seed, hash);
@@ -264,14 +264,13 @@ uint64_t params_hash_finish(uint64_t sum) { return mix(sum); }
 /* What an element is hashed as: its fp32 master where there are masters. The chunk has no elements yet. */
 static hash_chunk hash_begin(exec *e, const plan *p, size_t i) {
     const step_interface *step = &p->step;
-    bool master =
-        precision_master(p->request.choice.precision) && !p->model.params[i].frozen && !p->request.no_training;
-    value_id v = master ? step->masters[i] : p->model.params[i].value;
+    bool master = precision_master(p->request.choice.precision) && !p->net.params[i].frozen && !p->request.no_training;
+    value_id v = master ? step->masters[i] : p->net.params[i].value;
     return (hash_chunk){.v = v,
                         .near = exec_is_host_accessible(e, v),
                         .held_first = master ? step->updated[i].first : step->held[i].first,
-                        .cut = &p->model.params[i].cut,
-                        .key = rng_key(0, p->model.params[i].name),
+                        .cut = &p->net.params[i].cut,
+                        .key = rng_key(0, p->net.params[i].name),
                         .width = dtype_bytes(program_get(&p->program, v)->type),
                         .narrow = DTYPE_COUNT};
 }
@@ -322,14 +321,14 @@ static void hash_codes(hasher *h, const plan *p, size_t i) {
     }
 }
 
-static bool is_hashed(const model_param *q, param_group group) {
+static bool is_hashed(const net_param *q, param_group group) {
     if (group == PARAMS_BASE && q->beside_base) return false;
     if (group == PARAMS_BASE && q->of_other_head)
         return false; /* not in what generates, nor in ordinary files, where it begins as the first */
     return group == PARAMS_REFERENCE ? q->of_reference : !q->of_reference && is_in(q, group);
 }
 
-static uint64_t copy_key(const model_param *q) {
+static uint64_t copy_key(const net_param *q) {
     char name[160];
     snprintf(name, sizeof name, "%s%s", REFERENCE_PREFIX, q->name);
     return rng_key(0, name);
@@ -340,15 +339,15 @@ static uint64_t copy_key(const model_param *q) {
 static uint64_t hash_share(exec *e, const plan *p, param_group group, dtype as) {
     hasher h = {.j = {.e = e}};
     for (size_t k = 0; k < ARRAY_LENGTH(h.bytes); k++) h.bytes[k] = mem_alloc(FILL_CHUNK * sizeof(float));
-    for (size_t i = 0; i < p->model.n_params; i++) {
-        param_share mine = shard_counted(&p->step, &p->model, &p->request.mesh, i);
-        if (mine.n == 0 || !is_hashed(&p->model.params[i], group)) continue;
+    for (size_t i = 0; i < p->net.n_params; i++) {
+        param_share mine = shard_counted(&p->step, &p->net, &p->request.mesh, i);
+        if (mine.n == 0 || !is_hashed(&p->net.params[i], group)) continue;
         if (quantized_is(p, i)) {
             if (group != PARAMS_BASE) hash_codes(&h, p, i);
             continue;
         }
         hash_chunk of = hash_begin(e, p, i);
-        if (group == PARAMS_FROZEN) of.key = copy_key(&p->model.params[i]);
+        if (group == PARAMS_FROZEN) of.key = copy_key(&p->net.params[i]);
         if (program_get(&p->program, of.v)->type == DTYPE_F32) of.narrow = as;
         hash_range(&h, &of, mine.first, mine.n);
     }
@@ -398,11 +397,11 @@ checkpoint_tensor *params_checkpoint_tensors(const plan *p, arena *memory, size_
                   {"v", step->variances, 1},
                   {"m_scale", step->moment_scales, STATE_BLOCK},
                   {"v_scale", step->variance_scales, STATE_BLOCK}};
-    checkpoint_tensor *list = mem_alloc(ARRAY_LENGTH(groups) * p->model.n_params * sizeof *list);
+    checkpoint_tensor *list = mem_alloc(ARRAY_LENGTH(groups) * p->net.n_params * sizeof *list);
     *n = 0;
-    for (size_t i = 0; i < p->model.n_params; i++)
+    for (size_t i = 0; i < p->net.n_params; i++)
         for (size_t k = 0; k < ARRAY_LENGTH(groups); k++) {
-            const model_param *param = &p->model.params[i];
+            const net_param *param = &p->net.params[i];
             int64_t per = groups[k].per_entry;
             value_id v = groups[k].values ? groups[k].values[i] : param->value;
             param_share held = groups[k].values ? step->updated[i] : step->held[i];
@@ -415,7 +414,7 @@ checkpoint_tensor *params_checkpoint_tensors(const plan *p, arena *memory, size_
                 .shape = per == 1 ? param->cut.whole : SHAPE(divide_up(shape_count(&param->shape), per)),
                 .cut = param->cut.dim < 0 ? NULL : &param->cut,
                 .held = in_entries(held, per),
-                .saved = in_entries(shard_counted(step, &p->model, &p->request.mesh, i), per)};
+                .saved = in_entries(shard_counted(step, &p->net, &p->request.mesh, i), per)};
         }
     return list;
 }

@@ -12,10 +12,10 @@
 enum { BLOCK_ELEMENTS = 1 << 20, ROW_TASK = 16 };
 
 /* Nothing of these programs runs: their sizes are the smallest. */
-static status build_names(model *m, program *g, const model_config *c, const lora_options *o) {
+static status build_names(net *m, program *g, const model_config *c, const lora_options *o) {
     lora_options plain = *o;
     plain.pissa = false;
-    TRY(model_build(m, g, c, &(model_build_options){.batch = 1, .seq_len = 1, .compute = DTYPE_F32, .lora = plain}));
+    TRY(model_build(m, g, c, &(net_options){.batch = 1, .seq_len = 1, .compute = DTYPE_F32, .lora = plain}));
     return OK;
 }
 
@@ -51,8 +51,8 @@ void pissa_close(pissa *s) {
     free(s->a0);
     free(s->b0);
     if (s->threads) pool_close(s->threads);
-    model_fini(&s->m);
-    model_fini(&s->wide);
+    net_fini(&s->m);
+    net_fini(&s->wide);
     program_fini(&s->g);
     program_fini(&s->wide_g);
     *s = (pissa){0};
@@ -115,7 +115,7 @@ static status read_module(pissa *s, size_t i, const param_part *part, module *x)
 typedef void module_rest(void *context, const param_part *part, const module *x);
 
 /* SIZE_MAX: it has none. */
-static size_t find_adapter(const model *m, size_t weight, adapter_part which) {
+static size_t find_adapter(const net *m, size_t weight, adapter_part which) {
     if (m->params[weight].adapter != ADAPTER_NONE || !str_ends_with(m->params[weight].name, ".w")) return SIZE_MAX;
     for (size_t k = weight + 1; k < m->n_params && m->params[k].unit == m->params[weight].unit; k++)
         if (m->params[k].adapter == which && param_is_adapter_of(&m->params[weight], &m->params[k])) return k;
@@ -125,9 +125,9 @@ static size_t find_adapter(const model *m, size_t weight, adapter_part which) {
 /* Fills a0 and b0, laid out as the adapters of m are. */
 static status factor_weight(pissa *s, size_t i, module_rest *rest, void *context) {
     status rc = OK;
-    const model_param *w = &s->m.params[i];
-    const model_param *a = &s->m.params[find_adapter(&s->m, i, ADAPTER_A)];
-    const model_param *b = &s->m.params[find_adapter(&s->m, i, ADAPTER_B)];
+    const net_param *w = &s->m.params[i];
+    const net_param *a = &s->m.params[find_adapter(&s->m, i, ADAPTER_A)];
+    const net_param *b = &s->m.params[find_adapter(&s->m, i, ADAPTER_B)];
     int64_t columns = w->shape.dim[1];
     s->weight = SIZE_MAX;
     free(s->a0);
@@ -170,7 +170,7 @@ typedef struct starter {
 } starter;
 
 /* SIZE_MAX: another stage of a pipeline has it. */
-static size_t find_param(const model *m, const char *name) {
+static size_t find_param(const net *m, const char *name) {
     for (size_t i = 0; i < m->n_params; i++)
         if (!m->params[i].of_reference && strcmp(m->params[i].name, name) == 0) return i;
     return SIZE_MAX;
@@ -178,7 +178,7 @@ static size_t find_param(const model *m, const char *name) {
 
 /* Elements [first, first + n) of the whole parameter, rounded once to its dtype; and to its master. */
 static void write_param(const starter *t, size_t i, int64_t first, int64_t n, const float *from) {
-    dtype type = program_get(&t->p->program, t->p->model.params[i].value)->type;
+    dtype type = program_get(&t->p->program, t->p->net.params[i].value)->type;
     void *narrow = mem_alloc((size_t)BLOCK_ELEMENTS * sizeof(float));
     for (int64_t at = 0; at < n; at += BLOCK_ELEMENTS) {
         int64_t k = MIN(n - at, (int64_t)BLOCK_ELEMENTS);
@@ -197,9 +197,8 @@ static void write_rest(void *context, const param_part *part, const module *x) {
 static status start_weight(pissa *s, starter *t, size_t i) {
     TRY(factor_weight(s, i, write_rest, t));
     for (adapter_part which = ADAPTER_A; which <= ADAPTER_B; which++) {
-        const model_param *q = &s->m.params[find_adapter(&s->m, i, which)];
-        write_param(t, find_param(&t->p->model, q->name), 0, shape_count(&q->shape),
-                    which == ADAPTER_A ? s->a0 : s->b0);
+        const net_param *q = &s->m.params[find_adapter(&s->m, i, which)];
+        write_param(t, find_param(&t->p->net, q->name), 0, shape_count(&q->shape), which == ADAPTER_A ? s->a0 : s->b0);
     }
     return OK;
 }
@@ -207,10 +206,10 @@ static status start_weight(pissa *s, starter *t, size_t i) {
 status pissa_start(exec *e, const plan *p, const param_origin *base) {
     pissa s;
     starter t = {.e = e, .p = p};
-    TRY(pissa_open(&s, &p->request.model, &p->request.lora, base));
+    TRY(pissa_open(&s, model_of(&p->request.source), &p->request.lora, base));
     status rc = OK;
     for (size_t i = 0; i < s.m.n_params && rc == OK; i++) {
-        t.weight = find_param(&p->model, s.m.params[i].name);
+        t.weight = find_param(&p->net, s.m.params[i].name);
         if (t.weight == SIZE_MAX || find_adapter(&s.m, i, ADAPTER_B) == SIZE_MAX) continue;
         rc = start_weight(&s, &t, i);
     }
@@ -223,7 +222,7 @@ status pissa_check_base(pissa *s, const lora_base *then, const char *checkpoint)
     uint64_t sum = 0;
     float *rows = mem_alloc(BLOCK_ELEMENTS * sizeof *rows);
     for (size_t i = 0; i < s->m.n_params && rc == OK; i++) {
-        const model_param *q = &s->m.params[i];
+        const net_param *q = &s->m.params[i];
         int64_t n = shape_count(&q->shape), columns = q->shape.rank == 2 ? q->shape.dim[1] : 1;
         int64_t block = MAX((int64_t)1, BLOCK_ELEMENTS / columns) * columns;
         if (q->beside_base) continue;
@@ -244,9 +243,9 @@ status pissa_check_base(pissa *s, const lora_base *then, const char *checkpoint)
 /* ---- of an export ------------------------------------------------------------------------------------------------ */
 
 /* "layers.0.mlp.down.lora_a" -> the weight "layers.0.mlp.down.w" of m. */
-static size_t weight_of(const pissa *s, const model_param *adapter) {
+static size_t weight_of(const pissa *s, const net_param *adapter) {
     for (size_t i = 0; i < s->m.n_params; i++) {
-        const model_param *w = &s->m.params[i];
+        const net_param *w = &s->m.params[i];
         if (w->adapter == ADAPTER_NONE && str_ends_with(w->name, ".w") && param_is_adapter_of(w, adapter)) return i;
     }
     return SIZE_MAX;
@@ -262,7 +261,7 @@ static status read_whole(pissa *s, size_t own, float *out) {
 }
 
 status pissa_widen(pissa *s, size_t i, float *out) {
-    const model_param *q = &s->wide.params[i], *narrow = &s->m.params[i];
+    const net_param *q = &s->wide.params[i], *narrow = &s->m.params[i];
     int64_t r = s->rank, columns = q->shape.rank == 2 ? q->shape.dim[1] : 1;
     size_t weight = weight_of(s, q), own = find_param(s->adapters.m, q->name);
     ASSERT(strcmp(q->name, narrow->name) == 0 && own != SIZE_MAX);

@@ -16,7 +16,7 @@
 #include "weights/source.h"
 
 typedef struct pissa {
-    model m, wide; /* parameters and their names: with adapters of the run, and with those of an export */
+    net m, wide; /* parameters and their names: with adapters of the run, and with those of an export */
     program g, wide_g;
     double scale;
     int64_t rank;

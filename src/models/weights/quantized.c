@@ -15,7 +15,7 @@ enum {
 
 typedef struct job {
     exec *e;
-    const model_param *param;
+    const net_param *param;
     const param_part *part;
     quantized_rows *read;
     void *context;
@@ -30,11 +30,11 @@ typedef struct job {
     bool *failed;
 } job;
 
-bool quantized_is(const plan *p, size_t i) { return p->model.params[i].base != BASE_COMPUTE; }
+bool quantized_is(const plan *p, size_t i) { return p->net.params[i].base != BASE_COMPUTE; }
 
 int quantized_values(const plan *p, size_t i, value_id out[QUANTIZED_VALUES]) {
     int n = 0;
-    for (int k = 0; k < p->model.params[i].n_parts; k++) {
+    for (int k = 0; k < p->net.params[i].n_parts; k++) {
         const base_values *b = &p->step.base[i].part[k];
         const value_id all[] = {b->codes, b->scale, b->scale_codes, b->offset};
         for (size_t j = 0; j < ARRAY_LENGTH(all); j++)
@@ -137,9 +137,9 @@ done:
 }
 
 status quantized_write(exec *e, const plan *p, size_t i, quantized_rows *read, void *context, base_hash *hash) {
-    const model_param *q = &p->model.params[i];
+    const net_param *q = &p->net.params[i];
     status rc = OK;
-    if (q->of_reference || q->of_other_head || shard_counted(&p->step, &p->model, &p->request.mesh, i).n == 0)
+    if (q->of_reference || q->of_other_head || shard_counted(&p->step, &p->net, &p->request.mesh, i).n == 0)
         hash = NULL; /* a copy, which only training has, or another rank counts it */
     job j = {.e = e, .param = q, .read = read, .context = context, .columns = q->shape.dim[1], .hash = hash};
     j.block_rows =

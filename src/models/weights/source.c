@@ -280,7 +280,7 @@ status model_source_tokenizer(const model_source *s, tokenizer **out) {
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
 
 static status load_param(const checkpoint_reader *r, exec *e, const plan *p, size_t i, char *raw, float *wide) {
-    const model_param *q = &p->model.params[i];
+    const net_param *q = &p->net.params[i];
     const value *v = program_get(&p->program, q->value);
     checkpoint_found found;
     TRY(checkpoint_param_find(r, q->name, &v->shape, &found));
@@ -316,7 +316,7 @@ static void read_stored_rows(void *context, int64_t first, int64_t n, float *out
 
 /* A weight that the program holds as codes, from a checkpoint that has all of its numbers. */
 static status load_quantized(const checkpoint_reader *r, exec *e, const plan *p, size_t i, char *raw, base_hash *hash) {
-    const model_param *q = &p->model.params[i];
+    const net_param *q = &p->net.params[i];
     stored_rows s = {.r = r, .columns = q->shape.dim[1], .raw = raw};
     TRY(checkpoint_param_find(r, q->name, &q->shape, &s.found));
     TRY(quantized_write(e, p, i, read_stored_rows, &s, hash));
@@ -328,8 +328,8 @@ static status load_checkpoint(const checkpoint_reader *r, exec *e, const plan *p
     status rc = OK;
     char *raw = mem_alloc(BLOCK_ELEMENTS * sizeof(float));
     float *wide = mem_alloc(BLOCK_ELEMENTS * sizeof *wide);
-    for (size_t i = 0; i < p->model.n_params && rc == OK; i++)
-        if (p->model.params[i].beside_base == adapters)
+    for (size_t i = 0; i < p->net.n_params && rc == OK; i++)
+        if (p->net.params[i].beside_base == adapters)
             rc = quantized_is(p, i) ? load_quantized(r, e, p, i, raw, hash) : load_param(r, e, p, i, raw, wide);
     free(raw);
     free(wide);
@@ -357,8 +357,8 @@ status model_source_load_adapters(const model_source *s, exec *e, const plan *p)
 /* B = 0: what an adapter adds is 0. */
 void model_source_clear_adapters(exec *e, const plan *p) {
     static const char zeros[1 << 16];
-    for (size_t i = 0; i < p->model.n_params; i++) {
-        const model_param *q = &p->model.params[i];
+    for (size_t i = 0; i < p->net.n_params; i++) {
+        const net_param *q = &p->net.params[i];
         if (q->adapter != ADAPTER_B) continue;
         size_t n_bytes = value_bytes(program_get(&p->program, q->value));
         for (size_t at = 0; at < n_bytes; at += sizeof zeros)

@@ -93,7 +93,7 @@ static status check_weights(const model_source *s, const generator_options *o) {
             "--weights: found %s for %s, whose layers have rows of %lld, %lld and %lld weights, expected multiples of "
             "%d on a GPU; leave it out, or add --device cpu",
             name, c->name, (long long)c->hidden, (long long)(c->n_heads * c->head_dim), (long long)c->ffn,
-            MODEL_CODES_UNIT);
+            NET_CODES_UNIT);
     if (widest > most)
         return ERR(ERR_INPUT,
                    "--weights: found %s for %s with rows of %lld weights, expected at most %lld; leave it out", name,
@@ -107,7 +107,7 @@ static status request_make(plan_request *r, const model_source *s, const generat
     TRY(check_weights(s, o));
     sys_info_get(&machine);
     int threads = o->n_threads ? o->n_threads : machine.n_cores;
-    *r = (plan_request){.model = *c,
+    *r = (plan_request){.source = net_source_of(c),
                         .lora = s->lora,
                         .base = s->trained_over.format,
                         .seq_len = 1,
@@ -159,9 +159,9 @@ status generator_plan_compile(plan *out, const generator_options *o) {
 static void make_buffers(generator *g) {
     const generation_shape *s = &g->plan->request.generation;
     int64_t heads = generation_heads(s), n_rows = heads * heads * s->slots;
-    size_t vocab = (size_t)g->plan->model.config.vocab;
-    int64_t prefill = program_get(&g->plan->program, g->plan->model.prefill.inputs)->shape.dim[0];
-    int64_t decode = program_get(&g->plan->program, g->plan->model.decode.inputs)->shape.dim[0];
+    size_t vocab = (size_t)model_of(&g->plan->net.source)->vocab;
+    int64_t prefill = program_get(&g->plan->program, g->plan->net.prefill.inputs)->shape.dim[0];
+    int64_t decode = program_get(&g->plan->program, g->plan->net.decode.inputs)->shape.dim[0];
     g->inputs = arena_alloc(&g->memory, (size_t)MAX(prefill, decode));
     g->page_row = arena_array(&g->memory, int32_t, generation_pages_per_slot(s));
     g->drawn = arena_alloc(&g->memory, (size_t)n_rows * sizeof *g->drawn);
@@ -239,12 +239,12 @@ static status attach(generator *g, const generator_host *h) {
         return ERR(ERR_INPUT,
                    "model %s: the plan has no sections of generation beside training; ask for them before it "
                    "is made (train.sample_every)",
-                   h->plan->request.model.name);
+                   model_of(&h->plan->request.source)->name);
     g->plan = h->plan;
     g->e = h->exec;
     g->tokenizer = h->tokenizer;
     g->tokenizer_name = arena_string(&g->memory, h->tokenizer_name);
-    model_source_describe(&s, &h->plan->request.model, h->description);
+    model_source_describe(&s, model_of(&h->plan->request.source), h->description);
     g->chat = s.chat;
     g->chat_kwargs = s.chat_kwargs ? arena_string(&g->memory, s.chat_kwargs) : NULL;
     status rc = model_source_eos(&s, g->tokenizer, &g->eos, &g->n_eos);
@@ -283,7 +283,7 @@ const plan *generator_plan(const generator *g) { return g->plan; }
 int64_t generator_context(const generator *g) { return g->plan->request.generation.context; }
 
 const char *generator_context_advice(const generator *g, char advice[CONTEXT_ADVICE]) {
-    long long positions = g->plan->model.config.max_positions;
+    long long positions = model_of(&g->plan->net.source)->max_positions;
     if (generator_context(g) < positions)
         snprintf(advice, CONTEXT_ADVICE, "shorten it, or raise the context (--context) to at most %lld", positions);
     else snprintf(advice, CONTEXT_ADVICE, "shorten it: the model has no more positions");
@@ -343,7 +343,7 @@ status generator_run(generator *g, const prompt *prompts, size_t n_prompts, cons
 }
 
 status generator_logits(generator *g, const int32_t *tokens, size_t n, bool token_by_token, float *out) {
-    int64_t size = g->plan->request.generation.page_size, vocab = g->plan->model.config.vocab;
+    int64_t size = g->plan->request.generation.page_size, vocab = model_of(&g->plan->net.source)->vocab;
     size_t slots = (size_t)g->plan->request.generation.slots;
     size_t n_pages = (size_t)divide_up((int64_t)n, size);
     if (n == 0 || (int64_t)n > generator_context(g))

@@ -84,7 +84,7 @@ static size_t prompt_name(const scheduler *s, size_t i) {
 }
 
 static status check_prompts(const scheduler *s) {
-    int64_t context = generator_context(s->g), vocab = s->g->plan->model.config.vocab;
+    int64_t context = generator_context(s->g), vocab = model_of(&s->g->plan->net.source)->vocab;
     for (size_t i = 0; i < s->n_prompts; i++) {
         const prompt *p = &s->prompts[i];
         if (p->n_tokens == 0)

@@ -5,7 +5,7 @@
 #include "generate/state.h"
 
 static const generation_section *section_of(const generator *g) {
-    return g->where == SECTION_PREFILL ? &g->plan->model.prefill : &g->plan->model.decode;
+    return g->where == SECTION_PREFILL ? &g->plan->net.prefill : &g->plan->net.decode;
 }
 
 static int64_t length_of(const generator *g, value_id v) { return program_get(&g->plan->program, v)->shape.dim[0]; }
@@ -57,7 +57,7 @@ status step_run(generator *g, bool with_logits) {
     if (s->pick) *(int32_t *)input_at(g, s->n_pick) = (int32_t)g->n_pick;
     exec_write(g->e, s->inputs, 0, g->inputs, (size_t)length_of(g, s->inputs));
     TRY(exec_run(g->e, g->where));
-    size_t n_rows = (size_t)g->n_pick, row_bytes = (size_t)g->plan->model.config.vocab * sizeof(float);
+    size_t n_rows = (size_t)g->n_pick, row_bytes = (size_t)model_of(&g->plan->net.source)->vocab * sizeof(float);
     exec_read(g->e, s->drawn, 0, g->drawn, n_rows * sizeof *g->drawn);
     if (with_logits) exec_read(g->e, s->logits, 0, g->logits, n_rows * row_bytes);
     return exec_check(g->e);
@@ -65,13 +65,13 @@ status step_run(generator *g, bool with_logits) {
 
 const float *step_logits(const generator *g, int64_t row) {
     ASSERT(row < g->n_pick);
-    return g->logits + row * g->plan->model.config.vocab;
+    return g->logits + row * model_of(&g->plan->net.source)->vocab;
 }
 
 void step_set_pages(generator *g, int64_t slot, const int32_t *pages, size_t n) {
-    int64_t most = program_get(&g->plan->program, g->plan->model.page_table)->shape.dim[1];
+    int64_t most = program_get(&g->plan->program, g->plan->net.page_table)->shape.dim[1];
     ASSERT((int64_t)n <= most);
     for (int64_t i = 0; i < most; i++) g->page_row[i] = i < (int64_t)n ? pages[i] : 0;
-    exec_write(g->e, g->plan->model.page_table, (size_t)(slot * most) * sizeof *pages, g->page_row,
+    exec_write(g->e, g->plan->net.page_table, (size_t)(slot * most) * sizeof *pages, g->page_row,
                (size_t)most * sizeof *pages);
 }

@@ -76,7 +76,7 @@ static void write_ones(exec *e, const rows *r, value_id v) {
 }
 
 /* Targets of head k, and the weights of their losses: a weight belongs to a target, whichever head predicts it. */
-static void write_head(exec *e, const rows *r, const model_loss *to, const batch_rows *from, int k) {
+static void write_head(exec *e, const rows *r, const net_loss *to, const batch_rows *from, int k) {
     int32_t targets[PIECE];
     float weights[PIECE];
     for (int64_t b = 0; b < r->batch; b++)
@@ -100,8 +100,8 @@ status batch_write(exec *e, const plan *p, const micro_inputs *to, const batch_r
     if (from->weights && !to->weights)
         return ERR(ERR_BUG, "token weights were given to a program that was planned without them");
     if (from->weights) TRY(check_weights(&r, from));
-    bool several = p->model.n_losses > 1;
-    for (int k = 0; k < p->model.n_losses && several && from->scales; k++) write_head(e, &r, &to->loss[k], from, k + 1);
+    bool several = p->net.n_losses > 1;
+    for (int k = 0; k < p->net.n_losses && several && from->scales; k++) write_head(e, &r, &to->loss[k], from, k + 1);
     if (to->weights && !from->weights && !several) write_ones(e, &r, to->weights);
     if (r.n_ranks == 1) {
         if (from->weights && !several) exec_write(e, to->weights, 0, from->weights, n);

@@ -32,7 +32,7 @@ static uint64_t gguf_bytes(const train_request *r, const plan *p) {
                                   [GGUF_F32_FILE] = 32,
                                   [GGUF_Q8_0_FILE] = 8.5,
                                   [GGUF_Q4_K_FILE] = 6.5625};
-    model_config c = model_main_config(&p->request.model);
+    model_config c = model_main_config(model_of(&p->request.source));
     return (uint64_t)((double)model_param_count(&c) * bits[r->export_gguf] / 8) +
            tokenizer_files_bytes(r->data.tokenizer);
 }

@@ -15,8 +15,8 @@ static status run_section(evaluator *v) {
     TRY(batch_write(v->e, v->p, &v->p->step.inputs[0],
                     &(batch_rows){.tokens = v->tokens, .targets = v->targets, .doc_start = v->doc_start}));
     TRY(exec_run(v->e, SECTION_EVAL));
-    batch_read(v->e, v->p, v->p->model.eval_losses, v->losses);
-    batch_read(v->e, v->p, v->p->model.eval_argmax, v->argmax);
+    batch_read(v->e, v->p, v->p->net.eval_losses, v->losses);
+    batch_read(v->e, v->p, v->p->net.eval_argmax, v->argmax);
     return exec_check(v->e);
 }
 

@@ -130,7 +130,7 @@ static uint64_t buffer_bytes(int64_t batch, int64_t T, int n_ranks) {
 static plan_request request_of(const train_request *r, const plan *p, const model_source *s) {
     const plan_request *q = &p->request;
     int n_ranks = r->comm ? comm_size(r->comm) : 1;
-    plan_request out = {.model = s->config,
+    plan_request out = {.source = net_source_of(&s->config),
                         .lora = s->lora,
                         .base = s->trained_over.format,
                         .seq_len = q->seq_len,
@@ -161,11 +161,11 @@ static status check_model(const train_request *r, const model_config *c) {
         return ERR(ERR_INPUT, "%s: %s is %s, expected %s", r->frozen.key, r->frozen.dir,
                    values ? "a model that predicts tokens" : "a critic",
                    values ? "a critic, the run directory of train.task=critic" : "a model that predicts tokens");
-    if (c->vocab == r->plan.model.vocab) return OK;
+    if (c->vocab == model_of(&r->plan.source)->vocab) return OK;
     return ERR(ERR_INPUT,
                "%s: %s has a vocabulary of %lld, the model one of %lld; both must read the same tokens: give a model "
                "with the same tokenizer",
-               r->frozen.key, r->frozen.dir, (long long)c->vocab, (long long)r->plan.model.vocab);
+               r->frozen.key, r->frozen.dir, (long long)c->vocab, (long long)model_of(&r->plan.source)->vocab);
 }
 
 static status check_room(const train_request *r, const plan *p) {
@@ -215,7 +215,7 @@ status frozen_plan_bytes(const train_request *r, const plan *of_run, uint64_t pl
 
 /* Of one batch of rows, in f->numbers, at the place of each target. */
 static status compute_batch(frozen_run *f, const uint64_t *rows) {
-    const model *m = &f->plan.model;
+    const net *m = &f->plan.net;
     size_t n_bytes = (size_t)(f->batch * f->T) * sizeof(int32_t);
     for (int64_t b = 0; b < f->batch; b++)
         dataset_row(f->job->data, SPLIT_TRAIN, rows[b], f->tokens + b * f->T, f->targets + b * f->T,

@@ -97,7 +97,7 @@ static status make_request(plan_request *r, const model_source *s, const perplex
     sys_info machine;
     sys_info_get(&machine);
     *r = (plan_request){
-        .model = *c,
+        .source = net_source_of(c),
         .lora = s->lora,
         .base = s->trained_over.format,
         .seq_len = asked ? asked : MIN(c->max_positions, (int64_t)SEQ_LEN),
@@ -145,7 +145,7 @@ static void fill_windows(windows *w, const text_tokens *t, size_t first) {
 static status run_windows(exec *e, const plan *p, const text_tokens *t, const perplexity_observer *observer,
                           perplexity_report *out) {
     status rc = OK;
-    const model *m = &p->model;
+    const net *m = &p->net;
     size_t n = (size_t)(p->request.choice.micro_batch * p->request.seq_len), bytes = n * sizeof(int32_t);
     windows w = {mem_alloc(bytes), mem_alloc(bytes), mem_alloc(bytes), mem_alloc(bytes), n};
     bool records = t->targets != NULL;

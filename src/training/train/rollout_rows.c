@@ -127,7 +127,7 @@ status rollout_write(rollout *r, int64_t micro, bool is_first, const micro_input
 }
 
 void rollout_keep(rollout *r, int64_t micro) {
-    exec_read(r->host->exec, r->host->plan->model.losses, 0, r->losses,
+    exec_read(r->host->exec, r->host->plan->net.losses, 0, r->losses,
               (size_t)(rows_of(r) * length_of(r)) * sizeof *r->losses);
     for (size_t i = 0; i < r->n; i++) {
         rollout_item *x = &r->items[i];
@@ -140,7 +140,7 @@ void rollout_keep(rollout *r, int64_t micro) {
 
 /* The KL of a completion by its own tokens: logp - ref, summed (k1). */
 status rollout_compare(rollout *r) {
-    const model *m = &r->host->plan->model;
+    const net *m = &r->host->plan->net;
     if (!r->loss->kl_in_reward || r->beta == 0) return OK;
     for (size_t i = 0; i < r->n; i++)
         for (size_t k = 0; k < r->items[i].c.n_tokens; k++) r->items[i].kl[k] = 0;

@@ -129,7 +129,7 @@ generator *trainer_generator(trainer *t) { return samples_generator(t->samples);
 
 /* Identity of a checkpoint. The data is part of it: a position has a meaning in one data set only. */
 static const char *identity(trainer *t) {
-    const model_config *c = &t->p->request.model;
+    const model_config *c = model_of(&t->p->request.source);
     precision q = t->p->request.choice.precision;
     state_format states = state_format_of(q, t->p->request.choice.states);
     bool usual = states == state_format_of(q, STATES_AUTO);
@@ -204,7 +204,7 @@ static status resume(trainer *t, const char *id, bool *resumed) {
         return ERR(ERR_INPUT, "%s was made with train.seed %llu, this run has %llu; set train.seed=%llu to continue it",
                    from, (unsigned long long)t->state.seed, (unsigned long long)t->r->train.seed,
                    (unsigned long long)t->state.seed);
-    if (t->p->request.lora.rank) TRY(lora_base_check(from, &t->p->request.model, &t->base));
+    if (t->p->request.lora.rank) TRY(lora_base_check(from, model_of(&t->p->request.source), &t->base));
     if (t->checkpoints && strcmp(t->r->resume, "auto") == 0) checkpointer_prune(t->checkpoints, t->state.step);
     train_say(t->o, "resumed from %s: step %lld, %llu tokens seen", from, (long long)t->state.step,
               (unsigned long long)t->state.tokens);
@@ -283,7 +283,7 @@ static status open_parts(trainer *t) {
     t->tensors = params_checkpoint_tensors(t->p, &t->memory, &t->n_tensors);
     const char *id = identity(t);
     TRY(load_frozen(t));
-    TRY(export_describe(&r->plan.model, r->model_dir, &r->data, t->d, &t->description));
+    TRY(export_describe(model_of(&r->plan.source), r->model_dir, &r->data, t->d, &t->description));
     TRY(lora_describe(t->p, &t->base, &t->description));
     if (r->train.sample_every)
         TRY(samples_open(&t->samples, &(samples_host){r, t->p, t->d, t->o, t->e, t->description}));
@@ -532,12 +532,12 @@ static status check_export(const train_request *r) {
                    "%s: found %s with run.save_last=false, but a GGUF file is made from the last checkpoint; set "
                    "run.save_last=true, or leave %s out",
                    setting, r->export_dir, setting);
-    return export_check_gguf(setting, r->export_dir, &r->plan.model, r->data.tokenizer);
+    return export_check_gguf(setting, r->export_dir, model_of(&r->plan.source), r->data.tokenizer);
 }
 
 status train_check_reference(const train_request *r) {
     const char *dir = r->plan.reference_dir;
-    return dir ? weights_check_reference(&r->plan.model, dir) : OK;
+    return dir ? weights_check_reference(model_of(&r->plan.source), dir) : OK;
 }
 
 status train_check_places(const train_request *r) {

@@ -46,11 +46,11 @@ status samples_shape(train_request *r) {
     generation_shape *g = &p->generation;
     g->beside_training = true;
     g->slots = MIN(o->samples, (int64_t)SLOTS_MOST);
-    g->context = MIN(p->seq_len + o->sample_tokens, p->model.max_positions);
+    g->context = MIN(p->seq_len + o->sample_tokens, model_of(&p->source)->max_positions);
     g->page_size = MIN((int64_t)PAGE_SIZE, g->context);
     g->pages = generation_pages_wanted(g);
     g->prefill_tokens = MIN(g->slots * g->context, (int64_t)(p->target.discrete ? PREFILL_DISCRETE : PREFILL));
-    p->generator_bytes = generation_host_bytes(&p->model, g, p->target.n_threads);
+    p->generator_bytes = generation_host_bytes(model_of(&p->source), g, p->target.n_threads);
     p->open.sequence = p->left_open.sequence = false; /* a rank generates with whole layers */
     return OK;
 }
@@ -258,5 +258,5 @@ status samples_run(samples *s, int64_t step) {
 
 uint64_t samples_host_bytes(const samples *s) {
     const plan *p = s->host.plan;
-    return generation_host_bytes(&p->request.model, &p->request.generation, exec_threads(s->host.exec));
+    return generation_host_bytes(model_of(&p->request.source), &p->request.generation, exec_threads(s->host.exec));
 }

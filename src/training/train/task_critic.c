@@ -63,7 +63,7 @@ static status critic_shape(train_request *r) {
     p->open.sequence = p->left_open.sequence =
         false; /* only where it is asked for: the plan weighs rows of tokens alone */
     r->data.kind = DATA_SOLUTIONS;
-    r->data.positions = p->model.max_positions; /* what a refusal may advise */
+    r->data.positions = model_of(&p->source)->max_positions; /* what a refusal may advise */
     p->with_eval = r->train.eval_rows > 0;
     p->host_row_bytes =
         loader_host_bytes(1, p->seq_len) + loader_examples_host_bytes(1, p->seq_len) + row_bytes(p->seq_len);
@@ -190,7 +190,7 @@ static status evaluate_batch(critic_task *t, int64_t first, int64_t n_rows, doub
     TRY(write_rows(t, &t->host.plan->step.inputs[0], &b));
     TRY(exec_run(t->host.exec, SECTION_EVAL));
     TRY(exec_check(t->host.exec));
-    batch_read(t->host.exec, t->host.plan, t->host.plan->model.eval_values, t->values);
+    batch_read(t->host.exec, t->host.plan, t->host.plan->net.eval_values, t->values);
     const preference_rows rows = {n, T, 1};
     for (int64_t r = 0; r < n; r++)
         critic_row(&t->host.plan->request.critic, t->parts, &rows, r, t->segments, t->values, 1, NULL, sums);

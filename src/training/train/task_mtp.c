@@ -3,7 +3,7 @@
 #include "train/weighted_task.h"
 
 static status mtp_shape(train_request *r) {
-    if (!r->plan.model.mtp_heads)
+    if (!model_of(&r->plan.source)->mtp_heads)
         return ERR(ERR_INPUT,
                    "train.task: found mtp, which needs model.mtp.heads: set model.mtp.heads=4, or train.task=sft");
     return weighted_shape(r);

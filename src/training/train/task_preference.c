@@ -84,11 +84,12 @@ static uint64_t loader_bytes(int64_t rows, int64_t seq_len, bool shares) {
 }
 
 static status choose_sharing(const train_request *r, bool *out) {
-    *out = share_prompt_possible(r->share_prompt, r->data.source, &r->plan.model);
+    *out = share_prompt_possible(r->share_prompt, r->data.source, model_of(&r->plan.source));
     if (r->share_prompt != SHARE_PROMPT_ON || *out) return OK;
     return ERR(ERR_INPUT, "preference.share_prompt: found on with %s; set auto or off",
-               r->plan.model.window ? "a model whose layers attend to a window, which is counted in places of the row"
-                                    : "a built-in source, whose prompts are repeated: it is for files");
+               model_of(&r->plan.source)->window
+                   ? "a model whose layers attend to a window, which is counted in places of the row"
+                   : "a built-in source, whose prompts are repeated: it is for files");
 }
 
 static status choose_reference(const train_request *r, reference_kind *out) {
@@ -118,7 +119,7 @@ static status preference_shape(train_request *r) {
     p->open.sequence = p->left_open.sequence =
         false; /* only where it is asked for: the plan weighs rows of tokens alone */
     r->data.kind = single ? DATA_LABELLED : DATA_PAIRS;
-    r->data.positions = p->model.max_positions; /* what a refusal may advise */
+    r->data.positions = model_of(&p->source)->max_positions; /* what a refusal may advise */
     p->with_eval = r->train.eval_rows > 0;
     TRY(choose_sharing(r, &p->share_prompts));
     r->data.share_prompts = p->share_prompts;
@@ -244,7 +245,7 @@ static batch read_rows(const preference *t, split s, uint64_t first, uint64_t en
 
 /* The loss of every token of these rows, in t->losses, and that of the reference in t->reference. */
 static status evaluate_rows(preference *t, split s, uint64_t first, uint64_t end) {
-    const model *m = &t->host.plan->model;
+    const net *m = &t->host.plan->net;
     batch b = read_rows(t, s, first, end);
     TRY(write_rows(t, s, &t->host.plan->step.inputs[0], &b));
     TRY(exec_run(t->host.exec, SECTION_EVAL));
@@ -473,14 +474,14 @@ static status find_z(preference *t) {
         TRY(add_gains_of_ranks(t, &mine, &sum));
     }
     double z = preference_z(options_of(t), sum);
-    exec_write(t->host.exec, t->host.plan->model.z, 0, &z, sizeof z);
+    exec_write(t->host.exec, t->host.plan->net.z, 0, &z, sizeof z);
     return OK;
 }
 
 /* z is found here and not in step_source.before, which would keep every loss from overlapping its update. */
 static status preference_next(void *self, const micro_inputs *to) {
     preference *t = self;
-    if (t->micro == 0 && t->host.plan->model.z) TRY(find_z(t));
+    if (t->micro == 0 && t->host.plan->net.z) TRY(find_z(t));
     t->micro = (t->micro + 1) % t->host.plan->request.choice.accumulation;
     return write_rows(t, SPLIT_TRAIN, to, loader_next(t->rows));
 }

@@ -53,14 +53,14 @@ static void shape_generation(train_request *r) {
     int n_generators = r->train.sample_every ? 2 : 1;
     g->beside_training = true;
     g->slots = MAX(g->slots, rollout_slots(&r->train.rl, discrete));
-    g->context = MAX(g->context, MIN(p->seq_len, p->model.max_positions));
+    g->context = MAX(g->context, MIN(p->seq_len, model_of(&p->source)->max_positions));
     g->page_size = MIN((int64_t)PAGE_SIZE, g->context);
     g->prompts = r->train.rl.prompts;
     g->group = r->train.rl.k;
     g->shared_tokens = MIN(r->data.longest_prompt, g->context) - 1; /* the last is computed for each, for its logits */
     g->pages = generation_pages_wanted(g);
     g->prefill_tokens = MIN(g->slots * g->context, (int64_t)(discrete ? PREFILL_DISCRETE : PREFILL));
-    p->generator_bytes = (uint64_t)n_generators * generation_host_bytes(&p->model, g, p->target.n_threads);
+    p->generator_bytes = (uint64_t)n_generators * generation_host_bytes(model_of(&p->source), g, p->target.n_threads);
 }
 
 static status check_shape(const train_request *r) {
@@ -181,7 +181,7 @@ static uint64_t rloo_host_bytes(const void *self) {
     const plan_request *q = &t->host.plan->request;
     return rollout_host_bytes(options_of(t), q->seq_len, 1) +
            (uint64_t)q->choice.micro_batch * rollout_row_bytes(q->seq_len) +
-           generation_host_bytes(&q->model, &q->generation, exec_threads(t->host.exec));
+           generation_host_bytes(model_of(&q->source), &q->generation, exec_threads(t->host.exec));
 }
 
 /* ---- steps ----------------------------------------------------------------------------------------------------- */

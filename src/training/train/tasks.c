@@ -34,9 +34,9 @@ const char *task_name(const task *t) { return t->name; }
 
 status task_shape(const task *t, train_request *r) {
     r->task = t;
-    if (r->plan.model.mtp_heads > 1 && strcmp(t->name, task_name_MTP) != 0)
+    if (model_of(&r->plan.source)->mtp_heads > 1 && strcmp(t->name, task_name_MTP) != 0)
         return ERR(ERR_INPUT, "train.task: found %s with model.mtp.heads %lld, expected mtp, which trains all heads",
-                   t->name, (long long)r->plan.model.mtp_heads);
+                   t->name, (long long)model_of(&r->plan.source)->mtp_heads);
     TRY(samples_shape(r));
     TRY(t->shape(r));
     return best_check(r);

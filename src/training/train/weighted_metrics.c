@@ -56,7 +56,7 @@ static status report_selection(const weighted_task *t, double n_valid, double n_
     const plan *p = t->rows.host.plan;
     float sums[MTP_HEADS_MAX][SELECT_SUM_COUNT];
     double all[SELECT_SUM_COUNT] = {0};
-    int n = p->model.n_losses;
+    int n = p->net.n_losses;
     exec_read(t->rows.host.exec, p->step.clip, (size_t)(CLIP_COUNT + n * SUM_COUNT) * sizeof(float), sums,
               (size_t)n * sizeof *sums);
     TRY(exec_check(t->rows.host.exec));
@@ -89,8 +89,8 @@ status weighted_report(const weighted_task *t, const weighted_step *s, train_ste
     const plan *p = t->rows.host.plan;
     float sums[MTP_HEADS_MAX][SUM_COUNT];
     double mean = 0, n_counted = 0, n_valid = 0;
-    int n = p->model.n_losses;
-    bool selects = p->model.selection.kind != SELECTION_NONE;
+    int n = p->net.n_losses;
+    bool selects = p->net.selection.kind != SELECTION_NONE;
     train_metrics_add(&report->metrics, &weighted_metrics[METRIC_WEIGHTED], report->loss);
     if (n == 1 && !selects && !t->weights) { /* the program of an ordinary model, which has one loss */
         train_metrics_add(&report->metrics, &weighted_metrics[METRIC_UNWEIGHTED], report->loss);

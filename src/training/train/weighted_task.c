@@ -73,7 +73,7 @@ uint64_t weighted_host_bytes(const void *self) {
 
 /* ---- the rows of a step ---------------------------------------------------------------------------------------- */
 
-static int n_heads(const weighted_task *t) { return t->rows.host.plan->model.n_losses; }
+static int n_heads(const weighted_task *t) { return t->rows.host.plan->net.n_losses; }
 
 /* Numbers, advantages and weights of one row, at row b of the buffers. */
 static status fill_row(weighted_task *t, const weighted_step *s, uint64_t row, const int32_t *targets,

@@ -8,7 +8,7 @@
 _Static_assert((int)CODES_ROWS_MOST == (int)FEW_ROWS_MOST && CODES_WORK(64) == FEW_CODES_WORK(64) &&
                    CODES_WORK(192) == FEW_CODES_WORK(192),
                "as the kernel has them");
-_Static_assert((int)MODEL_CODES_UNIT == (int)FEW_CODES_UNIT, "what generation refuses is what the kernels cannot do");
+_Static_assert((int)NET_CODES_UNIT == (int)FEW_CODES_UNIT, "what generation refuses is what the kernels cannot do");
 
 /* Where the codes, scales and so on of a part begin. */
 typedef struct part_place {
