@@ -34,7 +34,7 @@ static void write_model(const char *dir) {
                       .tied = true,
                       .rope = {.type = ROPE_DEFAULT, .theta = 10000}};
     const backend *b = backend_cpu();
-    plan_request r = {.model = c,
+    plan_request r = {.source = net_source_of(&c),
                       .choice.micro_batch = 1,
                       .choice.accumulation = 1,
                       .seq_len = 8,
