@@ -177,6 +177,14 @@ static void test_keys_that_are_wrong(void **state) {
     REFUSED(DS("{\"activation_checkpointing\": {\"cpu_checkpoint\": true}}"),
             "did you mean 'activation_checkpointing.cpu_checkpointing'");
     REFUSED(DS("{\"stage\": 2}"), "did you mean 'zero_optimization.stage'");
+    static const char *const two_names[] = {"prefetch_bucket_size", "param_persistence_threshold",
+                                            "model_persistence_threshold"};
+    for (size_t i = 0; i < ARRAY_LENGTH(two_names); i++) {
+        char text[256];
+        snprintf(text, sizeof text, "{\"zero_optimization\": {\"stage\": 3,\n\"stage3_%s\": 5,\n\"%s\": 5}}",
+                 two_names[i], two_names[i]);
+        REFUSED(DS(text), "ds.json:3", two_names[i], "in line 2 is the same key; keep one");
+    }
     REFUSED(DS("{\"completely_other\": 2}"), "unknown DeepSpeed key 'completely_other'; remove it");
     REFUSED(DS("{\"zero_optimization.stage\": 2}"), "unknown DeepSpeed key 'zero_optimization.stage'");
     REFUSED(DS("{\"\": 2}"), "unknown DeepSpeed key ''");

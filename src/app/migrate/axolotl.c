@@ -17,16 +17,32 @@
 #define OF_TURNS \
     "data.train_on says which tokens count: those of the assistant's turns, with the token that ends each, or all"
 #define NO_PART "all of a file is read; write the part that is to be trained on into one of its own"
+/* trl.beta is one of preferences too */
+#define ROLLOUT_KEYS                                                                                          \
+    "num_generations rloo_k max_completion_length generation_batch_size steps_per_generation num_iterations " \
+    "importance_sampling_level scale_rewards reward_funcs reward_weights loss_type"
 #define NO_METHOD "ralo does not have this method; remove it"
 
 /* clang-format off */
+/* What a list of datasets says of each, to train on or to test on. */
+#define DATASET(list) \
+    {list "{conversation field field_human field_model field_messages field_system field_instruction field_input field_output field_tools " \
+     "field_thinking template_thinking_key message_field_role message_field_content input_format text_column}", FOREIGN_IDLE, FT_ANY, NULL, RECORDS}, \
+    {list "{ds_type revision trust_remote_code preprocess_shards}", FOREIGN_IDLE, FT_ANY, NULL, "files are read as they lie here; their names say of which kind they are"}, \
+    {list "chat_template", FOREIGN_IDLE, FT_ANY, NULL, "data.chat is the format of all files"}, \
+    {list "{roles_to_train train_on_eos train_on_eot}", FOREIGN_IDLE, FT_ANY, NULL, OF_TURNS}, \
+    {list "{shards shards_idx skip}", FOREIGN_OFF, FT_ANY, NULL, NO_PART}, \
+    {list "drop_system_message", FOREIGN_IDLE, FT_ANY, NULL, "system messages of the records are trained with; leave them out while converting"}, \
+    {list "{message_property_mappings roles}", FOREIGN_WHOLE, FT_ANY, NULL, RECORDS}
 static const foreign_row rows[] = {
-    {"base_model",            FOREIGN_OWN, FT_TEXT, NULL, NULL},
+    {"{base_model tokenizer_config adapter optimizer bf16 fp16 gradient_checkpointing deepspeed resume_from_checkpoint "
+     "eval_strategy evaluation_strategy save_strategy rl}", FOREIGN_OWN, FT_TEXT, NULL, NULL},
+    {"mlflow_experiment_name", FOREIGN_SET, FT_TEXT, "track.experiment", NULL},
+    {"mlflow_tracking_uri",   FOREIGN_SET, FT_TEXT, "track.mlflow", NULL},
     {"{base_model_config base_model_ignore_patterns cls_model_config revision_of_model model_type tokenizer_type tokenizer_use_fast tokenizer_legacy "
      "tokenizer_save_jinja_files tokenizer_use_mistral_common trust_remote_code is_llama_derived_model is_falcon_derived_model "
      "is_mistral_derived_model is_qwen_derived_model hf_use_auth_token low_cpu_mem_usage experimental_skip_move_to_device}", FOREIGN_IDLE, FT_ANY, NULL,
      "the model's own files say what it is"},
-    {"tokenizer_config",      FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {"{processor_type image_size image_resize_algorithm freeze_mm_modules}", FOREIGN_OFF, FT_ANY, NULL, NO_IMAGES},
     {"{model_config overrides_of_model_config overrides_of_model_kwargs model_kwargs}", FOREIGN_WHOLE, FT_ANY, NULL, "the model's own files say what it is"},
     {"reinit_weights",        FOREIGN_WORD, FT_TEXT, "model.init", "true=random|false="},
@@ -40,15 +56,13 @@ static const foreign_row rows[] = {
     {"{model_quantization_config_kwargs bnb_config_kwargs}", FOREIGN_WHOLE, FT_ANY, NULL, "model.base says it; nf4 takes 4.13 bits a weight, its scales included"},
     {"{gptq_groupsize gptq_model_v1 gptq_disable_exllama quantize_moe_experts_dtype}", FOREIGN_IDLE, FT_ANY, NULL, "it belongs to GPTQ, which ralo does not read"},
 
-    {"load_in_8bit",          FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {"load_in_4bit",          FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {"adapter",               FOREIGN_OWN, FT_TEXT, NULL, NULL},
+    {"{load_in_8bit load_in_4bit lora_target_linear bfloat16 float16 fp8 use_tensorboard}", FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {"lora_model_dir",        FOREIGN_SET, FT_TEXT, "model.adapter", NULL},
-    {"lora_r",                FOREIGN_OWN, FT_INT, NULL, NULL},
-    {"lora_alpha",            FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {"lora_dropout",          FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {"lora_target_modules",   FOREIGN_OWN, FT_ANY, NULL, NULL},
-    {"lora_target_linear",    FOREIGN_OWN, FT_BOOL, NULL, NULL},
+    {"{lora_r sequence_len micro_batch_size gradient_accumulation_steps batch_size max_steps dp_shard_size evals_per_epoch saves_per_epoch "
+     "}", FOREIGN_OWN, FT_INT, NULL, NULL},
+    {"early_stopping_patience", FOREIGN_SET, FT_INT, "train.patience", NULL},
+    {"{lora_alpha lora_dropout val_set_size num_epochs warmup_steps warmup_ratio adam_beta1 adam_beta2 eval_steps save_steps rl_beta}", FOREIGN_OWN, FT_REAL, NULL, NULL},
+    {"{lora_target_modules sample_packing fsdp plugins}", FOREIGN_OWN, FT_ANY, NULL, NULL},
     {"peft_use_rslora",       FOREIGN_SET, FT_BOOL, "model.lora.rslora", NULL},
     {"peft_init_lora_weights", FOREIGN_WORD, FT_TEXT, "model.lora.init", "true=default|pissa=pissa"},
     {"{peft_use_dora lora_target_parameters peft_layers_to_transform peft_layer_replication lora_rank_pattern lora_alpha_pattern "
@@ -69,35 +83,20 @@ static const foreign_row rows[] = {
     {"experts_implementation", FOREIGN_OFF, FT_TEXT, NULL, EXPERTS},
     {"expert_parallel_size",  FOREIGN_WORD, FT_TEXT, "parallel.tensor", "1="},
 
-    {"datasets.path",         FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {"datasets.name",         FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {"datasets.split",        FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {"datasets.data_files",   FOREIGN_OWN, FT_ANY, NULL, NULL},
-    {"datasets.type",         FOREIGN_OWN, FT_TREE, NULL, NULL},
+    {"datasets.{path name split}", FOREIGN_OWN, FT_TEXT, NULL, NULL},
+    {"datasets.data_files", FOREIGN_OWN, FT_ANY, NULL, NULL},
+    {"datasets.type", FOREIGN_OWN, FT_TREE, NULL, NULL},
     {"datasets.field_chosen", FOREIGN_SET, FT_TEXT, "data.chosen_column", NULL},
     {"datasets.field_rejected", FOREIGN_SET, FT_TEXT, "data.rejected_column", NULL},
-    {"datasets.{conversation field field_human field_model field_messages field_system field_instruction field_input field_output field_tools "
-     "field_thinking template_thinking_key message_field_role message_field_content input_format text_column}", FOREIGN_IDLE, FT_ANY, NULL, RECORDS},
-    {"datasets.{ds_type revision trust_remote_code preprocess_shards}", FOREIGN_IDLE, FT_ANY, NULL, "files are read as they lie here; their names say of which kind they are"},
-    {"datasets.chat_template", FOREIGN_IDLE, FT_ANY, NULL, "data.chat is the format of all files"},
-    {"datasets.{roles_to_train train_on_eos train_on_eot}", FOREIGN_IDLE, FT_ANY, NULL, OF_TURNS},
-    {"datasets.{shards shards_idx skip}", FOREIGN_OFF, FT_ANY, NULL, NO_PART},
-    {"datasets.drop_system_message", FOREIGN_IDLE, FT_ANY, NULL, "system messages of the records are trained with; leave them out while converting"},
-    {"datasets.{message_property_mappings roles}", FOREIGN_WHOLE, FT_ANY, NULL, RECORDS},
+    DATASET("datasets."),
     {"datasets.{chat_template_jinja input_transform message_field_training message_field_training_detail logprobs_field split_thinking max_completion_length "
      "step_separator train_on_last_step_only}", FOREIGN_OFF, FT_ANY, NULL, "do it while converting the records"},
-    {"pretraining_dataset",   FOREIGN_OWN, FT_TREE, NULL, NULL},
+    {"pretraining_dataset", FOREIGN_OWN, FT_TREE, NULL, NULL},
     {"test_datasets.{path name split}", FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {"test_datasets.data_files", FOREIGN_OWN, FT_ANY, NULL, NULL},
-    {"test_datasets.type",    FOREIGN_OWN, FT_TREE, NULL, NULL},
-    {"test_datasets.{conversation field field_human field_model field_messages field_system field_instruction field_input field_output field_tools "
-     "field_thinking template_thinking_key message_field_role message_field_content input_format text_column field_chosen field_rejected}", FOREIGN_IDLE, FT_ANY, NULL, RECORDS},
-    {"test_datasets.{ds_type revision trust_remote_code preprocess_shards}", FOREIGN_IDLE, FT_ANY, NULL, "files are read as they lie here; their names say of which kind they are"},
-    {"test_datasets.chat_template", FOREIGN_IDLE, FT_ANY, NULL, "data.chat is the format of all files"},
-    {"test_datasets.{roles_to_train train_on_eos train_on_eot}", FOREIGN_IDLE, FT_ANY, NULL, OF_TURNS},
-    {"test_datasets.{shards shards_idx skip}", FOREIGN_OFF, FT_ANY, NULL, NO_PART},
-    {"test_datasets.drop_system_message", FOREIGN_IDLE, FT_ANY, NULL, "system messages of the records are trained with; leave them out while converting"},
-    {"test_datasets.{message_property_mappings roles}", FOREIGN_WHOLE, FT_ANY, NULL, RECORDS},
+    {"test_datasets.type", FOREIGN_OWN, FT_TREE, NULL, NULL},
+    DATASET("test_datasets."),
+    {"test_datasets.{field_chosen field_rejected}", FOREIGN_IDLE, FT_ANY, NULL, RECORDS},
     {"{shuffle_merged_datasets shuffle_before_merging_datasets dataset_prepared_path dataset_shard_num dataset_shard_idx skip_prepare_dataset "
      "num_dataset_shards_to_save dataset_processes dataset_num_proc dataset_keep_in_memory dataloader_pin_memory dataloader_num_workers dataloader_prefetch_factor "
      "dataloader_drop_last remove_unused_columns streaming streaming_multipack_buffer_size pretrain_multipack_attn "
@@ -109,25 +108,17 @@ static const foreign_row rows[] = {
     {"{chat_template_jinja default_system_message}", FOREIGN_OFF, FT_TEXT, NULL, "put it into the tokenizer's chat template (chat_template.jinja of the model's directory)"},
     {"eot_tokens",            FOREIGN_IDLE, FT_ANY, NULL, "turns end as the chat template ends them"},
     {"train_on_inputs",       FOREIGN_WORD, FT_TEXT, "data.train_on", "true=all|false=response"},
-    {"sequence_len",          FOREIGN_OWN, FT_INT, NULL, NULL},
     {"eval_sequence_len",     FOREIGN_IDLE, FT_ANY, NULL, "held-out rows are as long as the others: sequence_len says it"},
     {"excess_length_strategy", FOREIGN_IDLE, FT_ANY, NULL, "records longer than a row are refused, or with data.allow_cut=true cut at its end"},
     {"max_prompt_len",        FOREIGN_IDLE, FT_ANY, NULL, "a row holds a prompt and its answer; rl.skip_long leaves out prompts that are too long"},
-    {"sample_packing",        FOREIGN_OWN, FT_ANY, NULL, NULL},
     {"{eval_sample_packing sample_packing_group_size sample_packing_bin_size sample_packing_sequentially sample_packing_mp_start_method pad_to_sequence_len "
      "pad_to_multiple_of max_packed_sequence_len sample_packing_eff_est sample_packing_seq_len_multiplier total_num_tokens total_supervised_tokens "
      "multipack_real_batches batch_flattening group_by_length}", FOREIGN_IDLE, FT_ANY, NULL, "rows are filled with whole records (data.pack) and visited in random order"},
-    {"val_set_size",          FOREIGN_OWN, FT_REAL, NULL, NULL},
 
-    {"micro_batch_size",      FOREIGN_OWN, FT_INT, NULL, NULL},
-    {"gradient_accumulation_steps", FOREIGN_OWN, FT_INT, NULL, NULL},
-    {"batch_size",            FOREIGN_OWN, FT_INT, NULL, NULL},
     {"{eval_table_size eval_max_new_tokens eval_causal_lm_metrics do_causal_lm_eval do_bench_eval bench_dataset}",
                               FOREIGN_IDLE, FT_ANY, NULL, "train.eval_rows and train.problems evaluate"},
     {"eval_batch_size",       FOREIGN_IDLE, FT_ANY, NULL, "held-out rows are evaluated in micro-batches like those of the training"},
     {"auto_find_batch_size",  FOREIGN_IDLE, FT_ANY, NULL, "train.micro_batch=auto takes the largest that fits"},
-    {"num_epochs",            FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {"max_steps",             FOREIGN_OWN, FT_INT, NULL, NULL},
     {"learning_rate",         FOREIGN_SET, FT_REAL, "train.lr", NULL},
     {"{embedding_lr embedding_lr_scale lr_groups lr_quadratic_warmup lr_div_factor cosine_constant_lr_ratio}", FOREIGN_OFF, FT_ANY, NULL,
      "there is one learning rate: train.lr, train.schedule, train.warmup and train.min_lr_ratio"},
@@ -135,33 +126,19 @@ static const foreign_row rows[] = {
      "cosine=cosine|linear=linear|constant=constant|constant_with_warmup=constant|cosine_with_min_lr=cosine|warmup_stable_decay=wsd"},
     {"lr_scheduler_kwargs.{min_lr_rate min_lr_ratio}", FOREIGN_SET, FT_REAL, "train.min_lr_ratio", NULL},
     {"cosine_min_lr_ratio",   FOREIGN_SET, FT_REAL, "train.min_lr_ratio", NULL},
-    {"warmup_steps",          FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {"warmup_ratio",          FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {"optimizer",             FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {"{optim_args optim_target_modules torchdistx_path adam_epsilon2 adam_beta3}", FOREIGN_OFF, FT_TREE, NULL, ONLY_ADAMW},
     {"weight_decay",          FOREIGN_SET, FT_REAL, "train.weight_decay", NULL},
-    {"adam_beta1",            FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {"adam_beta2",            FOREIGN_OWN, FT_REAL, NULL, NULL},
     {"{adam_epsilon adam_eps}", FOREIGN_SET, FT_REAL, "train.eps", NULL},
     {"max_grad_norm",         FOREIGN_SET, FT_REAL, "train.clip", NULL},
     {"seed",                  FOREIGN_SET, FT_INT, "train.seed", NULL},
-    {"bf16",                  FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {"fp16",                  FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {"bfloat16",              FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {"float16",               FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {"fp8",                   FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {"{fp8_enable_fsdp_float8_all_gather torch_dtype float32 fp32_norms fp32_norm_classes embeddings_skip_upcast}", FOREIGN_IDLE, FT_ANY, NULL, "precision says it"},
     {"tf32",                  FOREIGN_WORD, FT_TEXT, "run.tf32", "true=true|false=false|auto="},
 
-    {"gradient_checkpointing", FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {"gradient_checkpointing_kwargs", FOREIGN_WHOLE, FT_ANY, NULL, "it is about PyTorch's autograd"},
     {"activation_offloading", FOREIGN_WORD, FT_TEXT, "memory.offload.activations", "true=host|false=none|legacy=host|disk=nvme"},
     {"layer_offloading",      FOREIGN_WORD, FT_TEXT, "memory.offload.params", "true=host|false=none"},
-    {"deepspeed",             FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {"fsdp",                  FOREIGN_OWN, FT_ANY, NULL, NULL},
     {"fsdp_config.*",         FOREIGN_FSDP, FT_ANY, NULL, NULL},
     {"{fsdp_version fsdp_final_state_dict_type deepcompile}", FOREIGN_IDLE, FT_ANY, NULL, "it is a matter of PyTorch"},
-    {"dp_shard_size",         FOREIGN_OWN, FT_INT, NULL, NULL},
     {"dp_replicate_size",     FOREIGN_WORD, FT_TEXT, "parallel.zero", "1="},
     {"tensor_parallel_size",  FOREIGN_SET, FT_INT, "parallel.tensor", NULL},
     {"{context_parallel_size sequence_parallel_degree}", FOREIGN_SET, FT_INT, "parallel.sequence", NULL},
@@ -170,7 +147,6 @@ static const foreign_row rows[] = {
     {"{max_memory gpu_memory_limit}", FOREIGN_IDLE, FT_TREE, NULL, "memory.device (--device-memory) limits the device, memory.host the host"},
     {"resources_per_worker",  FOREIGN_WHOLE, FT_ANY, NULL, RANKS_HERE},
 
-    {"plugins",               FOREIGN_OWN, FT_ANY, NULL, NULL},
     {"{attn_implementation flash_attention flash_attn_cross_entropy flash_attn_fuse_mlp flash_attn_rms_norm flash_optimum sdp_attention xformers_attention "
      "flex_attention eager_attention sage_attention s2_attention gemma4_hybrid_attn_impl fused_attn_kernel large_head_attention liger_rms_norm "
      "liger_glu_activation liger_layer_norm liger_rope liger_rms_norm_gated liger_fused_linear_cross_entropy liger_cross_entropy cut_cross_entropy "
@@ -179,26 +155,15 @@ static const foreign_row rows[] = {
     {"flex_attn_compile_kwargs", FOREIGN_WHOLE, FT_ANY, NULL, ONE_STEP},
 
     {"output_dir",            FOREIGN_SET, FT_TEXT, "run.dir", NULL},
-    {"resume_from_checkpoint", FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {"auto_resume_from_checkpoints", FOREIGN_WORD, FT_TEXT, "run.resume", "true=auto|false=none"},
     {"logging_steps",         FOREIGN_SET, FT_INT, "train.log_every", NULL},
-    {"eval_steps",            FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {"{eval_strategy evaluation_strategy}", FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {"evals_per_epoch",       FOREIGN_OWN, FT_INT, NULL, NULL},
-    {"save_steps",            FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {"save_strategy",         FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {"saves_per_epoch",       FOREIGN_OWN, FT_INT, NULL, NULL},
     {"save_total_limit",      FOREIGN_SET, FT_INT, "run.keep", NULL},
     {"{save_only_model save_safetensors save_first_step}", FOREIGN_IDLE, FT_BOOL, NULL, "checkpoints are whole; `ralo export` writes the model alone, as safetensors"},
     {"load_best_model_at_end", FOREIGN_WORD, FT_TEXT, "train.save_best", "true=loss|false="},
     {"metric_for_best_model", FOREIGN_IDLE, FT_TEXT, NULL, "train.save_best names the metric"},
     {"greater_is_better",     FOREIGN_IDLE, FT_BOOL, NULL, "lower is better for losses and perplexities, higher for all others"},
-    {"early_stopping_patience", FOREIGN_OWN, FT_INT, NULL, NULL},
     {"{loss_watchdog_threshold loss_watchdog_patience}", FOREIGN_IDLE, FT_REAL, NULL, "train.nonfinite ends a run whose loss is not finite"},
     {"{hub_model_id hub_strategy hub_revision}", FOREIGN_IDLE, FT_TEXT, NULL, NO_HUB},
-    {"use_tensorboard",       FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {"mlflow_tracking_uri",   FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {"mlflow_experiment_name", FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {"{use_wandb wandb_name wandb_run_id wandb_mode wandb_project wandb_entity wandb_watch wandb_log_model use_mlflow mlflow_run_name hf_mlflow_log_artifacts "
      "use_comet comet_api_key comet_workspace comet_project_name comet_experiment_key comet_mode comet_online use_trackio trackio_project_name trackio_run_name "
      "trackio_space_id use_otel_metrics otel_metrics_host otel_metrics_port use_swanlab swanlab_project swanlab_experiment_name swanlab_description swanlab_mode "
@@ -209,8 +174,6 @@ static const foreign_row rows[] = {
      "`ralo chat RUN` talks to the model"},
     {"{debug strict is_preprocess}", FOREIGN_IDLE, FT_ANY, NULL, "it is about Axolotl's own program"},
 
-    {"rl",                    FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {"rl_beta",               FOREIGN_OWN, FT_REAL, NULL, NULL},
     {"dpo_label_smoothing",   FOREIGN_SET, FT_REAL, "preference.label_smoothing", NULL},
     {"kto_desirable_weight",  FOREIGN_SET, FT_REAL, "preference.desirable_weight", NULL},
     {"kto_undesirable_weight", FOREIGN_SET, FT_REAL, "preference.undesirable_weight", NULL},
@@ -264,20 +227,18 @@ static void check_type(foreign_reader *r, const foreign_item *type) {
 static size_t sources_find(foreign_reader *r, const char *list, trainer_source *sources) {
     size_t n = 0;
     for (int i = -1; i < LIST_MOST; i++) {
-        const foreign_item *path = trainer_dataset_of(r, list, i, "path"),
-                           *parts[] = {trainer_dataset_of(r, list, i, "name"), trainer_dataset_of(r, list, i, "split"),
-                                       trainer_dataset_of(r, list, i, "data_files")};
+        sources[n] = trainer_source_find(r, list, i, "path name split data_files");
         check_type(r, trainer_dataset_of(r, list, i, "type"));
-        for (size_t k = 0; k < ARRAY_LENGTH(parts); k++)
-            if (parts[k]) foreign_report_no_effect(r, parts[k], "part of the dataset's name");
-        if (path)
-            sources[n++] = (trainer_source){.path = path, .config = parts[0], .split = parts[1], .files = parts[2]};
+        foreign_report_no_effect(r, sources[n].config, "part of the dataset's name");
+        foreign_report_no_effect(r, sources[n].split, "part of the dataset's name");
+        foreign_report_no_effect(r, sources[n].files, "part of the dataset's name");
+        n += sources[n].path != NULL;
     }
     return n;
 }
 
 static status translate_data(foreign_reader *r) {
-    trainer_source sources[LIST_MOST + 2], tested[LIST_MOST + 1];
+    trainer_source sources[LIST_MOST + 3], tested[LIST_MOST + 2];
     const foreign_item *text = foreign_find(r, "pretraining_dataset");
     size_t n = sources_find(r, "datasets", sources), n_tested = sources_find(r, "test_datasets", tested);
     if (text && *text->text && strcmp(text->text, "[...]") != 0) sources[n++] = (trainer_source){.path = text};
@@ -312,34 +273,12 @@ static status translate_preference(foreign_reader *r, const foreign_item *rl) {
     bool is_simpo = strcmp(rl->text, "simpo") == 0;
     TRY(foreign_offer(r, rl, "train.task", "preference", NULL));
     if (!foreign_find(r, "dpo_loss_type")) TRY(foreign_offer(r, rl, "preference.loss", rl->text, NULL));
-    if (beta)
-        TRY(foreign_offer(r, beta, strcmp(rl->text, "orpo") ? "preference.beta" : "preference.lambda", beta->text,
-                          NULL));
+    TRY(foreign_offer_text(r, beta, strcmp(rl->text, "orpo") ? "preference.beta" : "preference.lambda", NULL));
     if (first && second) foreign_report_no_effect(r, second, "trl.beta says it");
     if (!is_simpo) return OK;
     if (!foreign_find(r, "cpo_alpha")) foreign_refuse(r, rl, "TRL's default beside it is cpo_alpha: 1; " NO_CPO);
-    if (!beta) TRY(foreign_offer(r, NULL, "preference.beta", "0.1", "its default"));
-    return gamma ? OK : foreign_offer(r, NULL, "preference.gamma", "0.5", "its default");
-}
-
-/* Keys of rollouts where there are none. */
-static void report_rollout_keys(foreign_reader *r, bool is_preference) {
-    static const char *const keys[] = {"num_generations",
-                                       "rloo_k",
-                                       "max_completion_length",
-                                       "generation_batch_size",
-                                       "steps_per_generation",
-                                       "num_iterations",
-                                       "importance_sampling_level",
-                                       "scale_rewards",
-                                       "reward_funcs",
-                                       "reward_weights",
-                                       "loss_type",
-                                       "beta"};
-    for (size_t i = 0; i < ARRAY_LENGTH(keys) - is_preference; i++) { /* trl.beta is one of preferences too */
-        const foreign_item *one = foreign_find(r, foreign_format(r, "trl.%s", keys[i]));
-        if (one) foreign_report_no_effect(r, one, "rl is not grpo");
-    }
+    if (!beta) TRY(foreign_offer_text(r, NULL, "preference.beta", "0.1"));
+    return gamma ? OK : foreign_offer_text(r, NULL, "preference.gamma", "0.5");
 }
 
 static status translate_method(foreign_reader *r) {
@@ -347,10 +286,11 @@ static status translate_method(foreign_reader *r) {
     const char *word = rl ? rl->text : "";
     bool is_preference = trainer_word_in(word, "dpo ipo orpo simpo kto");
     bool is_rollout = trainer_word_in(word, "grpo gdpo"); /* gdpo too, so that all its reasons are said */
-    if (!is_rollout) report_rollout_keys(r, is_preference);
+    if (!is_rollout) trainer_report_keys(r, "trl.", ROLLOUT_KEYS, "rl is not grpo");
+    if (!is_rollout && !is_preference) trainer_report_keys(r, "trl.", "beta", "rl is not grpo");
     if (is_preference) return translate_preference(r, rl);
     if (rl && strcmp(word, "grpo") != 0) foreign_refuse(r, rl, "ralo has dpo, ipo, orpo, simpo, kto and grpo");
-    if (beta) foreign_report_no_effect(r, beta, "trl.beta is the one of grpo");
+    foreign_report_no_effect(r, beta, "trl.beta is the one of grpo");
     if (!is_rollout) return OK;
     if (strcmp(word, "grpo") == 0) foreign_report_set(r, rl, "train.task", NULL);
     return rollout_translate(r, &(rollout_keys){.prefix = "trl.",
@@ -360,22 +300,21 @@ static status translate_method(foreign_reader *r) {
 }
 
 static status translate_adapter(foreign_reader *r) {
-    const foreign_item *kind = foreign_find(r, "adapter"), *linear = foreign_find(r, "lora_target_linear"),
-                       *modules = foreign_find(r, "lora_target_modules");
+    const foreign_item *kind = foreign_find(r, "adapter"), *linear = foreign_find(r, "lora_target_linear");
     bool is_on = kind && trainer_word_in(kind->text, "lora qlora");
     if (kind && !is_on) foreign_refuse(r, kind, "ralo has lora and qlora");
     bool is_all = item_is_true(linear);
     trainer_adapter adapter = {.is_on = is_on,
                                .why_off = "adapter is not set",
-                               .rank = foreign_find(r, "lora_r"),
-                               .alpha = foreign_find(r, "lora_alpha"),
-                               .dropout = foreign_find(r, "lora_dropout"),
-                               .targets = is_all ? NULL : modules,
+                               .rank = "lora_r",
+                               .alpha = "lora_alpha",
+                               .dropout = "lora_dropout",
+                               .targets = is_all ? NULL : "lora_target_modules",
                                .usual_rank = "8",
                                .usual_targets = is_all ? NULL : "all-linear"};
     if (linear && is_on && is_all) TRY(foreign_offer(r, linear, "model.lora.targets", "all-linear", NULL));
-    else if (linear) foreign_report_no_effect(r, linear, is_on ? "off" : adapter.why_off);
-    if (is_all && modules) foreign_report_no_effect(r, modules, "lora_target_linear names them all");
+    else foreign_report_no_effect(r, linear, is_on ? "off" : adapter.why_off);
+    if (is_all) trainer_report_keys(r, "", "lora_target_modules", "lora_target_linear names them all");
     TRY(trainer_lora(r, &adapter));
     if (is_on) foreign_report_set(r, kind, "model.lora.rank", NULL);
     return trainer_weights(r, foreign_find(r, "load_in_4bit"), foreign_find(r, "load_in_8bit"), is_on);
@@ -394,13 +333,12 @@ static status translate_batch(foreign_reader *r) {
         else
             TRY(foreign_offer(r, all, "train.accumulation", foreign_format(r, "%lld", (long long)(n / of)),
                               "of micro-batches"));
-    } else if (all) {
+    } else {
         foreign_report_no_effect(r, all, "gradient_accumulation_steps says it");
     }
     if (counts_completions) return OK;
-    TRY(foreign_offer(r, rows_of, "train.micro_batch", rows_of ? rows_of->text : "1", rows_of ? NULL : "its default"));
-    if (times) return foreign_offer(r, times, "train.accumulation", times->text, NULL);
-    return OK;
+    TRY(foreign_offer_text(r, rows_of, "train.micro_batch", "1"));
+    return foreign_offer_text(r, times, "train.accumulation", NULL);
 }
 
 static status translate_warmup(foreign_reader *r) {
@@ -416,20 +354,11 @@ static status translate_warmup(foreign_reader *r) {
 }
 
 static status translate_numbers(foreign_reader *r) {
-    const foreign_item *pure = foreign_find(r, "bfloat16"), *half = foreign_find(r, "float16"),
-                       *fp8 = foreign_find(r, "fp8"), *first = foreign_find(r, "adam_beta1"),
-                       *second = foreign_find(r, "adam_beta2");
-    if (item_is_true(fp8)) TRY(foreign_offer(r, fp8, "precision", "fp8", NULL));
-    else if (fp8) foreign_report_no_effect(r, fp8, "off");
-    if (item_is_true(pure))
-        TRY(foreign_offer(r, pure, "precision", "bf16_sr", "no fp32 copy of the weights; they are rounded at random"));
-    else if (pure) foreign_report_no_effect(r, pure, "off");
-    if (item_is_true(half)) TRY(foreign_offer(r, half, "precision", "fp16", "with an fp32 copy of the weights"));
-    else if (half) foreign_report_no_effect(r, half, "off");
+    TRY(foreign_offer_switch(r, foreign_find(r, "fp8"), "precision", "fp8", NULL));
+    TRY(foreign_offer_switch(r, foreign_find(r, "bfloat16"), "precision", "bf16_sr", ROUNDED));
+    TRY(foreign_offer_switch(r, foreign_find(r, "float16"), "precision", "fp16", "with an fp32 copy of the weights"));
     TRY(trainer_precision(r, foreign_find(r, "bf16"), foreign_find(r, "fp16"), "bf16"));
-    const char *betas = foreign_format(r, "[%s, %s]", first ? first->text : "0.9", second ? second->text : "0.999");
-    TRY(foreign_offer(r, first ? first : second, "train.betas", betas, first || second ? NULL : "its default"));
-    if (first && second) foreign_report_set(r, second, "train.betas", NULL);
+    TRY(trainer_betas(r));
     TRY(trainer_optimizer(r, foreign_find(r, "optimizer")));
     static const char *const implied[][3] = {{"train.weight_decay", "0", "its default"},
                                              {"train.schedule", "cosine", "its default"},
@@ -453,7 +382,7 @@ static status translate_memory(foreign_reader *r) {
                           packing ? NULL : "its default"));
     TRY(trainer_row_length(r, foreign_find(r, "sequence_len"), "512"));
     if (shards && item_whole(shards) > 1) TRY(foreign_offer(r, shards, "parallel.zero", "3", "over all data ranks"));
-    else if (shards) foreign_report_no_effect(r, shards, "off");
+    else foreign_report_no_effect(r, shards, "off");
     for (const char *at = plugins ? trainer_list(r, plugins) : ""; *at;) {
         const char *name = foreign_format(r, "%.*s", (int)strcspn(at, ","), at);
         if (!strstr(name, ".liger.") && !strstr(name, ".cut_cross_entropy.") && !strstr(name, ".kernels.") &&
@@ -462,7 +391,7 @@ static status translate_memory(foreign_reader *r) {
         at += strcspn(at, ",");
         at += *at == ',';
     }
-    if (plugins) foreign_report_no_effect(r, plugins, ONE_STEP);
+    foreign_report_no_effect(r, plugins, ONE_STEP);
     TRY(trainer_fsdp(r, foreign_find(r, "fsdp")));
     return trainer_deepspeed(r, foreign_find(r, "deepspeed"));
 }
@@ -470,21 +399,16 @@ static status translate_memory(foreign_reader *r) {
 /* ---- saving and reporting -------------------------------------------------------------------------------------------- */
 
 static status translate_times(foreign_reader *r, const foreign_item *times, const char *setting) {
-    if (!times) return OK;
-    if (!foreign_is_off(times)) return foreign_offer(r, times, setting, times->text, NULL);
+    if (!foreign_is_off(times)) return foreign_offer_text(r, times, setting, NULL);
     foreign_report_no_effect(r, times, "off");
     return OK;
 }
 
 static status translate_run(foreign_reader *r) {
     const foreign_item *strategy = foreign_find(r, "eval_strategy"), *evals = foreign_find(r, "evals_per_epoch"),
-                       *saves = foreign_find(r, "saves_per_epoch"),
-                       *patience = foreign_find(r, "early_stopping_patience"),
-                       *board = foreign_find(r, "use_tensorboard"), *server = foreign_find(r, "mlflow_tracking_uri"),
-                       *experiment = foreign_find(r, "mlflow_experiment_name");
+                       *saves = foreign_find(r, "saves_per_epoch"), *board = foreign_find(r, "use_tensorboard");
     if (!strategy) strategy = foreign_find(r, "evaluation_strategy");
-    else if (foreign_find(r, "evaluation_strategy"))
-        foreign_report_no_effect(r, foreign_find(r, "evaluation_strategy"), "eval_strategy says it");
+    else trainer_report_keys(r, "", "evaluation_strategy", "eval_strategy says it");
     TRY(trainer_every(r, &(trainer_rhythm){strategy, foreign_find(r, "eval_steps"), "train.eval_every",
                                            "train.evals_per_epoch", evals ? "no" : "steps", "100"}));
     TRY(trainer_every(r,
@@ -492,15 +416,11 @@ static status translate_run(foreign_reader *r) {
                                         "train.save_every", "train.saves_per_epoch", saves ? "no" : "steps", "500"}));
     bool has_rhythm = evals || strategy || foreign_find(r, "eval_steps"),
          is_saved = saves || trainer_has_any(r, "", "save_strategy save_steps");
-    if (!has_rhythm && r->c->data.eval_fraction > 0)
-        TRY(foreign_offer(r, NULL, "train.evals_per_epoch", "1", "its default"));
-    if (!is_saved) TRY(foreign_offer(r, NULL, "train.saves_per_epoch", "1", "its default"));
+    if (!has_rhythm && r->c->data.eval_fraction > 0) TRY(foreign_offer_text(r, NULL, "train.evals_per_epoch", "1"));
+    if (!is_saved) TRY(foreign_offer_text(r, NULL, "train.saves_per_epoch", "1"));
     TRY(translate_times(r, evals, "train.evals_per_epoch"));
     TRY(translate_times(r, saves, "train.saves_per_epoch"));
-    if (patience) TRY(foreign_offer(r, patience, "train.patience", patience->text, NULL));
     if (board) TRY(foreign_offer(r, board, "track.to", item_is_true(board) ? "tensorboard" : "none", NULL));
-    if (server) TRY(foreign_offer(r, server, "track.mlflow", server->text, NULL));
-    if (experiment) TRY(foreign_offer(r, experiment, "track.experiment", experiment->text, NULL));
     return trainer_resume(r, foreign_find(r, "resume_from_checkpoint"));
 }
 

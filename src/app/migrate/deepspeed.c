@@ -19,35 +19,28 @@
 
 /* clang-format off */
 static const foreign_row rows[] = {
-    {"train_batch_size",               FOREIGN_OWN, FT_INT, NULL, NULL},
-    {"train_micro_batch_size_per_gpu", FOREIGN_OWN, FT_INT, NULL, NULL},
-    {"gradient_accumulation_steps",    FOREIGN_OWN, FT_INT, NULL, NULL},
+    {"{train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps sequence_parallel_size}", FOREIGN_OWN, FT_INT, NULL, NULL},
     {"managed_gradient_accumulation",  FOREIGN_IDLE, FT_BOOL, NULL, "accumulation is part of the compiled step"},
     {"gradient_clipping",              FOREIGN_SET, FT_REAL, "train.clip", NULL},
     {"steps_per_print",                FOREIGN_SET, FT_INT, "train.log_every", NULL},
     {"wall_clock_breakdown",           FOREIGN_SET, FT_BOOL, "run.breakdown", NULL},
 
-    {"optimizer.type",                 FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {"optimizer.params.lr",            FOREIGN_OWN, FT_REAL, NULL, NULL},
+    {"optimizer.type", FOREIGN_OWN, FT_TEXT, NULL, NULL},
+    {"optimizer.params.lr", FOREIGN_OWN, FT_REAL, NULL, NULL},
     {"optimizer.params.betas",         FOREIGN_SET, FT_PAIR, "train.betas", NULL},
     {"optimizer.params.eps",           FOREIGN_SET, FT_REAL, "train.eps", NULL},
     {"optimizer.params.weight_decay",  FOREIGN_SET, FT_REAL, "train.weight_decay", NULL},
-    {"optimizer.params.adam_w_mode",   FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {"optimizer.params.bias_correction", FOREIGN_OWN, FT_BOOL, NULL, NULL},
+    {"optimizer.params.{adam_w_mode bias_correction}", FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {"optimizer.params.amsgrad",       FOREIGN_OFF, FT_BOOL, NULL, "ralo has AdamW without the maximum of AMSGrad"},
     {"optimizer.params.{torch_adam fused foreach}", FOREIGN_IDLE, FT_BOOL, NULL, "there is one AdamW kernel per device"},
     {"optimizer.legacy_fusion",        FOREIGN_IDLE, FT_BOOL, NULL, "there is one AdamW kernel per device"},
-    {"scheduler.type",                     FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {"scheduler.params.warmup_min_lr",     FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {"scheduler.params.warmup_max_lr",     FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {"scheduler.params.warmup_num_steps",  FOREIGN_OWN, FT_INT, NULL, NULL},
-    {"scheduler.params.warmup_type",       FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {"scheduler.params.total_num_steps",   FOREIGN_OWN, FT_INT, NULL, NULL},
-    {"scheduler.params.warmup_min_ratio",  FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {"scheduler.params.cos_min_ratio",     FOREIGN_OWN, FT_REAL, NULL, NULL},
+    {"scheduler.type", FOREIGN_OWN, FT_TEXT, NULL, NULL},
+    {"scheduler.params.{warmup_min_lr warmup_max_lr warmup_min_ratio cos_min_ratio}", FOREIGN_OWN, FT_REAL, NULL, NULL},
+    {"scheduler.params.{warmup_num_steps total_num_steps}", FOREIGN_OWN, FT_INT, NULL, NULL},
+    {"scheduler.params.warmup_type", FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {"scheduler.params.last_batch_iteration", FOREIGN_IDLE, FT_INT, NULL, "a resumed run knows its own step"},
 
-    {"fp16.enabled",                FOREIGN_OWN, FT_BOOL, NULL, NULL},
+    {"fp16.enabled", FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {"fp16.loss_scale",             FOREIGN_SET, FT_REAL, "train.fp16.loss_scale", NULL},
     {"fp16.initial_scale_power",    FOREIGN_SET, FT_INT, "train.fp16.initial_scale_power", NULL},
     {"fp16.loss_scale_window",      FOREIGN_SET, FT_INT, "train.fp16.loss_scale_window", NULL},
@@ -58,10 +51,7 @@ static const foreign_row rows[] = {
     {"fp16.fused_mode",             FOREIGN_IDLE, FT_BOOL, NULL, "there is one AdamW kernel per device"},
     {"fp16.fp16_master_weights_and_grads", FOREIGN_OFF, FT_BOOL, NULL,
      "fp16 masters lose small updates; to save memory use bf16.bf16_master_weights_and_grads, with stochastic rounding"},
-    {"bf16.enabled",                       FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {"bf16.check_grad_overflow",           FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {"bf16.bf16_master_weights_and_grads", FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {"bf16.bf16_optimizer_states",         FOREIGN_OWN, FT_BOOL, NULL, NULL},
+    {"bf16.{enabled check_grad_overflow bf16_master_weights_and_grads bf16_optimizer_states}", FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {"bf16.immediate_grad_update",         FOREIGN_IDLE, FT_BOOL, NULL, "gradients are accumulated when they are complete"},
     {"torch_autocast.enabled",             FOREIGN_OFF, FT_BOOL, NULL, "use bf16.enabled or fp16.enabled instead"},
     {"torch_autocast.{dtype lower_precision_safe_modules}", FOREIGN_IDLE, FT_ANY, NULL, "torch_autocast is off"},
@@ -70,19 +60,18 @@ static const foreign_row rows[] = {
     {"data_types.grad_accum_dtype",        FOREIGN_IDLE, FT_TEXT, NULL, "precision decides: fp32 wherever there is a master copy"},
     {"data_types.{param_dtype buffer_dtype}", FOREIGN_IDLE, FT_TEXT, NULL, "precision decides"},
 
-    {ZERO "stage",                         FOREIGN_OWN, FT_INT, NULL, NULL},
-    {STATES "device",                      FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {STATES "nvme_path",                   FOREIGN_OWN, FT_TEXT, NULL, NULL},
+    {ZERO "{stage stage3_prefetch_bucket_size prefetch_bucket_size stage3_param_persistence_threshold param_persistence_threshold "
+     "stage3_model_persistence_threshold model_persistence_threshold reduce_bucket_size allgather_bucket_size}", FOREIGN_OWN, FT_INT, NULL, NULL},
+    {STATES "{device nvme_path}", FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {STATES "{buffer_count pipeline pipeline_read pipeline_write}", FOREIGN_IDLE, FT_ANY, NULL,
      "the plan sizes the buffers of copies in flight (memory.prefetch, memory.bucket)"},
     {STATES "pin_memory",                  FOREIGN_IDLE, FT_BOOL, NULL, "the backend decides how host memory is allocated"},
     {STATES "fast_init",                   FOREIGN_IDLE, FT_BOOL, NULL, "states start as zeros, written once"},
-    {STATES "ratio",                       FOREIGN_OWN, FT_REAL, NULL, NULL},
+    {STATES "ratio", FOREIGN_OWN, FT_REAL, NULL, NULL},
     {STATES "cpuadam_cores_perc",          FOREIGN_IDLE, FT_REAL, NULL, "run.threads sets the number of threads"},
     {STATES "super_offload",               FOREIGN_OFF, FT_BOOL, NULL, "ralo updates no parameter before its gradient is known to be finite"},
-    {PARAMS "device",                      FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {PARAMS "nvme_path",                   FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {PARAMS "buffer_size",                 FOREIGN_OWN, FT_INT, NULL, NULL},
+    {PARAMS "{device nvme_path}", FOREIGN_OWN, FT_TEXT, NULL, NULL},
+    {PARAMS "buffer_size", FOREIGN_OWN, FT_INT, NULL, NULL},
     {PARAMS "{buffer_count max_in_cpu}",   FOREIGN_IDLE, FT_ANY, NULL,
      "the plan sizes the buffers of copies in flight (memory.prefetch, memory.bucket)"},
     {PARAMS "pin_memory",                  FOREIGN_IDLE, FT_BOOL, NULL, "the backend decides how host memory is allocated"},
@@ -90,13 +79,9 @@ static const foreign_row rows[] = {
     {ZERO "{cpu_offload_param cpu_offload_params}", FOREIGN_OFF, FT_BOOL, NULL, "use offload_param: {\"device\": \"cpu\"} instead"},
     {ZERO "cpu_offload_use_pin_memory",    FOREIGN_IDLE, FT_BOOL, NULL, "the backend decides how host memory is allocated"},
     /* DeepSpeed takes these by the names of its fields, too: without stage3_. */
-    {ZERO "{stage3_prefetch_bucket_size prefetch_bucket_size}", FOREIGN_OWN, FT_INT, NULL, NULL},
-    {ZERO "{stage3_param_persistence_threshold param_persistence_threshold}", FOREIGN_OWN, FT_INT, NULL, NULL},
-    {ZERO "{stage3_model_persistence_threshold model_persistence_threshold}", FOREIGN_OWN, FT_INT, NULL, NULL},
     {ZERO "{stage3_max_live_parameters stage3_max_reuse_distance max_live_parameters max_reuse_distance sub_group_size}", FOREIGN_IDLE, FT_INT, NULL,
      "the plan keeps the current layer and those that memory.prefetch fetches ahead"},
-    {ZERO "{reduce_bucket_size allgather_bucket_size}", FOREIGN_OWN, FT_INT, NULL, NULL},
-    {ZERO "overlap_comm",                  FOREIGN_OWN, FT_BOOL, NULL, NULL},
+    {ZERO "overlap_comm", FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {ZERO "{zero_hpz_partition_size mics_shard_size "
      "stage3_module_granularity_threshold stage3_partition_stream_chunk_size}", FOREIGN_IDLE, FT_INT, NULL, RANKS},
     {ZERO "{reduce_scatter allgather_partitions use_multi_rank_bucket_allreduce round_robin_gradients "
@@ -113,7 +98,7 @@ static const foreign_row rows[] = {
     {ZERO "zenflow",                       FOREIGN_WHOLE, FT_ANY, NULL, "every gradient is applied in the step it was made in"},
 
     {"activation_checkpointing.number_checkpoints", FOREIGN_OWN, FT_INT, NULL, NULL},
-    {"activation_checkpointing.cpu_checkpointing",  FOREIGN_OWN, FT_BOOL, NULL, NULL},
+    {"activation_checkpointing.cpu_checkpointing", FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {"activation_checkpointing.partition_activations", FOREIGN_IDLE, FT_BOOL, NULL, RANKS},
     {"activation_checkpointing.contiguous_memory_optimization", FOREIGN_IDLE, FT_BOOL, NULL, LAYOUT},
     {"activation_checkpointing.synchronize_checkpoint_boundary", FOREIGN_IDLE, FT_BOOL, NULL, "the compiled step orders its streams"},
@@ -125,7 +110,6 @@ static const foreign_row rows[] = {
     {"{prescale_gradients disable_allgather use_data_before_expert_parallelism}", FOREIGN_IDLE, FT_BOOL, NULL, RANKS},
     {"{gradient_predivide_factor communication_data_type seq_parallel_comm_data_type gradient_allreduce_op}",
      FOREIGN_IDLE, FT_ANY, NULL, RANKS},
-    {"sequence_parallel_size",      FOREIGN_OWN, FT_INT, NULL, NULL},
     {"tensor_parallel.autotp_size", FOREIGN_OWN, FT_INT, NULL, NULL},
     {"tensor_parallel.{dtype tp_overlap_comm keep_module_on_host replace_with_kernel_inject preset_model use_default_specs}",
      FOREIGN_IDLE, FT_ANY, NULL, "layers are split by heads and columns"},
@@ -150,10 +134,8 @@ static const foreign_row rows[] = {
 /* ---- precision --------------------------------------------------------------------------------------------------- */
 
 static status enable(foreign_reader *r, const foreign_item *i, const char *precision) {
-    if (!i) return OK;
-    if (i->is_auto) foreign_report_set(r, i, "precision", "auto");
-    else if (item_is_true(i)) return foreign_offer(r, i, "precision", precision, NULL);
-    else foreign_report_no_effect(r, i, "off; precision sets the dtype of the computation");
+    if (i && (i->is_auto || item_is_true(i))) return foreign_offer_unless_auto(r, i, "precision", precision, NULL);
+    foreign_report_no_effect(r, i, "off; precision sets the dtype of the computation");
     return OK;
 }
 
@@ -179,8 +161,7 @@ static status translate_precision(foreign_reader *r) {
         TRY(foreign_offer(r, states, "memory.states", item_is_true(states) ? "bf16" : "fp32",
                           states ? NULL : "only its master weights are in bf16"));
     if (item_is_true(overflow)) return foreign_offer(r, overflow, "train.nonfinite", "skip", NULL);
-    if (overflow)
-        foreign_report_no_effect(r, overflow, "gradients are always checked; train.nonfinite says what happens then");
+    foreign_report_no_effect(r, overflow, "gradients are always checked; train.nonfinite says what happens then");
     return OK;
 }
 
@@ -237,12 +218,10 @@ static status translate_ranks(foreign_reader *r) {
         const foreign_item *item = foreign_find(r, sizes[i].key);
         int64_t n = deepspeed_whole_or_zero(item);
         if (!item) continue;
-        if (item->is_auto) foreign_report_set(r, item, sizes[i].setting, "auto");
-        else if (n < sizes[i].off || n > INT32_MAX)
-            return ERR(ERR_INPUT, "%s: %s: found %s, expected a whole number from %lld", foreign_where(r, item),
-                       item->key, item->text, (long long)sizes[i].off);
-        else if (n == 0) foreign_report_no_effect(r, item, "off");
-        else TRY(deepspeed_offer_whole(r, item, sizes[i].setting, n, NULL));
+        if (!item->is_auto && (n < sizes[i].off || n > INT32_MAX))
+            return foreign_expected(r, item, sizes[i].off ? "a whole number from 1" : "a whole number from 0");
+        if (n == 0 && !item->is_auto) foreign_report_no_effect(r, item, "off");
+        else TRY(foreign_offer_text(r, item, sizes[i].setting, NULL));
     }
     return OK;
 }
@@ -250,6 +229,7 @@ static status translate_ranks(foreign_reader *r) {
 /* train = micro x accumulation x data ranks. If the file leaves two of the three open, the rest of the configuration
  * decides. */
 static status translate_batch(foreign_reader *r) {
+    TRY(translate_ranks(r));
     const foreign_item *train_item = foreign_find(r, "train_batch_size"),
                        *micro_item = foreign_find(r, "train_micro_batch_size_per_gpu"),
                        *steps_item = foreign_find(r, "gradient_accumulation_steps");
@@ -264,8 +244,7 @@ static status translate_batch(foreign_reader *r) {
     } all[] = {{train_item, train}, {micro_item, micro}, {steps_item, steps}};
     for (size_t i = 0; i < ARRAY_LENGTH(all); i++) /* the upper end is for the settings to say */
         if (all[i].item && !all[i].item->is_auto && (all[i].value < 1 || all[i].value > INT32_MAX))
-            return ERR(ERR_INPUT, "%s: %s: found %s, expected a whole number from 1", foreign_where(r, all[i].item),
-                       all[i].item->key, all[i].item->text);
+            return foreign_expected(r, all[i].item, "a whole number from 1");
     bool ours_micro = !micro && config_was_given(r->c, "train.micro_batch"),
          ours_steps = !steps && r->c->train.accumulation;
     int64_t product = multiply_saturating(multiply_saturating(micro, steps), ranks);
@@ -371,14 +350,13 @@ static status translate_peak_lr(foreign_reader *r, scheduler_kind kind) {
     const foreign_item *lr = foreign_find(r, "optimizer.params.lr"),
                        *peak = foreign_find(r, "scheduler.params.warmup_max_lr");
     bool has_peak = kind == SCHEDULER_WARMUP || kind == SCHEDULER_DECAY;
-    if (peak && has_peak && peak->is_auto) foreign_report_set(r, peak, "train.lr", "auto");
-    if (peak && has_peak && !peak->is_auto) TRY(foreign_offer(r, peak, "train.lr", peak->text, NULL));
+    if (has_peak) TRY(foreign_offer_text(r, peak, "train.lr", NULL));
     if (kind == SCHEDULER_DECAY && !peak)
         TRY(foreign_offer(r, NULL, "train.lr", "0.001", "WarmupDecayLR's warmup_max_lr"));
     bool overridden = has_peak && (peak ? !peak->is_auto : kind == SCHEDULER_DECAY);
-    if (lr && lr->is_auto) foreign_report_set(r, lr, "train.lr", "auto");
-    else if (lr && overridden) foreign_report_no_effect(r, lr, "the scheduler's warmup_max_lr is the rate that counts");
-    else if (lr) return foreign_offer(r, lr, "train.lr", lr->text, NULL);
+    if (lr && !lr->is_auto && overridden)
+        foreign_report_no_effect(r, lr, "the scheduler's warmup_max_lr is the rate that counts");
+    else if (lr) return foreign_offer_text(r, lr, "train.lr", NULL);
     else if (!overridden && foreign_find(r, "optimizer.type") && !(peak && peak->is_auto))
         return foreign_offer(r, NULL, "train.lr", "0.001", "its Adam's default");
     return OK;
@@ -390,11 +368,9 @@ static status translate_schedule_end(foreign_reader *r, const foreign_item *type
     if (!end)
         return ERR(ERR_INPUT, "%s: scheduler.type: %s needs scheduler.params.total_num_steps, a number or \"auto\"",
                    foreign_where(r, type), type->text);
-    if (end->is_auto) foreign_report_set(r, end, "train.steps", "auto");
-    else if (!config_was_given(r->c, "train.steps") || r->c->train.steps == item_whole(end))
-        return foreign_offer(r, end, "train.steps", end->text, NULL);
-    else return foreign_offer(r, end, "train.schedule_steps", end->text, "train.steps is set elsewhere");
-    return OK;
+    if (end->is_auto || !config_was_given(r->c, "train.steps") || r->c->train.steps == item_whole(end))
+        return foreign_offer_text(r, end, "train.steps", NULL);
+    return foreign_offer(r, end, "train.schedule_steps", end->text, "train.steps is set elsewhere");
 }
 
 static status translate_min_lr(foreign_reader *r, const foreign_item *type, scheduler_kind kind) {
@@ -404,20 +380,17 @@ static status translate_min_lr(foreign_reader *r, const foreign_item *type, sche
     double peak = r->c->train.lr;
     if (kind == SCHEDULER_COSINE) {
         TRY(param_foreign_to(r, low, type));
-        if (low_ratio && low_ratio->is_auto) foreign_report_set(r, low_ratio, "train.warmup_min_lr", "auto");
-        else if (low_ratio)
-            TRY(foreign_offer(r, low_ratio, "train.warmup_min_lr",
-                              foreign_format(r, "%.17g", item_real(low_ratio) * peak), "times train.lr"));
-        if (end_ratio && end_ratio->is_auto) foreign_report_set(r, end_ratio, "train.min_lr_ratio", "auto");
-        else if (end_ratio) return foreign_offer(r, end_ratio, "train.min_lr_ratio", end_ratio->text, NULL);
-        else return foreign_offer(r, NULL, "train.min_lr_ratio", "0.0001", "WarmupCosineLR's cos_min_ratio");
-        return OK;
+        double lowest = low_ratio && !low_ratio->is_auto ? item_real(low_ratio) * peak : 0;
+        if (low_ratio)
+            TRY(foreign_offer_unless_auto(r, low_ratio, "train.warmup_min_lr", foreign_format(r, "%.17g", lowest),
+                                          "times train.lr"));
+        if (end_ratio) return foreign_offer_text(r, end_ratio, "train.min_lr_ratio", NULL);
+        return foreign_offer(r, NULL, "train.min_lr_ratio", "0.0001", "WarmupCosineLR's cos_min_ratio");
     }
     TRY(param_foreign_to(r, low_ratio, type));
     TRY(param_foreign_to(r, end_ratio, type));
     if (!type) return param_foreign_to(r, low, type);
-    if (low && low->is_auto) foreign_report_set(r, low, "train.warmup_min_lr", "auto");
-    else if (low) TRY(foreign_offer(r, low, "train.warmup_min_lr", low->text, NULL));
+    TRY(foreign_offer_text(r, low, "train.warmup_min_lr", NULL));
     if (kind == SCHEDULER_DECAY)
         return foreign_offer(r, NULL, "train.min_lr_ratio",
                              foreign_format(r, "%.17g", fmin(1, r->c->train.warmup_min_lr / peak)),
@@ -447,20 +420,12 @@ static status translate_scheduler(foreign_reader *r) {
     }
     TRY(foreign_offer(r, type, "train.schedule", schedules[kind], NULL));
     TRY(foreign_offer(r, NULL, "train.schedule_style", "deepspeed", "its scheduler moves after the optimizer"));
-    if (warmup && warmup->is_auto) foreign_report_set(r, warmup, "train.warmup", "auto");
-    else TRY(foreign_offer(r, warmup, "train.warmup", warmup ? warmup->text : "1000", warmup ? NULL : "its default"));
-    if (rise && rise->is_auto) foreign_report_set(r, rise, "train.warmup_kind", "auto");
-    else return foreign_offer(r, rise, "train.warmup_kind", rise ? rise->text : "log", rise ? NULL : "its default");
-    return OK;
-}
-
-static status translate_sizes(foreign_reader *r) {
-    TRY(translate_ranks(r));
-    return translate_batch(r);
+    TRY(foreign_offer_text(r, warmup, "train.warmup", "1000"));
+    return foreign_offer_text(r, rise, "train.warmup_kind", "log");
 }
 
 static status translate(foreign_reader *r) {
-    static const foreign_part parts[] = {translate_precision, translate_sizes,    optimizer_check,
+    static const foreign_part parts[] = {translate_precision, translate_batch,    optimizer_check,
                                          translate_scheduler, optimizer_defaults, deepspeed_translate_memory};
     return foreign_translate_parts(r, parts, ARRAY_LENGTH(parts));
 }

@@ -45,10 +45,7 @@ static status measure_model(const config *c, uint64_t threshold, model_sizes *ou
 }
 
 static status device_tier(foreign_reader *r, const foreign_item *i, const char **out) {
-    static const char *const tiers[][2] = {{"none", "none"}, {"cpu", "host"}, {"nvme", "nvme"}};
-    *out = NULL;
-    for (size_t k = 0; i && k < ARRAY_LENGTH(tiers); k++)
-        if (strcmp(i->text, tiers[k][0]) == 0) *out = tiers[k][1];
+    *out = i ? foreign_word(r, "none=none|cpu=host|nvme=nvme", i->text, false) : NULL;
     if (i && !*out && !i->is_auto)
         return ERR(ERR_INPUT, "%s: %s: found '%.100s', expected none, cpu or nvme", foreign_where(r, i), i->key,
                    i->text);
@@ -73,8 +70,8 @@ static status translate_nvme_paths(foreign_reader *r, const char *states, const 
             foreign_where(r, paths[0]), paths[0]->key, paths[0]->text, paths[1]->key, paths[1]->line, paths[1]->text);
     for (int i = 0; i < 2; i++) {
         if (!paths[i]) continue;
-        if (paths[i]->is_auto) foreign_report_set(r, paths[i], "memory.nvme_path", "auto");
-        else if (moves_to(tiers[i], "nvme")) TRY(foreign_offer(r, paths[i], "memory.nvme_path", paths[i]->text, NULL));
+        if (paths[i]->is_auto || moves_to(tiers[i], "nvme"))
+            TRY(foreign_offer_text(r, paths[i], "memory.nvme_path", NULL));
         else foreign_report_no_effect(r, paths[i], "its device is not nvme");
     }
     return OK;
@@ -85,14 +82,9 @@ static status translate_offload_ratio(foreign_reader *r, bool states_move) {
     const foreign_item *ratio = foreign_find(r, STATES "ratio");
     model_config model;
     if (!ratio) return OK;
-    if (ratio->is_auto) {
-        foreign_report_set(r, ratio, "memory.offload.keep_states", "auto");
-        return OK;
-    }
+    if (ratio->is_auto) return foreign_offer_text(r, ratio, "memory.offload.keep_states", NULL);
     double share = item_real(ratio);
-    if (!(share >= 0 && share <= 1))
-        return ERR(ERR_INPUT, "%s: %s: found %s, expected a number in [0, 1]", foreign_where(r, ratio), ratio->key,
-                   ratio->text);
+    if (!(share >= 0 && share <= 1)) return foreign_expected(r, ratio, "a number in [0, 1]");
     if (!states_move) {
         foreign_report_no_effect(r, ratio, "states stay on the device");
         return OK;
@@ -102,11 +94,10 @@ static status translate_offload_ratio(foreign_reader *r, bool states_move) {
                                  foreign_format(r, "of %lld layers", (long long)model.n_layers));
 }
 
-/* As many elements, in bytes. 0 bytes would read as auto. */
+/* As many elements, in bytes, where the file says it. 0 bytes would read as auto. */
 static status offer_elements(foreign_reader *r, const foreign_item *i, const char *setting, size_t element) {
-    if (item_whole(i) < 1)
-        return ERR(ERR_INPUT, "%s: %s: found %s, expected a whole number from 1, or \"auto\"", foreign_where(r, i),
-                   i->key, i->text);
+    if (!i || i->is_auto) return foreign_offer_text(r, i, setting, NULL);
+    if (item_whole(i) < 1) return foreign_expected(r, i, "a whole number from 1, or \"auto\"");
     return deepspeed_offer_whole(r, i, setting, multiply_saturating(item_whole(i), (int64_t)element),
                                  foreign_format(r, "%s elements of %zu bytes", i->text, element));
 }
@@ -117,8 +108,7 @@ static status offer_ahead(foreign_reader *r, const foreign_item *i, const char *
     model_sizes m;
     char a[32];
     TRY(measure_model(r->c, 0, &m));
-    if (item_whole(i) < 0)
-        return ERR(ERR_INPUT, "%s: %s: found %s, expected a whole number from 0", foreign_where(r, i), i->key, i->text);
+    if (item_whole(i) < 0) return foreign_expected(r, i, "a whole number from 0");
     uint64_t blocks = ((uint64_t)item_whole(i) + m.block - 1) / m.block;
     return deepspeed_offer_whole(r, i, setting, (int64_t)MIN(blocks, (uint64_t)MOST),
                                  foreign_format(r, "blocks of %s elements, rounded up%s",
@@ -127,9 +117,8 @@ static status offer_ahead(foreign_reader *r, const foreign_item *i, const char *
 }
 
 /* A key of ZeRO-3: as documented, or as the field is called in DeepSpeed's code. */
-static const foreign_item *find_stage3(const foreign_reader *r, const char *name) {
-    const foreign_item *documented = foreign_find(r, foreign_format(r, ZERO "stage3_%s", name));
-    return documented ? documented : foreign_find(r, foreign_format(r, ZERO "%s", name));
+static const foreign_item *find_stage3(foreign_reader *r, const char *name) {
+    return foreign_find_either(r, foreign_format(r, ZERO "stage3_%s", name), foreign_format(r, ZERO "%s", name));
 }
 
 /* How many offloaded and how many sharded parameters are prefetched. */
@@ -154,34 +143,25 @@ static status translate_buckets(foreign_reader *r) {
                        *gather = foreign_find(r, ZERO "allgather_bucket_size"),
                        *overlap = foreign_find(r, ZERO "overlap_comm");
     size_t gradient = dtype_bytes((int)r->c->choice.precision < 0 ? DTYPE_F32 : precision_grad(r->c->choice.precision));
-    if (reduce && reduce->is_auto) foreign_report_set(r, reduce, "parallel.reduce_bucket", "auto");
-    else if (reduce) TRY(offer_elements(r, reduce, "parallel.reduce_bucket", gradient));
-    if (gather && gather->is_auto) foreign_report_set(r, gather, "parallel.allgather_bucket", "auto");
-    else if (gather) TRY(offer_elements(r, gather, "parallel.allgather_bucket", element_bytes(r->c)));
-    if (overlap && overlap->is_auto) foreign_report_set(r, overlap, "parallel.overlap", "auto");
-    else if (overlap) return foreign_offer(r, overlap, "parallel.overlap", overlap->text, NULL);
-    return OK;
+    TRY(offer_elements(r, reduce, "parallel.reduce_bucket", gradient));
+    TRY(offer_elements(r, gather, "parallel.allgather_bucket", element_bytes(r->c)));
+    return foreign_offer_text(r, overlap, "parallel.overlap", NULL);
 }
 
 /* ZeRO-3 leaves small tensors whole on every rank. A threshold above the model's tensors leaves the model whole. */
 static status translate_persistence(foreign_reader *r, int64_t stage) {
     const foreign_item *threshold = find_stage3(r, "param_persistence_threshold"),
                        *limit = find_stage3(r, "model_persistence_threshold");
-    if (limit) foreign_report_no_effect(r, limit, "parallel.persist_below is the one threshold");
+    foreign_report_no_effect(r, limit, "parallel.persist_below is the one threshold");
     if (!threshold) return OK;
-    if (threshold->is_auto) {
-        foreign_report_set(r, threshold, "parallel.persist_below", "auto");
-        return OK;
-    }
+    if (threshold->is_auto) return foreign_offer_text(r, threshold, "parallel.persist_below", NULL);
     if (stage != 3) {
         foreign_report_no_effect(r, threshold, "parameters are whole in this stage");
         return OK;
     }
     model_sizes m;
     char a[32], b[32];
-    if (item_whole(threshold) < 0)
-        return ERR(ERR_INPUT, "%s: %s: found %s, expected a whole number from 0", foreign_where(r, threshold),
-                   threshold->key, threshold->text);
+    if (item_whole(threshold) < 0) return foreign_expected(r, threshold, "a whole number from 0");
     TRY(measure_model(r->c, (uint64_t)item_whole(threshold), &m));
     double share = 100.0 * (double)m.small / (double)m.total;
     const char *note =
@@ -204,21 +184,16 @@ static status translate_zero(foreign_reader *r) {
                        *params_item = foreign_find(r, PARAMS "device");
     int64_t stage = deepspeed_whole_or_zero(stage_item);
     const char *states, *params;
-    if (stage < 0 || stage > 3)
-        return ERR(ERR_INPUT, "%s: zero_optimization.stage: found %s, expected 0, 1, 2 or 3",
-                   foreign_where(r, stage_item), stage_item->text);
-    if (stage_item && stage_item->is_auto) foreign_report_set(r, stage_item, "parallel.zero", "auto");
-    else if (stage_item)
-        TRY(deepspeed_offer_whole(r, stage_item, "parallel.zero", stage,
-                                  foreign_row_ranks(r) > 1 ? NULL : "on one rank every stage is the same"));
+    if (stage < 0 || stage > 3) return foreign_expected(r, stage_item, "0, 1, 2 or 3");
+    if (stage_item)
+        TRY(foreign_offer_unless_auto(r, stage_item, "parallel.zero", foreign_format(r, "%lld", (long long)stage),
+                                      foreign_row_ranks(r) > 1 ? NULL : "on one rank every stage is the same"));
     TRY(device_tier(r, states_item, &states));
     TRY(device_tier(r, params_item, &params));
-    if (states_item && !states) foreign_report_set(r, states_item, "memory.offload.states", "auto");
-    if (params_item && !params) foreign_report_set(r, params_item, "memory.offload.params", "auto");
-    if (states) TRY(foreign_offer(r, states_item, "memory.offload.states", states, NULL));
+    if (states_item) TRY(foreign_offer_unless_auto(r, states_item, "memory.offload.states", states, NULL));
     if (states && stage >= 2)
         TRY(foreign_offer(r, states_item, "memory.offload.grads", states, "from stage 2 on gradients go along"));
-    if (params) TRY(foreign_offer(r, params_item, "memory.offload.params", params, NULL));
+    if (params_item) TRY(foreign_offer_unless_auto(r, params_item, "memory.offload.params", params, NULL));
     bool left_open = states_item && !states; /* to the rest of the configuration */
     TRY(translate_offload_ratio(r, left_open || moves_to(states, "host") || moves_to(states, "nvme")));
     TRY(translate_nvme_paths(r, states, params));
@@ -234,21 +209,17 @@ static status translate_activations(foreign_reader *r) {
     if (count && !count->is_auto) {
         model_sizes m;
         TRY(measure_model(r->c, 0, &m));
-        if (item_whole(count) < 1)
-            return ERR(ERR_INPUT, "%s: %s: found %s, expected a whole number from 1", foreign_where(r, count),
-                       count->key, count->text);
+        if (item_whole(count) < 1) return foreign_expected(r, count, "a whole number from 1");
         int64_t n = MIN(item_whole(count), m.layers), every = divide_up(m.layers, n);
         TRY(foreign_offer(r, count, "memory.recompute", foreign_format(r, "every:%lld", (long long)every),
                           foreign_format(r, "%lld checkpoints over %lld layers", (long long)n, (long long)m.layers)));
     } else {
-        if (count) foreign_report_set(r, count, "memory.recompute", "auto");
+        TRY(foreign_offer_text(r, count, "memory.recompute", NULL));
         TRY(foreign_offer(r, NULL, "memory.recompute", "full",
                           "activation_checkpointing is there, and here that alone turns recompute on"));
     }
-    if (host && host->is_auto) foreign_report_set(r, host, "memory.offload.activations", "auto");
-    else if (host)
-        return foreign_offer(r, host, "memory.offload.activations", item_is_true(host) ? "host" : "none", NULL);
-    return OK;
+    if (!host) return OK;
+    return foreign_offer_unless_auto(r, host, "memory.offload.activations", item_is_true(host) ? "host" : "none", NULL);
 }
 
 status deepspeed_translate_memory(foreign_reader *r) {

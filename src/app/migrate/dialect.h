@@ -54,6 +54,8 @@ extern const foreign_dialect foreign_deepspeed, foreign_ralo, foreign_trl, forei
 
 /* The item of this key; NULL if it is absent or null. Types are checked before translate is called. */
 const foreign_item *foreign_find(const foreign_reader *r, const char *key);
+/* The same for a key with two names; a file with both is refused. */
+const foreign_item *foreign_find_either(foreign_reader *r, const char *now, const char *before);
 bool foreign_has_group(const foreign_reader *r,
                        const char *prefix); /* "fp16": is there such a map, even an empty one */
 bool item_is_true(const foreign_item *i);   /* absent and "auto" are not */
@@ -69,13 +71,24 @@ void foreign_problem(foreign *f, const char *format, ...) __attribute__((format(
 void foreign_refuse(foreign_reader *r, const foreign_item *i, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void foreign_refuse_train(foreign_reader *r, const char *text); /* `plan` may go on with this, `train` may not */
-/* Report lines. note may be NULL. */
+/* Report lines. note may be NULL. An item that is not there has no line. */
 void foreign_report_no_effect(foreign_reader *r, const foreign_item *i, const char *note);
 void foreign_report_file(foreign_reader *r, const foreign_item *i); /* that is translated too */
 void foreign_report_set(foreign_reader *r, const foreign_item *i, const char *setting, const char *note);
 /* Offers a value and reports the result. i NULL: implied by the program that wrote the file, which gives way to a key of another file. */
 status foreign_offer(foreign_reader *r, const foreign_item *i, const char *setting, const char *value,
                      const char *note);
+/* The same, but a key that is "auto" leaves the setting to the rest of the configuration. */
+status foreign_offer_unless_auto(foreign_reader *r, const foreign_item *i, const char *setting, const char *value,
+                                 const char *note);
+/* The same of what the file says, where it says it. usual: what the program does where it does not; NULL: nothing. */
+status foreign_offer_text(foreign_reader *r, const foreign_item *i, const char *setting, const char *usual);
+/* A key that is on or off: value where it is on. note may be NULL. */
+status foreign_offer_switch(foreign_reader *r, const foreign_item *i, const char *setting, const char *value,
+                            const char *note);
+status foreign_expected(const foreign_reader *r, const foreign_item *i, const char *expected); /* the error */
+/* The value that a list of "word=value|word=value" gives a word; "" is no value. NULL: the word is not in the list. */
+const char *foreign_word(const foreign_reader *r, const char *list, const char *word, bool any_case);
 /* What another foreign file gave this setting no longer counts, and its report says which file does. */
 void foreign_take_over(foreign_reader *r, const char *setting);
 /* Data and sequence ranks: all ranks that are neither tensor nor pipeline ranks of each other. */

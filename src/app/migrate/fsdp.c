@@ -3,79 +3,52 @@
  * What FSDP calls a sharding strategy is a stage of ZeRO here. Keys about how PyTorch wraps modules have no counterpart: layers are
  * the units of sharding by construction. Such a key is accepted with a warning, because the run is what it would be with it; a value
  * that asks for something else than ralo does is refused. */
-#include "migrate/dialect.h"
+#include "migrate/trainer.h"
 
 #include <string.h>
 #include <strings.h>
 
 typedef struct row {
-    const char *key, *word; /* word "*": any value */
-    const char *value;      /* of the settings; NULL: refused */
+    const char *keys, *words; /* separated by spaces; words "*": any value */
+    const char *value;        /* of the settings; NULL: refused */
     const char *settings[FSDP_SETTINGS_MOST];
     const char *why; /* why it is refused, or has no effect */
 } row;
 
-#define ZERO \
-    { "parallel.zero" }
-#define RECOMPUTE \
-    { "memory.recompute" }
-#define PRECISION \
-    { "precision" }
-#define PREFETCH \
-    { "parallel.prefetch" }
-#define OFFLOADS \
+#define ON_HOST \
     { "memory.offload.params", "memory.offload.grads", "memory.offload.states" }
-#define NOTHING \
-    { NULL }
-#define LAYERS "layers are the units of sharding"
 #define HYBRID                                                                                                        \
     "it shards inside a node and copies between nodes, which ralo does not do; use FULL_SHARD (ZeRO-3 over all data " \
     "ranks) or SHARD_GRAD_OP"
 
 /* clang-format off */
 static const row rows[] = {
-    {"sharding_strategy", "FULL_SHARD", "3", ZERO, NULL},
-    {"sharding_strategy", "SHARD_GRAD_OP", "2", ZERO, NULL},
-    {"sharding_strategy", "NO_SHARD", "0", ZERO, NULL},
-    {"sharding_strategy", "HYBRID_SHARD", NULL, NOTHING, HYBRID},
-    {"sharding_strategy", "HYBRID_SHARD_ZERO2", NULL, NOTHING, HYBRID},
-    {"sharding_strategy", "_HYBRID_SHARD_ZERO2", NULL, NOTHING, HYBRID},
-    {"reshard_after_forward", "FULL_SHARD", "3", ZERO, NULL},
-    {"reshard_after_forward", "SHARD_GRAD_OP", "2", ZERO, NULL},
-    {"reshard_after_forward", "NO_SHARD", "0", ZERO, NULL},
-    {"reshard_after_forward", "true", "3", ZERO, NULL},
-    {"reshard_after_forward", "false", "2", ZERO, NULL},
-    {"activation_checkpointing", "true", "full", RECOMPUTE, NULL},
-    {"activation_checkpointing", "false", "none", RECOMPUTE, NULL},
-    {"mixed_precision", "true", "bf16", PRECISION, NULL},
-    {"mixed_precision", "bf16", "bf16", PRECISION, NULL},
-    {"mixed_precision", "bfloat16", "bf16", PRECISION, NULL},
-    {"mixed_precision", "fp16", "fp16", PRECISION, NULL},
-    {"mixed_precision", "float16", "fp16", PRECISION, NULL},
-    {"mixed_precision", "false", "fp32", PRECISION, NULL},
-    {"mixed_precision", "no", "fp32", PRECISION, NULL},
-    {"mixed_precision", "fp32", "fp32", PRECISION, NULL},
-    {"cpu_offload", "true", "host", OFFLOADS, NULL},
-    {"cpu_offload", "false", "none", OFFLOADS, NULL},
-    {"offload_params", "true", "host", OFFLOADS, NULL},
-    {"offload_params", "false", "none", OFFLOADS, NULL},
-    {"backward_prefetch", "BACKWARD_PRE", "1", PREFETCH, NULL},
-    {"backward_prefetch", "BACKWARD_POST", "1", PREFETCH, NULL},
-    {"backward_prefetch", "NO_PREFETCH", "0", PREFETCH, NULL},
-    {"forward_prefetch", "*", "", NOTHING, "parallel.prefetch counts layers, forward and backward"},
-    {"limit_all_gathers", "*", "", NOTHING, "parallel.prefetch bounds them always"},
-    {"auto_wrap_policy", "*", "", NOTHING, LAYERS},
-    {"transformer_layer_cls_to_wrap", "*", "", NOTHING, LAYERS},
-    {"min_num_params", "*", "", NOTHING, LAYERS},
-    {"use_orig_params", "*", "", NOTHING, "parameters are always those of the model"},
-    {"sync_module_states", "*", "", NOTHING, "all ranks always begin with the same parameters"},
-    {"cpu_ram_efficient_loading", "*", "", NOTHING, "every rank reads its own part of the files"},
-    {"state_dict_type", "*", "", NOTHING, "a checkpoint goes to any number of ranks"},
-    {"final_state_dict_type", "*", "", NOTHING, "a checkpoint goes to any number of ranks"},
-    {"cpu_offload_pin_memory", "*", "", NOTHING, "the backend decides how host memory is allocated"},
-    {"mixed_precision_policy", "*", "", NOTHING, "precision says it"},
-    {"version", "*", "", NOTHING, "it is a matter of PyTorch"},
-    {"ignored_modules", "*", NULL, NOTHING, "every module is sharded; leave it out"},
+    {"sharding_strategy reshard_after_forward", "FULL_SHARD", "3", {"parallel.zero"}, NULL},
+    {"sharding_strategy reshard_after_forward", "SHARD_GRAD_OP", "2", {"parallel.zero"}, NULL},
+    {"sharding_strategy reshard_after_forward", "NO_SHARD", "0", {"parallel.zero"}, NULL},
+    {"sharding_strategy", "HYBRID_SHARD HYBRID_SHARD_ZERO2 _HYBRID_SHARD_ZERO2", NULL, {NULL}, HYBRID},
+    {"reshard_after_forward", "true", "3", {"parallel.zero"}, NULL},
+    {"reshard_after_forward", "false", "2", {"parallel.zero"}, NULL},
+    {"activation_checkpointing", "true", "full", {"memory.recompute"}, NULL},
+    {"activation_checkpointing", "false", "none", {"memory.recompute"}, NULL},
+    {"mixed_precision", "true bf16 bfloat16", "bf16", {"precision"}, NULL},
+    {"mixed_precision", "fp16 float16", "fp16", {"precision"}, NULL},
+    {"mixed_precision", "false no fp32", "fp32", {"precision"}, NULL},
+    {"cpu_offload offload_params", "true", "host", ON_HOST, NULL},
+    {"cpu_offload offload_params", "false", "none", ON_HOST, NULL},
+    {"backward_prefetch", "BACKWARD_PRE BACKWARD_POST", "1", {"parallel.prefetch"}, NULL},
+    {"backward_prefetch", "NO_PREFETCH", "0", {"parallel.prefetch"}, NULL},
+    {"forward_prefetch", "*", "", {NULL}, "parallel.prefetch counts layers, forward and backward"},
+    {"limit_all_gathers", "*", "", {NULL}, "parallel.prefetch bounds them always"},
+    {"auto_wrap_policy transformer_layer_cls_to_wrap min_num_params", "*", "", {NULL}, "layers are the units of sharding"},
+    {"use_orig_params", "*", "", {NULL}, "parameters are always those of the model"},
+    {"sync_module_states", "*", "", {NULL}, "all ranks always begin with the same parameters"},
+    {"cpu_ram_efficient_loading", "*", "", {NULL}, "every rank reads its own part of the files"},
+    {"state_dict_type final_state_dict_type", "*", "", {NULL}, "a checkpoint goes to any number of ranks"},
+    {"cpu_offload_pin_memory", "*", "", {NULL}, "the backend decides how host memory is allocated"},
+    {"mixed_precision_policy", "*", "", {NULL}, "precision says it"},
+    {"version", "*", "", {NULL}, "it is a matter of PyTorch"},
+    {"ignored_modules", "*", NULL, {NULL}, "every module is sharded; leave it out"},
 };
 /* clang-format on */
 
@@ -91,24 +64,31 @@ static const char *own_key(const char *key) {
 }
 
 static status refuse(const char *where, const char *key, const char *own, const char *text) {
+    char word[64];
     strbuf words;
     str_nearest nearest = {.wanted = own};
     strbuf_init(&words);
     for (size_t i = 0; i < ARRAY_LENGTH(rows); i++) {
-        str_nearest_try(&nearest, rows[i].key);
-        if (strcmp(rows[i].key, own) == 0 && rows[i].value)
-            strbuf_printf(&words, "%s%s", words.length ? ", " : "", rows[i].word);
+        for (const char *rest = rows[i].keys; (rest = part_next(rest, ' ', word, sizeof word));)
+            str_nearest_try(&nearest, word);
+        if (!trainer_word_in(own, rows[i].keys) || !rows[i].value) continue;
+        for (const char *rest = rows[i].words; (rest = part_next(rest, ' ', word, sizeof word));)
+            strbuf_printf(&words, "%s%s", words.length ? ", " : "", word);
     }
-    status rc =
-        words.length ? ERR(ERR_INPUT, "%s: %s: found '%.100s', expected one of %s", where, key, text, words.text)
-        : *nearest.name
-            ? ERR(ERR_INPUT, "%s: unknown setting '%.100s' of FSDP; did you mean '%s'?", where, key, nearest.name)
-            : ERR(ERR_INPUT,
-                  "%s: unknown setting '%.100s' of FSDP; remove it, or use a setting of ralo ('ralo "
-                  "help settings')",
-                  where, key);
+    char advice[160] = "remove it, or use a setting of ralo ('ralo help settings')";
+    if (*nearest.name) snprintf(advice, sizeof advice, "did you mean '%s'?", nearest.name);
+    status rc = words.length
+                    ? ERR(ERR_INPUT, "%s: %s: found '%.100s', expected one of %s", where, key, text, words.text)
+                    : ERR(ERR_INPUT, "%s: unknown setting '%.100s' of FSDP; %s", where, key, advice);
     strbuf_fini(&words);
     return rc;
+}
+
+static bool takes(const row *r, const char *text) {
+    char word[64];
+    for (const char *rest = r->words; (rest = part_next(rest, ' ', word, sizeof word));)
+        if (strcasecmp(word, text) == 0 || strcmp(word, "*") == 0) return true;
+    return false;
 }
 
 status fsdp_translate(const char *where, const char *key, const char *text, fsdp_translation *out) {
@@ -117,7 +97,7 @@ status fsdp_translate(const char *where, const char *key, const char *text, fsdp
     if (!own) return OK;
     for (size_t i = 0; i < ARRAY_LENGTH(rows); i++) {
         const row *r = &rows[i];
-        if (strcmp(r->key, own) != 0 || (strcmp(r->word, "*") != 0 && strcasecmp(r->word, text) != 0)) continue;
+        if (!trainer_word_in(own, r->keys) || !takes(r, text)) continue;
         if (!r->value) return ERR(ERR_INPUT, "%s: %s: found %.100s; %s", where, key, text, r->why);
         out->why = r->why;
         out->value = r->value;

@@ -19,9 +19,7 @@
 /* clang-format off */
 static const foreign_row rows[] = {
 #include "migrate/transformers.inc"
-    {"stage",                FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {"finetuning_type",      FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {"model_name_or_path",   FOREIGN_OWN, FT_TEXT, NULL, NULL},
+    {"{stage finetuning_type model_name_or_path dataset_dir template pref_loss}", FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {"adapter_name_or_path", FOREIGN_SET, FT_TEXT, "model.adapter", NULL},
     {"{adapter_folder create_new_adapter export_dir export_size export_device export_legacy_format export_hub_model_id}", FOREIGN_IDLE, FT_ANY, NULL,
      "`ralo export` writes models and adapters"},
@@ -36,18 +34,16 @@ static const foreign_row rows[] = {
      "the model is trained as its files have it"},
     {"init_special_tokens",  FOREIGN_IDLE, FT_TEXT, NULL, "no tokens are added"},
     {"disable_gradient_checkpointing", FOREIGN_WORD, FT_TEXT, "memory.recompute", "true=none|false=full"},
-    {"pure_bf16",            FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {"fp8",                  FOREIGN_OWN, FT_BOOL, NULL, NULL},
+    {"{pure_bf16 fp8 train_on_prompt packing neat_packing enable_thinking}", FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {"{fp8_backend fp8_enable_fsdp_float8_all_gather}", FOREIGN_IDLE, FT_ANY, NULL, ONE_STEP},
 
-    {"quantization_bit",     FOREIGN_OWN, FT_INT, NULL, NULL},
+    {"{quantization_bit lora_rank cutoff_len max_samples}", FOREIGN_OWN, FT_INT, NULL, NULL},
+    {"early_stopping_steps", FOREIGN_SET, FT_INT, "train.patience", NULL},
     {"quantization_method",  FOREIGN_WORD, FT_TEXT, "model.base", "bnb=|bitsandbytes="},
     {"quantization_type",    FOREIGN_WORD, FT_TEXT, "model.base", "nf4="},
     {"{double_quantization quantization_device_map}", FOREIGN_IDLE, FT_ANY, NULL, "nf4 takes 4.13 bits a weight, its scales included"},
-    {"lora_rank",            FOREIGN_OWN, FT_INT, NULL, NULL},
-    {"lora_alpha",           FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {"lora_dropout",         FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {"lora_target",          FOREIGN_OWN, FT_ANY, NULL, NULL},
+    {"{lora_alpha lora_dropout val_size pref_beta}", FOREIGN_OWN, FT_REAL, NULL, NULL},
+    {"{lora_target dataset eval_dataset}", FOREIGN_OWN, FT_ANY, NULL, NULL},
     {"use_rslora",           FOREIGN_SET, FT_BOOL, "model.lora.rslora", NULL},
     {"use_dora",             FOREIGN_OFF, FT_BOOL, NULL, "ralo has LoRA (also rank-stabilised and PiSSA), not DoRA"},
     {"pissa_init",           FOREIGN_WORD, FT_TEXT, "model.lora.init", "true=pissa|false=default"},
@@ -67,27 +63,14 @@ static const foreign_row rows[] = {
      "use_audio_in_video audio_sampling_rate media_dir freeze_vision_tower freeze_multi_modal_projector}", FOREIGN_OFF, FT_ANY, NULL, NO_IMAGES},
     {"freeze_language_model", FOREIGN_OFF, FT_BOOL, NULL, NO_IMAGES},
 
-    {"dataset",              FOREIGN_OWN, FT_ANY, NULL, NULL},
-    {"eval_dataset",         FOREIGN_OWN, FT_ANY, NULL, NULL},
-    {"dataset_dir",          FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {"template",             FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {"cutoff_len",           FOREIGN_OWN, FT_INT, NULL, NULL},
     {"max_length",           FOREIGN_IDLE, FT_INT, NULL, INFERENCE},
-    {"val_size",             FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {"train_on_prompt",      FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {"mask_history",         FOREIGN_OFF, FT_BOOL, NULL, "every turn of the assistant counts in the loss"},
-    {"packing",              FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {"neat_packing",         FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {"max_samples",          FOREIGN_OWN, FT_INT, NULL, NULL},
     {"{streaming buffer_size overwrite_cache preprocessing_batch_size preprocessing_num_workers tokenized_path data_shared_file_system "
      "ignore_pad_token_for_loss eval_on_each_dataset disable_shuffling}", FOREIGN_IDLE, FT_ANY, NULL, LOADER},
     {"mix_strategy",         FOREIGN_WORD, FT_TEXT, "data.source", "concat="},
     {"interleave_probs",     FOREIGN_OFF, FT_ANY, NULL, "weights stand beside the files: data.source=\"a.jsonl:0.7, b.jsonl:0.3\""},
     {"{tool_format default_system preserve_thinking}", FOREIGN_OFF, FT_ANY, NULL, "put it into the records, or into the tokenizer's chat template"},
-    {"enable_thinking",      FOREIGN_OWN, FT_BOOL, NULL, NULL},
 
-    {"pref_beta",            FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {"pref_loss",            FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {"pref_ftx",             FOREIGN_OFF, FT_REAL, NULL, "preferences have no term of the chosen answer's loss; ORPO has: pref_loss: orpo"},
     {"{pref_bco_weight ld_alpha}", FOREIGN_OFF, FT_REAL, NULL, "ralo has no such term in its loss"},
     {"dpo_label_smoothing",  FOREIGN_SET, FT_REAL, "preference.label_smoothing", NULL},
@@ -103,7 +86,6 @@ static const foreign_row rows[] = {
      "swanlab_api_key swanlab_logdir swanlab_lark_webhook_url swanlab_lark_secret enable_torch_profiler profiler_output_dir profiler_wait_steps "
      "profiler_warmup_steps profiler_active_steps profiler_repeat profiler_record_shapes profiler_profile_memory profiler_with_stack profile_modules}",
                              FOREIGN_IDLE, FT_ANY, NULL, NUMBERS},
-    {"early_stopping_steps", FOREIGN_OWN, FT_INT, NULL, NULL},
     {"{ray_run_name ray_storage_path ray_num_workers placement_strategy master_addr master_port}", FOREIGN_IDLE, FT_ANY, NULL, RANKS_HERE},
     {"{ray_init_kwargs ray_storage_filesystem resources_per_worker}", FOREIGN_WHOLE, FT_ANY, NULL, RANKS_HERE},
     {"{temperature top_p top_k repetition_penalty}", FOREIGN_IDLE, FT_REAL, NULL, INFERENCE},
@@ -182,10 +164,9 @@ static status translate_data(foreign_reader *r) {
             "generate --model DIR --adapter ADAPTER --prompt TEXT, or ralo export DIR OUT --adapter ADAPTER "
             "--merge",
             r->file->path);
-    if (most)
-        foreign_report_no_effect(
-            r, most, "all records of a file are used; the command that makes the file takes the first of them");
-    if (place) foreign_report_no_effect(r, place, "where dataset_info.json was looked for");
+    foreign_report_no_effect(r, most,
+                             "all records of a file are used; the command that makes the file takes the first of them");
+    foreign_report_no_effect(r, place, "where dataset_info.json was looked for");
     TRY(trainer_data(r, sources, n));
     TRY(trainer_eval_data(r, evaluated, n_evaluated));
     return trainer_held_out(r, foreign_find(r, "val_size"), n_evaluated > 0);
@@ -195,19 +176,19 @@ static status translate_data(foreign_reader *r) {
 
 static status translate_preference(foreign_reader *r, const foreign_item *stage) {
     const foreign_item *loss = foreign_find(r, "pref_loss"), *beta = foreign_find(r, "pref_beta");
-    static const char *const losses[][2] = {{"sigmoid", "dpo"}, {"ipo", "ipo"}, {"orpo", "orpo"}, {"simpo", "simpo"}};
-    const char *kind = strcmp(stage->text, "kto") == 0 ? "kto" : "dpo";
-    bool is_known = !loss || strcmp(kind, "kto") == 0;
-    for (size_t i = 0; loss && i < ARRAY_LENGTH(losses); i++)
-        if (strcmp(loss->text, losses[i][0]) == 0) kind = losses[i][1], is_known = true;
+    bool is_kto = strcmp(stage->text, "kto") == 0;
+    const char *said = loss ? foreign_word(r, "sigmoid=dpo|ipo=ipo|orpo=orpo|simpo=simpo", loss->text, false) : NULL,
+               *kind = said     ? said
+                       : is_kto ? "kto"
+                                : "dpo";
+    bool is_known = !loss || said || is_kto;
     TRY(foreign_offer(r, stage, "train.task", "preference", NULL));
     if (!is_known) foreign_refuse(r, loss, "ralo has sigmoid (DPO), ipo, orpo and simpo");
     else TRY(foreign_offer(r, loss ? loss : stage, "preference.loss", kind, NULL));
     bool is_orpo = strcmp(kind, "orpo") == 0;
     if (strcmp(kind, "simpo") == 0 && !foreign_find(r, "simpo_gamma"))
-        TRY(foreign_offer(r, NULL, "preference.gamma", "0.5", "its default"));
-    return foreign_offer(r, beta, is_orpo ? "preference.lambda" : "preference.beta", beta ? beta->text : "0.1",
-                         beta ? NULL : "its default");
+        TRY(foreign_offer_text(r, NULL, "preference.gamma", "0.5"));
+    return foreign_offer_text(r, beta, is_orpo ? "preference.lambda" : "preference.beta", "0.1");
 }
 
 static status translate_stage(foreign_reader *r) {
@@ -218,21 +199,11 @@ static status translate_stage(foreign_reader *r) {
     if (is_preference) TRY(translate_preference(r, stage));
     else if (is_text || strcmp(word, "sft") == 0) TRY(foreign_offer(r, stage, "train.task", "sft", NULL));
     else foreign_refuse(r, stage, "ralo has pt, sft, dpo and kto; rollouts with rewards are train.task rloo");
-    if (!is_preference) {
-        const char *on =
-            foreign_find(r, "pref_loss") || foreign_find(r, "pref_beta") ? "stage is not dpo or kto" : NULL;
-        if (on && foreign_find(r, "pref_loss")) foreign_report_no_effect(r, foreign_find(r, "pref_loss"), on);
-        if (on && foreign_find(r, "pref_beta")) foreign_report_no_effect(r, foreign_find(r, "pref_beta"), on);
-    }
+    if (!is_preference) trainer_report_keys(r, "", "pref_loss pref_beta", "stage is not dpo or kto");
     if (neat && !item_is_true(neat) && item_is_true(packing))
         foreign_refuse(r, neat, "packed documents never see each other here; say true, or remove it");
-    else if (neat) foreign_report_no_effect(r, neat, "packed documents never see each other");
-    if (!is_preference)
-        TRY(foreign_offer(r, packing, "data.pack",
-                          packing   ? packing->text
-                          : is_text ? "true"
-                                    : "false",
-                          packing ? NULL : "its default"));
+    else foreign_report_no_effect(r, neat, "packed documents never see each other");
+    if (!is_preference) TRY(foreign_offer_text(r, packing, "data.pack", is_text ? "true" : "false"));
     else TRY(foreign_offer(r, packing, "data.pack", "false", "a batch counts examples, so a row holds one"));
     if (is_text) TRY(foreign_offer(r, all ? all : stage, "data.train_on", "all", NULL));
     else if (all) TRY(foreign_offer(r, all, "data.train_on", item_is_true(all) ? "all" : "response", NULL));
@@ -246,10 +217,10 @@ static status translate_kind(foreign_reader *r) {
     else if (kind && !is_lora) foreign_report_set(r, kind, "model.lora.rank", "all parameters are trained");
     trainer_adapter adapter = {.is_on = is_lora,
                                .why_off = "finetuning_type is not lora",
-                               .rank = foreign_find(r, "lora_rank"),
-                               .alpha = foreign_find(r, "lora_alpha"),
-                               .dropout = foreign_find(r, "lora_dropout"),
-                               .targets = foreign_find(r, "lora_target"),
+                               .rank = "lora_rank",
+                               .alpha = "lora_alpha",
+                               .dropout = "lora_dropout",
+                               .targets = "lora_target",
                                .usual_rank = "8",
                                .usual_targets = "all-linear"};
     TRY(trainer_lora(r, &adapter));
@@ -278,16 +249,9 @@ static status translate_template(foreign_reader *r) {
     return OK;
 }
 
-static status translate_numbers(foreign_reader *r) {
-    const foreign_item *pure = foreign_find(r, "pure_bf16"), *fp8 = foreign_find(r, "fp8"),
-                       *patience = foreign_find(r, "early_stopping_steps");
-    if (item_is_true(fp8)) TRY(foreign_offer(r, fp8, "precision", "fp8", NULL));
-    else if (fp8) foreign_report_no_effect(r, fp8, "off");
-    if (item_is_true(pure))
-        TRY(foreign_offer(r, pure, "precision", "bf16_sr", "no fp32 copy of the weights; they are rounded at random"));
-    else if (pure) foreign_report_no_effect(r, pure, "off");
-    if (patience) return foreign_offer(r, patience, "train.patience", patience->text, NULL);
-    return OK;
+static status translate_precision(foreign_reader *r) {
+    TRY(foreign_offer_switch(r, foreign_find(r, "fp8"), "precision", "fp8", NULL));
+    return foreign_offer_switch(r, foreign_find(r, "pure_bf16"), "precision", "bf16_sr", ROUNDED);
 }
 
 static status translate(foreign_reader *r) {
@@ -296,7 +260,7 @@ static status translate(foreign_reader *r) {
     TRY(translate_stage(r));
     TRY(translate_kind(r));
     TRY(translate_template(r));
-    TRY(translate_numbers(r));
+    TRY(translate_precision(r));
     TRY(trainer_row_length(r, foreign_find(r, "cutoff_len"), "2048"));
     return transformers_translate(r, &(transformers_defaults){.lr = "5e-5", .precision = "fp32", .micro_batch = "8"});
 }

@@ -20,21 +20,16 @@
 
 /* clang-format off */
 static const foreign_row rows[] = {
-    {"model_path",                          FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {"update_steps",                        FOREIGN_OWN, FT_INT, NULL, NULL},
-    {"lr",                                  FOREIGN_OWN, FT_REAL, NULL, NULL},
+    {"model_path", FOREIGN_OWN, FT_TEXT, NULL, NULL},
+    {"update_steps", FOREIGN_OWN, FT_INT, NULL, NULL},
+    {"lr", FOREIGN_OWN, FT_REAL, NULL, NULL},
     {"{epochs total_steps}",                FOREIGN_IDLE, FT_INT, NULL, "train.steps sets the length of a run"},
     {"orchestrator_port",                   FOREIGN_IDLE, FT_INT, NULL, SERVICE},
-    {"trainer.algorithm",                   FOREIGN_OWN, FT_TEXT, NULL, NULL},
+    {"trainer.algorithm", FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {PARAMS "train_batch_size",             FOREIGN_SET, FT_INT, "train.micro_batch", NULL},
-    {PARAMS "accum_steps",                  FOREIGN_OWN, FT_INT, NULL, NULL},
-    {PARAMS "lr",                           FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {PARAMS "grad_offload",                 FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {PARAMS "gradient_checkpointing_ratio", FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {PARAMS "selective_checkpointing",      FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {PARAMS "auto_memory_strategy",         FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {PARAMS "zero2_gradient_sharding",      FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {PARAMS "sequence_parallelism",         FOREIGN_OWN, FT_BOOL, NULL, NULL},
+    {PARAMS "accum_steps", FOREIGN_OWN, FT_INT, NULL, NULL},
+    {PARAMS "{lr gradient_checkpointing_ratio}", FOREIGN_OWN, FT_REAL, NULL, NULL},
+    {PARAMS "{grad_offload selective_checkpointing auto_memory_strategy zero2_gradient_sharding sequence_parallelism}", FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {PARAMS "epochs",                       FOREIGN_IDLE, FT_INT, NULL, "train.steps sets the length of a run"},
     {PARAMS "rollout_num",                  FOREIGN_IDLE, FT_REAL, NULL, ROLLOUTS "set rl.k"},
     {PARAMS "clip_param",                   FOREIGN_IDLE, FT_REAL, NULL, ROLLOUTS "set rl.epsilon"},
@@ -63,20 +58,16 @@ static status translate_step(foreign_reader *r) {
     const foreign_item *accum = foreign_find(r, PARAMS "accum_steps"), *uploads = foreign_find(r, "update_steps"),
                        *lr = foreign_find(r, "lr"), *trainer_lr = foreign_find(r, PARAMS "lr");
     int64_t a = accum ? item_whole(accum) : 1, u = uploads ? item_whole(uploads) : 1, product;
-    if (a < 1 || u < 1)
-        return ERR(ERR_INPUT, "%s: %s: found %s, expected a whole number from 1",
-                   foreign_where(r, a < 1 ? accum : uploads), a < 1 ? accum->key : uploads->key,
-                   a < 1 ? accum->text : uploads->text);
+    if (a < 1 || u < 1) return foreign_expected(r, a < 1 ? accum : uploads, "a whole number from 1");
     if (__builtin_mul_overflow(a, u, &product)) product = INT64_MAX;
     const char *note = foreign_format(r, "%lld micro-batches x %lld uploads", (long long)a, (long long)u);
     if (accum || uploads)
         TRY(foreign_offer(r, accum ? accum : uploads, "train.accumulation",
                           foreign_format(r, "%lld", (long long)product), note));
     if (accum && uploads) foreign_report_set(r, uploads, "train.accumulation", note);
-    if (lr) TRY(foreign_offer(r, lr, "train.lr", lr->text, NULL));
-    if (lr && trainer_lr) foreign_report_no_effect(r, trainer_lr, "lr at the top is the one of the optimizer");
-    else if (trainer_lr) TRY(foreign_offer(r, trainer_lr, "train.lr", trainer_lr->text, NULL));
-    return OK;
+    if (!lr) return foreign_offer_text(r, trainer_lr, "train.lr", NULL);
+    foreign_report_no_effect(r, trainer_lr, "lr at the top is the one of the optimizer");
+    return foreign_offer_text(r, lr, "train.lr", NULL);
 }
 
 /* Both keys together. Selective recompute of some layers is a mix, whose first layers recompute and not the last: as many layers, the
@@ -110,8 +101,7 @@ static status translate_recompute(foreign_reader *r, bool manual) {
                        *selective = foreign_find(r, PARAMS "selective_checkpointing");
     const char *policy = NULL, *note = NULL;
     if (ratio && (item_real(ratio) < 0 || item_real(ratio) > 1))
-        return ERR(ERR_INPUT, "%s: %s: found %s, expected a number in [0, 1]", foreign_where(r, ratio), ratio->key,
-                   ratio->text);
+        return foreign_expected(r, ratio, "a number in [0, 1]");
     double share = ratio ? item_real(ratio) : 1;
     bool keeps_attention = !selective || item_is_true(selective);
     TRY(recompute_of(r, share, keeps_attention, &policy, &note));

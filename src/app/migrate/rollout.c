@@ -39,10 +39,9 @@ static status translate_batch(foreign_reader *r, const rollout_keys *k, const fo
             "whole groups, and whole steps in a generation batch; give other gradient_accumulation_steps, or "
             "more --ranks",
             r->file->path, (long long)n, (long long)a, (long long)ranks, (long long)in_group);
-        for (size_t i = 0; i < ARRAY_LENGTH(said); i++)
-            if (said[i]) foreign_report_no_effect(r, said[i], "see above");
-        if (group) foreign_report_no_effect(r, group, "see above");
-        if (iterations) foreign_report_no_effect(r, iterations, "see above");
+        for (size_t i = 0; i < ARRAY_LENGTH(said); i++) foreign_report_no_effect(r, said[i], "see above");
+        foreign_report_no_effect(r, group, "see above");
+        foreign_report_no_effect(r, iterations, "see above");
         return OK;
     }
     const char *note =
@@ -73,7 +72,7 @@ static status translate_rewards(foreign_reader *r, const rollout_keys *k) {
     const char *name = funcs ? trainer_list(r, funcs) : "";
     if (strcmp(name, "think_format_reward") == 0) {
         TRY(foreign_offer(r, funcs, "reward.list", "format", NULL));
-        if (weights) foreign_report_no_effect(r, weights, "one reward alone");
+        foreign_report_no_effect(r, weights, "one reward alone");
         return foreign_offer(r, funcs, "reward.pattern", "<think>(?s:.*?)</think>(?s:.*)", NULL);
     }
     if (funcs)
@@ -83,7 +82,7 @@ static status translate_rewards(foreign_reader *r, const rollout_keys *k) {
                        "built in: give --set reward.list=...");
     if (weights && !funcs)
         foreign_refuse(r, weights, "weights stand beside the rewards: reward.list=numeric:1, format:0.2");
-    else if (weights) foreign_report_no_effect(r, weights, "write them into reward.list: numeric:1, format:0.2");
+    else foreign_report_no_effect(r, weights, "write them into reward.list: numeric:1, format:0.2");
     return OK;
 }
 
@@ -113,8 +112,7 @@ static status translate_defaults(foreign_reader *r, const rollout_keys *k, const
     if ((is_dapo || strcmp(loss, "gspo") == 0) && !find(r, k, "epsilon"))
         TRY(foreign_offer(r, NULL, "rl.epsilon", "0.2", "its default, also above unless epsilon_high says otherwise"));
     if (!is_dapo) return OK;
-    if (!find(r, k, "mask_truncated_completions"))
-        TRY(foreign_offer(r, NULL, "rl.mask_truncated", "false", "its default"));
+    if (!find(r, k, "mask_truncated_completions")) TRY(foreign_offer_text(r, NULL, "rl.mask_truncated", "false"));
     return foreign_offer(r, NULL, "rl.dynamic_sampling", "0", "it draws no prompts again");
 }
 
@@ -139,11 +137,7 @@ static status translate_loss(foreign_reader *r, const rollout_keys *k) {
     else if (level && !is_gspo) foreign_refuse(r, level, "ralo has token, and sequence (GSPO)");
     check_scale(r, scale, is_dr_grpo);
     TRY(translate_defaults(r, k, is_gspo ? "gspo" : name));
-    return foreign_offer(r, beta, "rl.beta",
-                         beta            ? beta->text
-                         : is_rloo(r, k) ? "0.05"
-                                         : "0",
-                         beta ? NULL : "its default");
+    return foreign_offer_text(r, beta, "rl.beta", is_rloo(r, k) ? "0.05" : "0");
 }
 
 status rollout_translate(foreign_reader *r, const rollout_keys *k) {
@@ -154,7 +148,6 @@ status rollout_translate(foreign_reader *r, const rollout_keys *k) {
     else if (other) group = other;
     TRY(translate_loss(r, k));
     TRY(translate_batch(r, k, group, whole_or(group, is_rloo(r, k) ? 2 : 8)));
-    TRY(foreign_offer(r, longest, "rl.max_completion", longest ? longest->text : "512",
-                      longest ? NULL : "its default"));
+    TRY(foreign_offer_text(r, longest, "rl.max_completion", "512"));
     return translate_rewards(r, k);
 }

@@ -58,6 +58,14 @@ const foreign_item *trainer_dataset_of(const foreign_reader *r, const char *list
                         i < 0 ? foreign_format(r, "%s.%s", list, key) : foreign_format(r, "%s[%d].%s", list, i, key));
 }
 
+trainer_source trainer_source_find(const foreign_reader *r, const char *list, int i, const char *keys) {
+    const foreign_item *items[4] = {NULL};
+    char key[32];
+    for (size_t k = 0; (keys = part_next(keys, ' ', key, sizeof key)); k++)
+        items[k] = trainer_dataset_of(r, list, i, key);
+    return (trainer_source){.path = items[0], .config = items[1], .split = items[2], .files = items[3]};
+}
+
 /* ---- data -------------------------------------------------------------------------------------------------------- */
 
 static const char *source_name(const trainer_source *s) { return s->name ? s->name : s->path->text; }
@@ -166,11 +174,10 @@ status trainer_eval_data(foreign_reader *r, const trainer_source *sources, size_
 
 status trainer_held_out(foreign_reader *r, const foreign_item *share, bool named) {
     if (named) {
-        if (share) foreign_report_no_effect(r, share, "data.eval_source names what is evaluated on");
+        foreign_report_no_effect(r, share, "data.eval_source names what is evaluated on");
         return OK;
     }
-    if (!share || item_real(share) <= 1)
-        return foreign_offer(r, share, "data.eval_fraction", share ? share->text : "0", share ? NULL : "its default");
+    if (!share || item_real(share) <= 1) return foreign_offer_text(r, share, "data.eval_fraction", "0");
     if (config_was_given(r->c, "data.eval_fraction")) is_given(r, share, "data.eval_fraction");
     else foreign_refuse(r, share, "give the share of the records: data.eval_fraction");
     return OK;
@@ -189,16 +196,12 @@ static bool length_is_given(foreign_reader *r, const foreign_item *i) {
 
 status trainer_length(foreign_reader *r, const foreign_item *epochs, const foreign_item *steps, const char *otherwise) {
     bool has_steps = steps && item_whole(steps) > 0;
-    if (length_is_given(r, has_steps ? steps : epochs)) {
-        if (epochs && has_steps) foreign_report_no_effect(r, epochs, "max_steps says how long");
-        if (steps && !has_steps) foreign_report_no_effect(r, steps, "epochs say how long");
-        return OK;
-    }
-    if (has_steps) TRY(foreign_offer(r, steps, "train.steps", steps->text, NULL));
-    else if (steps) foreign_report_no_effect(r, steps, "epochs say how long");
-    if (epochs && has_steps) foreign_report_no_effect(r, epochs, "max_steps says how long");
-    else if (epochs && foreign_is_off(epochs)) foreign_refuse(r, epochs, "a run has to train for some steps");
-    else if (!has_steps) return foreign_offer(r, epochs, "train.epochs", epochs ? epochs->text : otherwise, NULL);
+    if (has_steps) foreign_report_no_effect(r, epochs, "max_steps says how long");
+    else foreign_report_no_effect(r, steps, "epochs say how long");
+    if (length_is_given(r, has_steps ? steps : epochs)) return OK;
+    if (has_steps) return foreign_offer_text(r, steps, "train.steps", NULL);
+    if (epochs && foreign_is_off(epochs)) foreign_refuse(r, epochs, "a run has to train for some steps");
+    else return foreign_offer(r, epochs, "train.epochs", epochs ? epochs->text : otherwise, NULL);
     return OK;
 }
 
@@ -213,18 +216,17 @@ static status offer_ratio(foreign_reader *r, const foreign_item *i, double ratio
 
 status trainer_warmup(foreign_reader *r, const foreign_item *steps, const foreign_item *ratio, const char *otherwise) {
     if (!otherwise) {
-        if (steps) foreign_report_no_effect(r, steps, "lr_scheduler_type constant has no warmup");
-        if (ratio) foreign_report_no_effect(r, ratio, "lr_scheduler_type constant has no warmup");
+        foreign_report_no_effect(r, steps, "lr_scheduler_type constant has no warmup");
+        foreign_report_no_effect(r, ratio, "lr_scheduler_type constant has no warmup");
         return foreign_offer(r, NULL, "train.warmup", "0", "constant has no warmup");
     }
     bool has_steps = steps && item_real(steps) > 0;
     if (ratio && has_steps) foreign_report_no_effect(r, ratio, "warmup_steps says it");
     else if (ratio) TRY(offer_ratio(r, ratio, item_real(ratio)));
     if (has_steps && item_real(steps) < 1) return offer_ratio(r, steps, item_real(steps));
-    if (steps && (has_steps || !ratio)) return foreign_offer(r, steps, "train.warmup", steps->text, NULL);
-    if (steps) foreign_report_no_effect(r, steps, "warmup_ratio says it");
-    if (!ratio && !steps) return foreign_offer(r, NULL, "train.warmup", otherwise ? otherwise : "0", "no warmup");
-    return OK;
+    if (steps && (has_steps || !ratio)) return foreign_offer_text(r, steps, "train.warmup", NULL);
+    foreign_report_no_effect(r, steps, "warmup_ratio says it");
+    return ratio ? OK : foreign_offer(r, NULL, "train.warmup", otherwise, "no warmup");
 }
 
 bool trainer_is_switch(foreign_reader *r, const foreign_item *i, const char *words) {
@@ -258,30 +260,34 @@ status trainer_precision(foreign_reader *r, const foreign_item *bf16, const fore
     return OK;
 }
 
+status trainer_betas(foreign_reader *r) {
+    const foreign_item *first = foreign_find(r, "adam_beta1"), *second = foreign_find(r, "adam_beta2");
+    const char *betas = foreign_format(r, "[%s, %s]", first ? first->text : "0.9", second ? second->text : "0.999");
+    TRY(foreign_offer(r, first ? first : second, "train.betas", betas, first || second ? NULL : "its default"));
+    if (first && second) foreign_report_set(r, second, "train.betas", NULL);
+    return OK;
+}
+
+#define MOVES "the strategy moves states to the host if they do not fit"
+#define IN_BLOCKS "8 bits, in blocks with a scale each"
+
 status trainer_optimizer(foreign_reader *r, const foreign_item *i) {
     static const struct {
-        const char *word, *states, *note;
+        const char *words, *states, *note;
     } rows[] = {
-        {"adamw_torch", NULL, "AdamW"},
-        {"adamw_torch_fused", NULL, "AdamW"},
-        {"adamw_torch_npu_fused", NULL, "AdamW"},
-        {"adamw_apex_fused", NULL, "AdamW"},
-        {"adamw_hf", NULL, "AdamW"},
-        {"adamw", NULL, "AdamW"},
-        {"paged_adamw_32bit", "fp32", "the strategy moves states to the host if they do not fit"},
-        {"paged_adamw", "fp32", "the strategy moves states to the host if they do not fit"},
-        {"adamw_bnb_8bit", "int8", NULL},
-        {"adamw_8bit", "int8", NULL},
-        {"adamw_torch_8bit", "int8", NULL},
-        {"ao_adamw_8bit", "int8", NULL},
-        {"paged_adamw_8bit", "int8", "the strategy moves states to the host if they do not fit"},
-        {"adamw_torch_4bit", "int8", "8 bits are the fewest here"},
-        {"ao_adamw_4bit", "int8", "8 bits are the fewest here"},
-        {"adamw_torch_fp8", "int8", "8 bits, in blocks with a scale each"},
-        {"ao_adamw_fp8", "int8", "8 bits, in blocks with a scale each"},
+        {"adamw_torch adamw_torch_fused adamw_torch_npu_fused adamw_apex_fused adamw_hf adamw", NULL, "AdamW"},
+        {"paged_adamw_32bit paged_adamw", "fp32", MOVES},
+        {"adamw_bnb_8bit adamw_8bit adamw_torch_8bit ao_adamw_8bit", "int8", NULL},
+        {"paged_adamw_8bit", "int8", MOVES},
+        {"adamw_torch_4bit ao_adamw_4bit", "int8", "8 bits are the fewest here"},
+        {"adamw_torch_fp8 ao_adamw_fp8", "int8", IN_BLOCKS},
     };
+    char word[64];
     for (size_t k = 0; i && k < ARRAY_LENGTH(rows); k++) {
-        if (strcasecmp(rows[k].word, i->text) != 0) continue;
+        bool is_named = false;
+        for (const char *rest = rows[k].words; (rest = part_next(rest, ' ', word, sizeof word));)
+            is_named |= strcasecmp(word, i->text) == 0;
+        if (!is_named) continue;
         if (rows[k].states) return foreign_offer(r, i, "memory.states", rows[k].states, rows[k].note);
         foreign_report_set(r, i, "memory.states", rows[k].note);
         return OK;
@@ -318,20 +324,17 @@ status trainer_fsdp(foreign_reader *r, const foreign_item *i) {
         foreign_report_no_effect(r, i, "off");
         return OK;
     }
-    for (const char *at = i->text; *(at += strspn(at, "[], "));) {
-        size_t length = strcspn(at, "[], ");
-        snprintf(word, sizeof word, "%.*s", (int)MIN(length, sizeof word - 1), at);
-        at += length;
-        if (strcmp(word, "true") == 0 || strcmp(word, "full_shard") == 0)
-            TRY(foreign_offer(r, i, "parallel.zero", "3", NULL));
-        else if (strcmp(word, "shard_grad_op") == 0) TRY(foreign_offer(r, i, "parallel.zero", "2", NULL));
-        else if (strcmp(word, "no_shard") == 0) TRY(foreign_offer(r, i, "parallel.zero", "0", NULL));
-        else if (strcmp(word, "offload") == 0) {
-            static const char *const moved[] = {"memory.offload.params", "memory.offload.grads",
-                                                "memory.offload.states"};
-            for (size_t k = 0; k < ARRAY_LENGTH(moved); k++) TRY(foreign_offer(r, i, moved[k], "host", NULL));
-        } else if (strcmp(word, "auto_wrap") != 0)
+    for (const char *rest = trainer_list(r, i); (rest = part_next(rest, ',', word, sizeof word));) {
+        const char *stage = foreign_word(r, "true=3|full_shard=3|shard_grad_op=2|no_shard=0", word, false);
+        if (stage) {
+            TRY(foreign_offer(r, i, "parallel.zero", stage, NULL));
+        } else if (strcmp(word, "offload") == 0) {
+            TRY(foreign_offer(r, i, "memory.offload.params", "host", NULL));
+            TRY(foreign_offer(r, i, "memory.offload.grads", "host", NULL));
+            TRY(foreign_offer(r, i, "memory.offload.states", "host", NULL));
+        } else if (strcmp(word, "auto_wrap") != 0) {
             foreign_refuse(r, i, "'%s' is not here; ralo has full_shard, shard_grad_op, no_shard and offload", word);
+        }
     }
     if (strcmp(trainer_list(r, i), "auto_wrap") == 0)
         foreign_report_no_effect(r, i, "layers are the units of sharding");
@@ -379,8 +382,8 @@ status trainer_weights(foreign_reader *r, const foreign_item *four, const foreig
     const foreign_item *on = is_four ? four : is_eight ? eight : NULL;
     if (on && !has_adapter) foreign_refuse(r, on, "weights of so few bits are frozen, so it needs LoRA beside them");
     else if (on) TRY(foreign_offer(r, on, "model.base", is_four ? "nf4" : "int8", NULL));
-    if (four && four != on) foreign_report_no_effect(r, four, "off");
-    if (eight && eight != on) foreign_report_no_effect(r, eight, "off");
+    if (four != on) foreign_report_no_effect(r, four, "off");
+    if (eight != on) foreign_report_no_effect(r, eight, "off");
     return OK;
 }
 
@@ -403,7 +406,7 @@ status trainer_every(foreign_reader *r, const trainer_rhythm *e) {
     else if (strcmp(word, "epoch") == 0 && e->strategy) TRY(foreign_offer(r, e->strategy, e->per_epoch, "1", NULL));
     else if (strcmp(word, "best") == 0) TRY(foreign_offer(r, e->strategy, "train.save_best", "loss", NULL));
     else if (e->strategy) foreign_refuse(r, e->strategy, "expected no, steps, epoch or best");
-    if (e->steps) foreign_report_no_effect(r, e->steps, "its strategy is not steps");
+    foreign_report_no_effect(r, e->steps, "its strategy is not steps");
     return OK;
 }
 
@@ -431,23 +434,16 @@ static status offer_targets(foreign_reader *r, const foreign_item *i) {
 
 status trainer_lora(foreign_reader *r, const trainer_adapter *a) {
     const struct {
-        const foreign_item *item;
-        const char *setting, *usual;
+        const char *key, *setting, *usual;
     } rows[] = {{a->rank, "model.lora.rank", a->usual_rank},
                 {a->alpha, "model.lora.alpha", a->usual_alpha},
                 {a->dropout, "model.lora.dropout", a->usual_dropout},
                 {a->targets, "model.lora.targets", a->usual_targets}};
     for (size_t i = 0; i < ARRAY_LENGTH(rows); i++) {
-        const foreign_item *item = rows[i].item;
-        if (!a->is_on) {
-            if (item) foreign_report_no_effect(r, item, a->why_off);
-        } else if (item && item == a->targets) {
-            TRY(offer_targets(r, item));
-        } else if (item) {
-            TRY(foreign_offer(r, item, rows[i].setting, item->text, NULL));
-        } else if (rows[i].usual) {
-            TRY(foreign_offer(r, NULL, rows[i].setting, rows[i].usual, "its default"));
-        }
+        const foreign_item *item = rows[i].key ? foreign_find(r, rows[i].key) : NULL;
+        if (!a->is_on) foreign_report_no_effect(r, item, a->why_off);
+        else if (item && rows[i].key == a->targets) TRY(offer_targets(r, item));
+        else TRY(foreign_offer_text(r, item, rows[i].setting, rows[i].usual));
     }
     return OK;
 }
@@ -472,20 +468,21 @@ status trainer_row_length(foreign_reader *r, const foreign_item *said, const cha
 }
 
 bool trainer_word_in(const char *word, const char *words) {
-    size_t n = strlen(word);
-    for (const char *at = words; n && *at;) {
-        size_t length = strcspn(at, " ");
-        if (length == n && strncmp(at, word, n) == 0) return true;
-        at += length + (at[length] == ' ');
-    }
+    char one[64];
+    while ((words = part_next(words, ' ', one, sizeof one)))
+        if (strcmp(one, word) == 0) return true;
     return false;
 }
 
 bool trainer_has_any(const foreign_reader *r, const char *prefix, const char *keys) {
-    for (const char *at = keys; *at;) {
-        size_t length = strcspn(at, " ");
-        if (foreign_find(r, foreign_format(r, "%s%.*s", prefix, (int)length, at))) return true;
-        at += length + (at[length] == ' ');
-    }
+    char key[64];
+    while ((keys = part_next(keys, ' ', key, sizeof key)))
+        if (foreign_find(r, foreign_format(r, "%s%s", prefix, key))) return true;
     return false;
+}
+
+void trainer_report_keys(foreign_reader *r, const char *prefix, const char *keys, const char *note) {
+    char key[64];
+    while ((keys = part_next(keys, ' ', key, sizeof key)))
+        foreign_report_no_effect(r, foreign_find(r, foreign_format(r, "%s%s", prefix, key)), note);
 }

@@ -11,6 +11,7 @@
 #define RANKS_HERE "ranks are started by --ranks, mpirun or srun, and talk by comm.*"
 #define NO_IMAGES "ralo trains models of text, without images, video and sound"
 #define ONLY_ADAMW "ralo has AdamW only; memory.states is the format of its m and v"
+#define ROUNDED "no fp32 copy of the weights; they are rounded at random"
 #define NO_CPO "SimPO here has no term of the chosen answer's loss; set it to 0, or use preference.loss=orpo"
 
 /* One dataset of the file. */
@@ -25,9 +26,9 @@ typedef struct trainer_source {
 
 /* A key of the i-th entry of a list of datasets ("datasets", "test_datasets"); -1: it is one map and no list. */
 const foreign_item *trainer_dataset_of(const foreign_reader *r, const char *list, int i, const char *key);
-static inline const foreign_item *trainer_dataset(const foreign_reader *r, int i, const char *key) {
-    return trainer_dataset_of(r, "datasets", i, key);
-}
+/* The i-th dataset of a list. keys: "path config split files" as the list calls them, the last may be missing. Where there is none,
+ * its path is NULL. */
+trainer_source trainer_source_find(const foreign_reader *r, const char *list, int i, const char *keys);
 status trainer_model(foreign_reader *r, const foreign_item *i);
 status trainer_data(foreign_reader *r, const trainer_source *sources, size_t n);      /* data.source */
 status trainer_eval_data(foreign_reader *r, const trainer_source *sources, size_t n); /* data.eval_source */
@@ -41,6 +42,7 @@ status trainer_warmup(foreign_reader *r, const foreign_item *steps, const foreig
 bool trainer_is_switch(foreign_reader *r, const foreign_item *i, const char *words);
 /* otherwise: where neither is on. */
 status trainer_precision(foreign_reader *r, const foreign_item *bf16, const foreign_item *fp16, const char *otherwise);
+status trainer_betas(foreign_reader *r); /* adam_beta1 and adam_beta2 */
 status trainer_optimizer(foreign_reader *r, const foreign_item *i);
 status trainer_deepspeed(foreign_reader *r, const foreign_item *i); /* reads that file too */
 status trainer_fsdp(foreign_reader *r, const foreign_item *i);      /* "full_shard auto_wrap" */
@@ -58,17 +60,19 @@ status trainer_every(foreign_reader *r, const trainer_rhythm *e);
 /* The length at which records are cut, once train.task and data.pack are known; usual: where the file does not say it. */
 status trainer_row_length(foreign_reader *r, const foreign_item *said, const char *usual);
 
-/* Adapters: on says whether the file asks for them; items that are there without have no effect. */
+/* Adapters: on says whether the file asks for them; keys that are there without have no effect. */
 typedef struct trainer_adapter {
     bool is_on;
-    const char *why_off; /* for the report */
-    const foreign_item *rank, *alpha, *dropout, *targets;
+    const char *why_off;                                                  /* for the report */
+    const char *rank, *alpha, *dropout, *targets;                         /* the keys; NULL: not read */
     const char *usual_rank, *usual_alpha, *usual_dropout, *usual_targets; /* NULL: as ralo has it */
 } trainer_adapter;
 status trainer_lora(foreign_reader *r, const trainer_adapter *a);
 
 /* What the program does where the file says nothing: rows of setting, value, why. */
 status trainer_implied(foreign_reader *r, const char *const rows[][3], size_t n);
+/* Those of these keys that are there, separated by spaces, have no effect. */
+void trainer_report_keys(foreign_reader *r, const char *prefix, const char *keys, const char *note);
 const char *trainer_list(const foreign_reader *r, const foreign_item *i); /* "[a, b]" and "a, b" as "a,b" */
 bool trainer_word_in(const char *word, const char *words);                /* is it one of words separated by spaces */
 bool trainer_has_any(const foreign_reader *r, const char *prefix, const char *keys); /* of keys separated by spaces */

@@ -10,9 +10,8 @@ static status translate_batch(foreign_reader *r, const transformers_defaults *d)
     const foreign_item *rows = foreign_find(r, "per_device_train_batch_size"),
                        *accumulation = foreign_find(r, "gradient_accumulation_steps");
     if (d->counts_completions) return OK;
-    TRY(foreign_offer(r, rows, "train.micro_batch", rows ? rows->text : d->micro_batch, rows ? NULL : "its default"));
-    if (accumulation) return foreign_offer(r, accumulation, "train.accumulation", accumulation->text, NULL);
-    return OK;
+    TRY(foreign_offer_text(r, rows, "train.micro_batch", d->micro_batch));
+    return foreign_offer_text(r, accumulation, "train.accumulation", NULL);
 }
 
 static status translate_schedule(foreign_reader *r) {
@@ -29,14 +28,6 @@ static status translate_schedule(foreign_reader *r) {
     return trainer_warmup(r, foreign_find(r, "warmup_steps"), foreign_find(r, "warmup_ratio"), has_none ? NULL : "0");
 }
 
-static status translate_betas(foreign_reader *r) {
-    const foreign_item *first = foreign_find(r, "adam_beta1"), *second = foreign_find(r, "adam_beta2");
-    const char *betas = foreign_format(r, "[%s, %s]", first ? first->text : "0.9", second ? second->text : "0.999");
-    TRY(foreign_offer(r, first ? first : second, "train.betas", betas, first || second ? NULL : "its default"));
-    if (first && second) foreign_report_set(r, second, "train.betas", NULL);
-    return OK;
-}
-
 static status translate_best(foreign_reader *r) {
     const foreign_item *best = foreign_find(r, "load_best_model_at_end"),
                        *metric = foreign_find(r, "metric_for_best_model");
@@ -47,44 +38,30 @@ static status translate_best(foreign_reader *r) {
         if (metric) foreign_report_set(r, metric, "train.save_best", NULL);
         return OK;
     }
-    if (best) foreign_report_no_effect(r, best, "off");
-    if (metric) foreign_report_no_effect(r, metric, "load_best_model_at_end is off");
+    foreign_report_no_effect(r, best, "off");
+    foreign_report_no_effect(r, metric, "load_best_model_at_end is off");
     return OK;
 }
 
-/* One name of a key that was renamed; two of them contradict each other. */
-static const foreign_item *find_either(foreign_reader *r, const char *now, const char *before) {
-    const foreign_item *a = foreign_find(r, now), *b = foreign_find(r, before);
-    if (a && b) foreign_refuse(r, b, "%s in line %d is the same key; keep one", now, a->line);
-    return a ? a : b;
-}
-
 static status translate_rhythm(foreign_reader *r) {
-    trainer_rhythm eval = {find_either(r, "eval_strategy", "evaluation_strategy"),
-                           foreign_find(r, "eval_steps"),
-                           "train.eval_every",
-                           "train.evals_per_epoch",
-                           "no",
-                           foreign_value(r, "train.log_every")};
+    const foreign_item *when = foreign_find_either(r, "eval_strategy", "evaluation_strategy");
     trainer_rhythm save = {foreign_find(r, "save_strategy"),
                            foreign_find(r, "save_steps"),
                            "train.save_every",
                            "train.saves_per_epoch",
                            "steps",
                            "500"};
-    TRY(trainer_every(r, &eval));
+    TRY(trainer_every(r, &(trainer_rhythm){when, foreign_find(r, "eval_steps"), "train.eval_every",
+                                           "train.evals_per_epoch", "no", foreign_value(r, "train.log_every")}));
     if (save.strategy || save.steps) return trainer_every(r, &save);
     return foreign_offer(r, NULL, "train.save_every", "500", "its default");
 }
 
 static status translate_names(foreign_reader *r) {
-    const foreign_item *name = foreign_find(r, "run_name"), *dir = foreign_find(r, "logging_dir"),
-                       *train = foreign_find(r, "do_train");
+    const foreign_item *train = foreign_find(r, "do_train");
     TRY(trainer_report_to(r, foreign_find(r, "report_to")));
-    if (name) TRY(foreign_offer(r, name, "track.name", name->text, NULL));
-    if (dir) TRY(foreign_offer(r, dir, "track.tensorboard", dir->text, NULL));
     if (train && !item_is_true(train)) foreign_refuse(r, train, "`ralo train` trains; `ralo eval` evaluates");
-    else if (train) foreign_report_no_effect(r, train, "`ralo train` trains");
+    else foreign_report_no_effect(r, train, "`ralo train` trains");
     return OK;
 }
 
@@ -93,7 +70,7 @@ status transformers_translate(foreign_reader *r, const transformers_defaults *d)
     TRY(translate_batch(r, d));
     if (!foreign_find(r, "learning_rate")) TRY(foreign_offer(r, NULL, "train.lr", d->lr, "its default"));
     TRY(translate_schedule(r));
-    TRY(translate_betas(r));
+    TRY(trainer_betas(r));
     if (!foreign_find(r, "weight_decay")) TRY(foreign_offer(r, NULL, "train.weight_decay", "0", "its default"));
     TRY(trainer_optimizer(r, foreign_find(r, "optim")));
     TRY(trainer_precision(r, foreign_find(r, "bf16"), foreign_find(r, "fp16"), d->precision));

@@ -75,6 +75,12 @@ const foreign_item *foreign_find(const foreign_reader *r, const char *key) {
     return NULL;
 }
 
+const foreign_item *foreign_find_either(foreign_reader *r, const char *now, const char *before) {
+    const foreign_item *a = foreign_find(r, now), *b = foreign_find(r, before);
+    if (a && b) foreign_refuse(r, b, "%s in line %d is the same key; keep one", now, a->line);
+    return a ? a : b;
+}
+
 bool foreign_has_group(const foreign_reader *r, const char *prefix) {
     size_t n = strlen(prefix);
     for (size_t i = 0; i < r->file->n_items; i++) {
@@ -145,7 +151,7 @@ static void entry_add(foreign_reader *r, const foreign_item *i, const char *sett
 }
 
 void foreign_report_no_effect(foreign_reader *r, const foreign_item *i, const char *note) {
-    entry_add(r, i, NULL, note);
+    if (i) entry_add(r, i, NULL, note);
 }
 
 void foreign_report_file(foreign_reader *r, const foreign_item *i) {
@@ -206,6 +212,29 @@ status foreign_offer(foreign_reader *r, const foreign_item *i, const char *setti
     return OK;
 }
 
+status foreign_offer_unless_auto(foreign_reader *r, const foreign_item *i, const char *setting, const char *value,
+                                 const char *note) {
+    if (!i->is_auto) return foreign_offer(r, i, setting, value, note);
+    foreign_report_set(r, i, setting, "auto");
+    return OK;
+}
+
+status foreign_offer_text(foreign_reader *r, const foreign_item *i, const char *setting, const char *usual) {
+    if (i) return foreign_offer_unless_auto(r, i, setting, i->text, NULL);
+    return usual ? foreign_offer(r, NULL, setting, usual, "its default") : OK;
+}
+
+status foreign_offer_switch(foreign_reader *r, const foreign_item *i, const char *setting, const char *value,
+                            const char *note) {
+    if (item_is_true(i)) return foreign_offer(r, i, setting, value, note);
+    foreign_report_no_effect(r, i, "off");
+    return OK;
+}
+
+status foreign_expected(const foreign_reader *r, const foreign_item *i, const char *expected) {
+    return ERR(ERR_INPUT, "%s: %s: found %s, expected %s", foreign_where(r, i), i->key, i->text, expected);
+}
+
 void foreign_refuse(foreign_reader *r, const foreign_item *i, const char *format, ...) {
     char text[1024];
     va_list args;
@@ -228,12 +257,11 @@ bool foreign_is_off(const foreign_item *i) {
 
 /* ---- apply ------------------------------------------------------------------------------------------------------- */
 
-/* The value that a list of "word=value|word=value" gives a word; "" is no value. NULL: the word is not in the list. */
-static const char *word_find(const foreign_reader *r, const char *list, const char *word) {
+const char *foreign_word(const foreign_reader *r, const char *list, const char *word, bool any_case) {
     for (const char *at = list; *at;) {
         size_t length = strcspn(at, "|"), name = strcspn(at, "=");
         ASSERT(name < length);
-        if (strlen(word) == name && strncasecmp(at, word, name) == 0)
+        if (strlen(word) == name && (any_case ? strncasecmp : strncmp)(at, word, name) == 0)
             return foreign_format(r, "%.*s", (int)(length - name - 1), at + name + 1);
         at += length + (at[length] == '|');
     }
@@ -241,7 +269,7 @@ static const char *word_find(const foreign_reader *r, const char *list, const ch
 }
 
 static status translate_word(foreign_reader *r, const foreign_item *i) {
-    const char *value = word_find(r, i->row->text, i->text);
+    const char *value = foreign_word(r, i->row->text, i->text, true);
     if (value && *value) return foreign_offer(r, i, i->row->setting, value, NULL);
     if (value) {
         foreign_report_no_effect(r, i, "it is so here by itself");
@@ -285,10 +313,8 @@ static status translate_row(foreign_reader *r, const foreign_item *i) {
         break;
     case FOREIGN_SET:
     case FOREIGN_WORD:
-        if (i->is_auto) foreign_report_set(r, i, row->setting, "auto");
-        else if (row->kind == FOREIGN_WORD) return translate_word(r, i);
-        else return foreign_offer(r, i, row->setting, i->text, row->text);
-        break;
+        if (row->kind == FOREIGN_WORD && !i->is_auto) return translate_word(r, i);
+        return foreign_offer_unless_auto(r, i, row->setting, i->text, row->text);
     case FOREIGN_FSDP: return translate_fsdp(r, i);
     }
     return OK;

@@ -13,31 +13,23 @@
 /* clang-format off */
 static const foreign_row rows[] = {
 #include "migrate/transformers.inc"
-    {"model_name_or_path",       FOREIGN_OWN, FT_TEXT, NULL, NULL},
+    {"{model_name_or_path dataset_name dataset_config dataset_train_split}", FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {"{model_revision trust_remote_code}", FOREIGN_IDLE, FT_ANY, NULL, NO_CODE},
     {"{attn_implementation bnb_4bit_quant_storage use_bnb_nested_quant ddp}", FOREIGN_IDLE, FT_ANY, NULL, ONE_STEP},
     {"{dtype torch_dtype}",      FOREIGN_WORD, FT_TEXT, "model.init", "auto=|float32=|bfloat16=|float16=|fp32=|bf16=|fp16="},
     {"model_init_kwargs",        FOREIGN_WHOLE, FT_ANY, NULL, ONE_STEP},
     {"bnb_4bit_quant_type",      FOREIGN_WORD, FT_TEXT, "model.base", "nf4="},
-    {"load_in_8bit",             FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {"load_in_4bit",             FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {"use_peft",                 FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {"lora_r",                   FOREIGN_OWN, FT_INT, NULL, NULL},
-    {"lora_alpha",               FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {"lora_dropout",             FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {"lora_target_modules",      FOREIGN_OWN, FT_ANY, NULL, NULL},
+    {"{load_in_8bit load_in_4bit use_peft completion_only_loss assistant_only_loss precompute_ref_log_probs}", FOREIGN_OWN, FT_BOOL, NULL, NULL},
+    {"{lora_r max_length max_seq_length max_seq_len max_prompt_length}", FOREIGN_OWN, FT_INT, NULL, NULL},
+    {"{lora_alpha lora_dropout label_smoothing desirable_weight undesirable_weight simpo_gamma}", FOREIGN_OWN, FT_REAL, NULL, NULL},
+    {"lora_target_modules", FOREIGN_OWN, FT_ANY, NULL, NULL},
     {"{lora_target_parameters lora_modules_to_save}", FOREIGN_OFF, FT_ANY, NULL, "LoRA trains adapters of linear layers and nothing else; remove it"},
     {"lora_task_type",           FOREIGN_WORD, FT_TEXT, "model.init", "CAUSAL_LM="},
     {"use_rslora",               FOREIGN_SET, FT_BOOL, "model.lora.rslora", NULL},
     {"use_dora",                 FOREIGN_OFF, FT_BOOL, NULL, "ralo has LoRA (also rank-stabilised and PiSSA), not DoRA"},
-    {"dataset_name",             FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {"dataset_config",           FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {"dataset_train_split",      FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {"dataset_test_split",       FOREIGN_IDLE, FT_TEXT, NULL, "data.eval_fraction of each file is held out"},
-    {"datasets.path",            FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {"datasets.name",            FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {"datasets.split",           FOREIGN_OWN, FT_TEXT, NULL, NULL},
-    {"datasets.data_files",      FOREIGN_OWN, FT_ANY, NULL, NULL},
+    {"datasets.{path name split}", FOREIGN_OWN, FT_TEXT, NULL, NULL},
+    {"datasets.data_files", FOREIGN_OWN, FT_ANY, NULL, NULL},
     /* of the alignment handbook */
     {"dataset_mixture.datasets.{id config split}", FOREIGN_OWN, FT_TEXT, NULL, NULL},
     {"dataset_mixture.datasets.weight", FOREIGN_OWN, FT_REAL, NULL, NULL},
@@ -50,23 +42,15 @@ static const foreign_row rows[] = {
     {"dataset_kwargs",           FOREIGN_WHOLE, FT_ANY, NULL, LOADER},
     {"ignore_bias_buffers",      FOREIGN_IDLE, FT_BOOL, NULL, RANKS_HERE},
     {"dataset_text_field",       FOREIGN_WORD, FT_TEXT, "data.prompt_column", "text="},
-    {"{max_length max_seq_length max_seq_len}", FOREIGN_OWN, FT_INT, NULL, NULL},
     {"truncation_mode",          FOREIGN_WORD, FT_TEXT, "data.pack", "keep_start="},
     {"packing",                  FOREIGN_SET, FT_BOOL, "data.pack", NULL},
     {"{packing_strategy padding_free pad_to_multiple_of eval_packing pad_token disable_dropout cast_lm_head_to_fp32 "
      "ds3_gather_for_generation router_aux_loss_coef}", FOREIGN_IDLE, FT_ANY, NULL, ONE_STEP},
     {"eos_token",                FOREIGN_SET, FT_TEXT, "data.eos_token", NULL},
     {"{chat_template_path chat_template}", FOREIGN_OFF, FT_TEXT, NULL, "put it into the model's directory as chat_template.jinja"},
-    {"completion_only_loss",     FOREIGN_OWN, FT_BOOL, NULL, NULL},
-    {"assistant_only_loss",      FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {"activation_offloading",    FOREIGN_WORD, FT_TEXT, "memory.offload.activations", "true=host|false=none"},
 
-    {"label_smoothing",          FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {"desirable_weight",         FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {"undesirable_weight",       FOREIGN_OWN, FT_REAL, NULL, NULL},
-    {"simpo_gamma",              FOREIGN_OWN, FT_REAL, NULL, NULL},
     {"cpo_alpha",                FOREIGN_OFF, FT_REAL, NULL, NO_CPO},
-    {"precompute_ref_log_probs", FOREIGN_OWN, FT_BOOL, NULL, NULL},
     {"{precompute_ref_batch_size ref_model_mixup_alpha ref_model_sync_steps ref_model_init_kwargs}", FOREIGN_IDLE, FT_ANY, NULL,
      "preference.reference says how the reference is kept"},
     {"{sync_ref_model reference_free force_use_ref_model}", FOREIGN_OFF, FT_BOOL, NULL, "the reference is the model as it begins"},
@@ -74,7 +58,6 @@ static const foreign_row rows[] = {
     {"{f_alpha_divergence_coef discopop_tau sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg "
      "entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target}", FOREIGN_IDLE, FT_REAL, NULL, "it belongs to a loss that is off"},
     {"f_divergence_type",        FOREIGN_WORD, FT_TEXT, "preference.loss", "reverse_kl="},
-    {"max_prompt_length",        FOREIGN_OWN, FT_INT, NULL, NULL},
     {"{generate_during_eval padding_value label_pad_token_id}", FOREIGN_IDLE, FT_ANY, NULL, ONE_STEP},
     {"is_encoder_decoder",       FOREIGN_OFF, FT_BOOL, NULL, "ralo trains decoders"},
     {"alpha",                    FOREIGN_OFF, FT_REAL, NULL, "ralo has no AlphaPO; remove it"},
@@ -124,28 +107,26 @@ static method method_of(const foreign_reader *r) {
 /* ---- preferences -------------------------------------------------------------------------------------------------- */
 
 static status translate_preference(foreign_reader *r, method m) {
-    static const char *const losses[][2] = {{"sigmoid", "dpo"}, {"dpo", "dpo"},   {"ipo", "ipo"},
-                                            {"simpo", "simpo"}, {"orpo", "orpo"}, {"kto", "kto"}};
     const foreign_item *loss = foreign_find(r, "loss_type"), *beta = foreign_find(r, "beta"),
-                       *smooth = foreign_find(r, "label_smoothing"), *good = foreign_find(r, "desirable_weight"),
-                       *bad = foreign_find(r, "undesirable_weight"), *gamma = foreign_find(r, "simpo_gamma"),
-                       *disk = foreign_find(r, "precompute_ref_log_probs"), *alpha = foreign_find(r, "cpo_alpha");
-    const char *kind = m == KTO ? "kto" : gamma && !loss ? "simpo" : "dpo", *name = loss ? trainer_list(r, loss) : NULL;
-    bool is_known = !loss;
-    for (size_t i = 0; name && i < ARRAY_LENGTH(losses); i++)
-        if (strcmp(name, losses[i][0]) == 0) kind = losses[i][1], is_known = true;
+                       *gamma = foreign_find(r, "simpo_gamma"), *disk = foreign_find(r, "precompute_ref_log_probs"),
+                       *alpha = foreign_find(r, "cpo_alpha");
+    const char *said = loss ? foreign_word(r, "sigmoid=dpo|dpo=dpo|ipo=ipo|simpo=simpo|orpo=orpo|kto=kto",
+                                           trainer_list(r, loss), false)
+                            : NULL,
+               *kind = said             ? said
+                       : m == KTO       ? "kto"
+                       : gamma && !loss ? "simpo"
+                                        : "dpo";
     TRY(foreign_offer(r, NULL, "train.task", "preference", "its keys are of preferences"));
-    if (!is_known) foreign_refuse(r, loss, "ralo has sigmoid (DPO), ipo, simpo, orpo and kto");
+    if (loss && !said) foreign_refuse(r, loss, "ralo has sigmoid (DPO), ipo, simpo, orpo and kto");
     else TRY(foreign_offer(r, loss, "preference.loss", kind, NULL));
     bool is_orpo = strcmp(kind, "orpo") == 0, is_simpo = strcmp(kind, "simpo") == 0;
     if (is_simpo && !alpha) foreign_refuse(r, loss ? loss : gamma, "TRL's default beside it is cpo_alpha: 1; " NO_CPO);
-    if (is_simpo && !beta) TRY(foreign_offer(r, NULL, "preference.beta", "0.1", "its default"));
-    if (is_simpo && !gamma) TRY(foreign_offer(r, NULL, "preference.gamma", "0.5", "its default"));
-    if (beta) TRY(foreign_offer(r, beta, is_orpo ? "preference.lambda" : "preference.beta", beta->text, NULL));
-    if (smooth) TRY(foreign_offer(r, smooth, "preference.label_smoothing", smooth->text, NULL));
-    if (good) TRY(foreign_offer(r, good, "preference.desirable_weight", good->text, NULL));
-    if (bad) TRY(foreign_offer(r, bad, "preference.undesirable_weight", bad->text, NULL));
-    if (gamma) TRY(foreign_offer(r, gamma, "preference.gamma", gamma->text, NULL));
+    TRY(foreign_offer_text(r, beta, is_orpo ? "preference.lambda" : "preference.beta", is_simpo ? "0.1" : NULL));
+    TRY(foreign_offer_text(r, foreign_find(r, "label_smoothing"), "preference.label_smoothing", NULL));
+    TRY(foreign_offer_text(r, foreign_find(r, "desirable_weight"), "preference.desirable_weight", NULL));
+    TRY(foreign_offer_text(r, foreign_find(r, "undesirable_weight"), "preference.undesirable_weight", NULL));
+    TRY(foreign_offer_text(r, gamma, "preference.gamma", is_simpo ? "0.5" : NULL));
     if (disk) TRY(foreign_offer(r, disk, "preference.reference", item_is_true(disk) ? "disk" : "auto", NULL));
     return OK;
 }
@@ -176,8 +157,8 @@ static status translate_trained_tokens(foreign_reader *r, method m) {
     const foreign_item *completion = foreign_find(r, "completion_only_loss"),
                        *assistant = foreign_find(r, "assistant_only_loss");
     if (m != SFT) {
-        if (completion) foreign_report_no_effect(r, completion, "answers alone are trained on");
-        if (assistant) foreign_report_no_effect(r, assistant, "answers alone are trained on");
+        foreign_report_no_effect(r, completion, "answers alone are trained on");
+        foreign_report_no_effect(r, assistant, "answers alone are trained on");
         return OK;
     }
     bool is_all = completion && !item_is_true(completion) && !item_is_true(assistant);
@@ -191,11 +172,10 @@ static status translate_trained_tokens(foreign_reader *r, method m) {
 
 /* config, split and files of a data set: without its name (--data gives the file) they say nothing. */
 static void report_parts(foreign_reader *r, const trainer_source *s) {
-    const foreign_item *parts[] = {s->config, s->split, s->files};
-    for (size_t k = 0; k < ARRAY_LENGTH(parts); k++)
-        if (parts[k])
-            foreign_report_no_effect(r, parts[k],
-                                     s->path ? "part of the dataset's name" : "no dataset is named beside it");
+    const char *note = s->path ? "part of the dataset's name" : "no dataset is named beside it";
+    foreign_report_no_effect(r, s->config, note);
+    foreign_report_no_effect(r, s->split, note);
+    foreign_report_no_effect(r, s->files, note);
 }
 
 /* dataset_mixture of the alignment handbook: a weight is the share of a data set that is used. */
@@ -205,19 +185,14 @@ static status mixture_sources(foreign_reader *r, trainer_source *sources, size_t
     bool is_given = config_was_given(r->c, "data.source"); /* then nothing is made of these names */
     size_t first = *n;
     for (int i = -1; i < LIST_MOST; i++) {
-        const foreign_item *id = trainer_dataset_of(r, list, i, "id"),
-                           *share = trainer_dataset_of(r, list, i, "weight");
-        trainer_source s = {.path = id,
-                            .config = trainer_dataset_of(r, list, i, "config"),
-                            .split = trainer_dataset_of(r, list, i, "split")};
+        const foreign_item *share = trainer_dataset_of(r, list, i, "weight");
+        trainer_source s = trainer_source_find(r, list, i, "id config split");
         report_parts(r, &s);
         if (share && item_real(share) != 1 && !is_given)
             foreign_refuse(r, share, "take that share of the records while converting");
-        else if (share) foreign_report_no_effect(r, share, "all records");
-        if (!id) continue;
-        bool is_again = false;
-        for (size_t k = first; k < *n; k++) is_again |= strcmp(sources[k].path->text, id->text) == 0;
-        s.is_again = is_again;
+        else foreign_report_no_effect(r, share, "all records");
+        if (!s.path) continue;
+        for (size_t k = first; k < *n; k++) s.is_again |= strcmp(sources[k].path->text, s.path->text) == 0;
         sources[(*n)++] = s;
     }
     return held ? trainer_held_out(r, held, false) : OK;
@@ -227,10 +202,7 @@ static status translate_data(foreign_reader *r) {
     trainer_source sources[2 * LIST_MOST + 4];
     size_t n = 0;
     for (int i = -1; i < LIST_MOST; i++) {
-        trainer_source s = {.path = trainer_dataset(r, i, "path"),
-                            .config = trainer_dataset(r, i, "name"),
-                            .split = trainer_dataset(r, i, "split"),
-                            .files = trainer_dataset(r, i, "data_files")};
+        trainer_source s = trainer_source_find(r, "datasets", i, "path name split data_files");
         report_parts(r, &s);
         if (s.path) sources[n++] = s;
     }
@@ -245,23 +217,21 @@ static status translate_data(foreign_reader *r) {
 
 /* Keys of a method that this file does not use. */
 static void report_others(foreign_reader *r, method m) {
-    static const char *const of_rl[] = {"num_generations",      "rloo_k",         "generation_batch_size",
-                                        "steps_per_generation", "num_iterations", "importance_sampling_level",
-                                        "scale_rewards",        "reward_funcs",   "reward_weights",
-                                        "max_completion_length"};
-    static const char *const of_preference[] = {"label_smoothing", "desirable_weight", "undesirable_weight",
-                                                "simpo_gamma", "precompute_ref_log_probs"};
     const char *note = foreign_format(r, "train.task is %s", foreign_value(r, "train.task"));
-    for (size_t i = 0; m != RL && i < ARRAY_LENGTH(of_rl); i++)
-        if (foreign_find(r, of_rl[i])) foreign_report_no_effect(r, foreign_find(r, of_rl[i]), note);
-    for (size_t i = 0; m != PREFERENCE && m != KTO && i < ARRAY_LENGTH(of_preference); i++)
-        if (foreign_find(r, of_preference[i])) foreign_report_no_effect(r, foreign_find(r, of_preference[i]), note);
+    if (m != RL)
+        trainer_report_keys(r, "",
+                            "num_generations rloo_k generation_batch_size steps_per_generation num_iterations "
+                            "importance_sampling_level scale_rewards reward_funcs reward_weights max_completion_length",
+                            note);
+    if (m != PREFERENCE && m != KTO)
+        trainer_report_keys(
+            r, "", "label_smoothing desirable_weight undesirable_weight simpo_gamma precompute_ref_log_probs", note);
     if (m != SFT) return;
-    if (foreign_find(r, "beta")) foreign_report_no_effect(r, foreign_find(r, "beta"), note);
+    trainer_report_keys(r, "", "beta", note);
     const foreign_item *loss = foreign_find(r, "loss_type");
     if (loss && !loss_is(r, "nll chunked_nll"))
         foreign_refuse(r, loss, "the loss of sft is nll; train.weighting weighs tokens");
-    else if (loss) foreign_report_no_effect(r, loss, "the loss of sft");
+    else foreign_report_no_effect(r, loss, "the loss of sft");
 }
 
 static status translate(foreign_reader *r) {
@@ -287,17 +257,17 @@ static status translate(foreign_reader *r) {
     report_others(r, m);
     trainer_adapter adapter = {.is_on = item_is_true(peft),
                                .why_off = "use_peft is off",
-                               .rank = foreign_find(r, "lora_r"),
-                               .alpha = foreign_find(r, "lora_alpha"),
-                               .dropout = foreign_find(r, "lora_dropout"),
-                               .targets = foreign_find(r, "lora_target_modules"),
+                               .rank = "lora_r",
+                               .alpha = "lora_alpha",
+                               .dropout = "lora_dropout",
+                               .targets = "lora_target_modules",
                                .usual_rank = "16",
                                .usual_alpha = "32",
                                .usual_dropout = "0.05",
                                .usual_targets = "q,v"};
     TRY(trainer_lora(r, &adapter));
     if (peft && adapter.is_on) foreign_report_set(r, peft, "model.lora.rank", NULL);
-    else if (peft) foreign_report_no_effect(r, peft, "off");
+    else foreign_report_no_effect(r, peft, "off");
     TRY(trainer_weights(r, four, eight, adapter.is_on));
     if (!foreign_find(r, "packing") && m != RL)
         TRY(foreign_offer(r, NULL, "data.pack", "false",
