@@ -1,126 +1,14 @@
-/* request.c - from settings to what the rooms below use: a model, a training request, a generator's options.
+/* request.c - from settings to a training request.
  *
  * A request is complete before anything runs: contradictions (rows and ranks, pipeline stages and auto) are refused
  * here, by the name of the setting. Settings left to the plan are marked open. Ranks come last: before that, a
  * request is for one process that has the machine to itself. */
 #include "settings/limits.h"
 #include "settings/place.h"
+#include "settings/request.h"
 
-#include <errno.h>
 #include <math.h>
 #include <string.h>
-#include <unistd.h>
-
-/* The default learning rate of transformers. The default of the table is for small models from random values; it
- * would destroy pretrained weights in a few steps. */
-#define PRETRAINED_LR 5e-5
-/* Adapters begin as nothing and are small: they take, and need, a larger rate than the model itself. */
-#define LORA_LR 2e-4
-
-/* As TRL: a policy moves in small steps, with or without adapters. */
-#define POLICY_LR 1e-6
-/* As TRL: what is right already is only preferred a little more; the rates of other fine-tuning leave a model that answers nothing. */
-#define PREFERENCE_LR 1e-6
-#define PREFERENCE_LORA_LR 1e-5
-/* Tokens of a micro-batch of completions: rows are filled by their number, and what is left of a micro-batch is computed for
- * nothing. */
-enum { POLICY_TOKENS = 1024, POLICY_ROWS = 16 };
-
-/* Files have theirs since config_fit_data. */
-static int64_t seq_len_of(const config *c) { return c->data.seq_len ? c->data.seq_len : SEQ_LEN_BUILTIN; }
-
-static void resolve_policy(config *c) {
-    if (c->task != TASK_RLOO) return;
-    if (!config_was_given(c, "train.lr")) c->train.lr = POLICY_LR;
-    if (!config_was_given(c, "train.micro_batch"))
-        c->train.micro_batch = c->train.rl.baseline
-                                   ? c->train.rl.k
-                                   : MIN(MAX(POLICY_TOKENS / seq_len_of(c), (int64_t)1), (int64_t)POLICY_ROWS);
-}
-
-/* A name of the hub that is no directory here: where its cache has it. */
-static void resolve_hub(config *c) {
-    strbuf found;
-    if (!*c->model.path || access(c->model.path, F_OK) == 0) return;
-    strbuf_init(&found);
-    if (model_hub_find(c->model.path, &found)) c->model.path = arena_string(&c->memory_of_strings, found.text);
-    strbuf_fini(&found);
-}
-
-static bool checkpoint_of(const char *run_dir, char *newest, size_t n) {
-    newest[0] = 0;
-    if (checkpoint_find_newest_quietly(run_dir, newest, n) != OK) error_clear();
-    return newest[0] != 0;
-}
-
-static bool goes_on(const config *c) {
-    char newest[4096];
-    return c->run.resume && strcmp(c->run.resume, "auto") == 0 && checkpoint_of(c->run.dir, newest, sizeof newest);
-}
-
-/* Frozen weights, and those that a run is compared with, are in no checkpoint. */
-static bool needs_same_weights(const config *c) {
-    return c->model.lora_rank || *c->model.adapter || (c->task != TASK_SFT && c->task != TASK_MTP) ||
-           c->train.weighting != WEIGHTING_BASELINE;
-}
-
-/* A run whose checkpoint has all that it trains goes on without the directory that it began from: RUN/model takes its place, with
- * sizes and tokenizer. Prediction heads begin from the layers of the base, so such a run needs a whole directory. */
-static void resolve_gone_base(config *c) {
-    char newest[4096];
-    if (!*c->model.path || access(c->model.path, F_OK) == 0 || !goes_on(c) || needs_same_weights(c)) return;
-    if (c->model.mtp_heads > 1 || c->task == TASK_MTP || !checkpoint_of(c->run.dir, newest, sizeof newest)) return;
-    const char *own = arena_format(&c->memory_of_strings, "%s/model", c->run.dir);
-    if (access(own, F_OK) != 0 && weights_write_own_dir(newest, own) != OK) {
-        log_warn("%s", error_message()); /* and model.path is reported as missing */
-        error_clear();
-        return;
-    }
-    log_warn("model.path: found no directory %s, which the run %s began from; it goes on with what its checkpoint "
-             "holds (%s)",
-             c->model.path, c->run.dir, own);
-    const char *tokenizer = arena_format(&c->memory_of_strings, "%s/tokenizer.json", own);
-    bool is_gone = strcmp(c->data.tokenizer, "byte") != 0 && access(c->data.tokenizer, F_OK) != 0;
-    if (is_gone && access(tokenizer, F_OK) == 0) c->data.tokenizer = own;
-    c->model.path = own;
-}
-
-static void resolve_rhythm(const config *c, const char *key, int64_t *times, int64_t *every) {
-    if (*times == 0 || *every == 0) return;
-    if (config_overrules(c, config_steps_key(key), key)) *times = 0;
-    else if (config_overrules(c, key, config_steps_key(key))) *every = 0;
-}
-
-/* Two names of one thing: what the command line says replaces what a file says of the other. Of one place both are refused. */
-static void resolve_lengths(config *c) {
-    train_options *t = &c->train;
-    if (t->steps > 0 && t->epochs > 0) {
-        if (config_overrules(c, "train.steps", "train.epochs")) t->epochs = 0;
-        else if (config_overrules(c, "train.epochs", "train.steps")) t->steps = 0;
-    }
-    if (t->warmup >= 0 && t->warmup_ratio > 0) {
-        if (config_overrules(c, "train.warmup", "train.warmup_ratio")) t->warmup_ratio = 0;
-        else if (config_overrules(c, "train.warmup_ratio", "train.warmup")) t->warmup = -1;
-    }
-    resolve_rhythm(c, "train.evals_per_epoch", &t->evals_per_epoch, &t->eval_every);
-    resolve_rhythm(c, "train.saves_per_epoch", &t->saves_per_epoch, &t->save_every);
-}
-
-void config_resolve(config *c) {
-    resolve_lengths(c);
-    resolve_hub(c);
-    resolve_gone_base(c);
-    if (*c->model.path && c->model.init != INIT_RANDOM && !config_was_given(c, "train.lr")) {
-        bool lora = c->model.lora_rank || *c->model.adapter;
-        c->train.lr =
-            c->task == TASK_PREFERENCE ? (lora ? PREFERENCE_LORA_LR : PREFERENCE_LR) : (lora ? LORA_LR : PRETRAINED_LR);
-    }
-    resolve_policy(c);
-    const char *own = arena_format(&c->memory_of_strings, "%s/tokenizer.json", c->model.path);
-    bool builtin = str_starts_with(c->data.source, "builtin:");
-    if (*c->model.path && !builtin && !config_was_given(c, "data.tokenizer") && access(own, R_OK) == 0)
-        c->data.tokenizer = c->model.path;
-}
 
 /* An epoch is every row once, or every prompt. Rounded up: 3 epochs are at least 3. */
 static status steps_of_epochs(const config *c, const plan_request *p, const char *key, double epochs, int64_t *out) {
@@ -157,199 +45,6 @@ static status steps_from_config(const config *c, train_request *r) {
     return config_check_schedule(t);
 }
 
-/* A run holds sizes, tokenizer and all that it trains, and can write a model directory in the place of one that is gone. Frozen
- * weights, and those that a run is compared with, are nowhere else. */
-static status base_is_gone(const config *c) {
-    if (needs_same_weights(c))
-        return ERR(
-            ERR_INPUT,
-            "model.path: found no directory %s, which the run %s began from; it continues only with the same weights "
-            "(adapters, a reference or values stand on them): bring the directory back, or set model.path to where it "
-            "is now",
-            c->model.path, c->run.dir);
-    return ERR(
-        ERR_INPUT,
-        "model.path: found no directory %s, which the run %s began from; the run can make it again: ralo export %s %s",
-        c->model.path, c->run.dir, c->run.dir, c->model.path);
-}
-
-/* Rope works for any length; learned positions are a tensor of the file. */
-static status model_of_directory(const config *c, model_config *out) {
-    bool known = model_preset_find(c->model.path) != NULL;
-    if (goes_on(c) && access(c->model.path, F_OK) != 0) return base_is_gone(c);
-    if (access(c->model.path, F_OK) != 0 && model_hub_name(c->model.path))
-        return ERR(ERR_INPUT,
-                   "model.path: found no directory %s, and no model of that name in the cache of the Hugging Face hub "
-                   "(HF_HOME), expected one with config.json and safetensors; download it with: hf download %s%s%s",
-                   c->model.path, c->model.path, known ? "; to plan without it: ralo plan --preset " : "",
-                   known ? c->model.path : "");
-    if (access(c->model.path, F_OK) != 0)
-        return ERR(ERR_INPUT,
-                   "model.path: found no directory %s (%s), expected one with config.json and safetensors; download a "
-                   "model of the hub first: hf download NAME --local-dir DIR",
-                   c->model.path, strerror(errno));
-    TRY(model_config_read(out, c->model.path));
-    int64_t asked = c->model.max_positions;
-    if (asked && asked != out->max_positions && model_family_traits(out->family)->learned_positions)
-        return ERR(
-            ERR_INPUT,
-            "model.max_positions: found %lld beside model.path, expected the %lld learned positions of %s; leave it "
-            "out",
-            (long long)asked, (long long)out->max_positions, c->model.path);
-    if (asked) out->max_positions = asked;
-    return OK;
-}
-
-/* Weights belong to the ids of their tokenizer. Bytes, the default without a tokenizer, would be other ids: the run
- * would look normal and ruin the model. */
-static status check_own_tokenizer(const config *c, const model_config *m) {
-    bool builtin = str_starts_with(c->data.source, "builtin:"), pretrained = c->model.init != INIT_RANDOM;
-    if (!*c->model.path || !pretrained || builtin || m->vocab == BYTE_VOCAB) return OK;
-    if (config_was_given(c, "data.tokenizer") || strcmp(c->data.tokenizer, "byte") != 0) return OK;
-    return ERR(
-        ERR_INPUT,
-        "%s has no tokenizer.json, and its vocabulary has %lld entries: set data.tokenizer to the directory of the "
-        "model's tokenizer.json (transformers writes one: AutoTokenizer.from_pretrained(...).save_pretrained(...)), "
-        "or, where it was trained on bytes, data.tokenizer=byte",
-        c->model.path, (long long)m->vocab);
-}
-
-/* Weights of an ordinary model: its last layer is where every head begins; files that hold heads give each its own. Without
- * weights, layers are as they are counted. */
-static status heads_from_config(const config *c, model_config *out) {
-    int64_t heads = c->model.mtp_heads, found = out->file_heads;
-    bool pretrained = *c->model.path && c->model.init != INIT_RANDOM;
-    if (pretrained && heads > 1 && found > 1 && heads != found)
-        return ERR(
-            ERR_INPUT,
-            "model.mtp.heads: found %lld, and %s holds %lld prediction heads; set %lld to go on with all of them, "
-            "or begin from a directory with the first head alone (ralo export without --heads)",
-            (long long)heads, c->model.path, (long long)found, (long long)found);
-    if (pretrained && heads <= 1) *out = model_main_config(out);
-    if (pretrained && heads > 1 && found <= 1) out->n_layers += heads - 1;
-    out->mtp_heads = heads;
-    return model_config_check(out);
-}
-
-/* A critic has a value head and no unembedding: no other task can go on with it. */
-static status value_head_from_config(const config *c, model_config *out) {
-    value_head found = out->value_head, asked = (value_head)(c->train.critic.head + 1);
-    if (c->task != TASK_CRITIC && found)
-        return ERR(ERR_INPUT,
-                   "model.path: %s is a critic with a value head (%s), expected a language model for "
-                   "train.task %s; train.task=critic continues it",
-                   c->model.path, value_head_name(found), task_name(task_of(c->task)));
-    if (c->task != TASK_CRITIC) return OK;
-    if (found && found != asked && config_was_given(c, "critic.head"))
-        return ERR(ERR_INPUT, "critic.head: found %s, expected %s, the value head that %s has; leave it out",
-                   value_head_name(asked), value_head_name(found), c->model.path);
-    if (!found) out->value_head = asked;
-    return OK;
-}
-
-/* config.json of GPT-2 has neither head_dim nor kv heads. A model with others would train, and then neither its
- * checkpoints nor its export could be read: the sizes of a preset that --set leaves alone are easily such. */
-static status check_gpt2_heads(const model_config *m) {
-    if (!model_family_traits(m->family)->gpt2_config) return OK;
-    long long heads = m->n_heads, kv = m->n_kv_heads, width = m->head_dim, hidden = m->hidden;
-    if (heads * width == hidden && kv == heads) return OK;
-    char advice[96] = "choose a model.heads that divides model.hidden";
-    if (hidden % heads == 0)
-        snprintf(advice, sizeof advice, "set model.head_dim=%lld, model.kv_heads=%lld", hidden / heads, heads);
-    return ERR(ERR_INPUT,
-               "model %s: found %lld heads of %lld, %lld of keys and values, and model.hidden %lld; GPT-2 has heads "
-               "that share the width equally, each with its own keys and values: %s",
-               m->name, heads, width, kv, hidden, advice);
-}
-
-bool config_names_model(const config *c) {
-    static const char *const keys[] = {"model.preset", "model.path", "model.hidden", "model.layers"};
-    bool named = false;
-    for (size_t i = 0; i < ARRAY_LENGTH(keys); i++) named |= config_was_given(c, keys[i]);
-    return named;
-}
-
-/* One of the same size, if there is one: llama3.1-405b rather than llama3-70b for llama3-405b. */
-static str_nearest find_near_preset(const char *name) {
-    const char *size = strrchr(name, '-');
-    str_nearest n = {.wanted = name};
-    for (size_t i = 0; size && model_preset_at(i); i++)
-        if (str_ends_with(model_preset_at(i)->name, size)) str_nearest_try(&n, model_preset_at(i)->name);
-    if (*n.name) return n;
-    for (size_t i = 0; model_preset_at(i); i++) str_nearest_try(&n, model_preset_at(i)->name);
-    return n;
-}
-
-status model_from_config(const config *c, model_config *out) {
-    const char *name = config_preset(c);
-    if (!name) {
-        TRY(model_of_directory(c, out));
-        TRY(value_head_from_config(c, out));
-        return heads_from_config(c, out);
-    }
-    const model_config *preset = model_preset_find(name);
-    if (!preset) {
-        str_nearest nearest = find_near_preset(name);
-        char guess[160] = "";
-        if (*nearest.name) snprintf(guess, sizeof guess, " did you mean '%s'?", nearest.name);
-        return ERR(ERR_INPUT,
-                   "model.preset '%.100s' is not known;%s 'ralo help presets' lists them, and any other size is read "
-                   "from a config.json (--model DIR)",
-                   name, guess);
-    }
-    *out = *preset;
-    const struct {
-        int64_t given, *field;
-    } overrides[] = {
-        {c->model.layers, &out->n_layers},     {c->model.hidden, &out->hidden},     {c->model.heads, &out->n_heads},
-        {c->model.kv_heads, &out->n_kv_heads}, {c->model.head_dim, &out->head_dim}, {c->model.ffn, &out->ffn},
-        {c->model.vocab, &out->vocab},
-    };
-    for (size_t i = 0; i < ARRAY_LENGTH(overrides); i++)
-        if (overrides[i].given) *overrides[i].field = overrides[i].given;
-    if (c->model.tied >= 0) out->tied = c->model.tied;
-    if (c->model.max_positions) out->max_positions = c->model.max_positions;
-    TRY(check_gpt2_heads(out));
-    TRY(value_head_from_config(c, out));
-    return heads_from_config(c, out);
-}
-
-/* An adapter that is trained further says what it is; only dropout may be set anew. */
-static status lora_from_adapter(const config *c, const model_config *m, lora_options *out) {
-    adapter_config a;
-    if (!adapter_is_dir(c->model.adapter)) return adapter_not_found(c->model.adapter);
-    TRY(adapter_config_read(&a, m, c->model.adapter));
-    *out = a.lora;
-    if (c->model.lora_pissa)
-        return ERR(ERR_INPUT,
-                   "model.lora.init: found pissa beside model.adapter, whose adapter has its values; leave one out");
-    if (c->model.lora_dropout > 0) out->dropout = c->model.lora_dropout;
-    if (c->model.lora_rank && c->model.lora_rank != out->rank)
-        return ERR(ERR_INPUT, "model.lora.rank: found %lld beside model.adapter, expected the %lld of %s; leave it out",
-                   (long long)c->model.lora_rank, (long long)out->rank, c->model.adapter);
-    if (c->model.lora_alpha > 0 && c->model.lora_alpha != out->alpha)
-        return ERR(ERR_INPUT, "model.lora.alpha: found %g beside model.adapter, expected the %g of %s; leave it out",
-                   c->model.lora_alpha, out->alpha, c->model.adapter);
-    return OK;
-}
-
-static status lora_from_config(const config *c, const model_config *m, lora_options *out) {
-    if (*c->model.adapter) return lora_from_adapter(c, m, out);
-    *out = (lora_options){.rank = c->model.lora_rank,
-                          .alpha = c->model.lora_alpha > 0 ? c->model.lora_alpha : 2.0 * (double)c->model.lora_rank,
-                          .dropout = c->model.lora_dropout,
-                          .rslora = c->model.lora_rslora,
-                          .pissa = c->model.lora_pissa};
-    if (!out->rank) return OK;
-    if (out->pissa && out->rank > LORA_RANK_MOST / 2)
-        return ERR(
-            ERR_INPUT,
-            "model.lora.init: found pissa with model.lora.rank %lld, expected at most %d: its export has twice the "
-            "rank",
-            (long long)out->rank, LORA_RANK_MOST / 2);
-    return lora_modules_parse(m, c->model.lora_targets, "model.lora.targets", &out->modules);
-}
-
 /* The margin of orpo's rewards has its lambda as scale, as TRL has it. */
 static preference_options preference_from_config(const config *c) {
     preference_kind k = c->preference.loss + 1;
@@ -379,7 +74,7 @@ static status baseline_from_config(const config *c, plan_request *p) {
                    "train.micro_batch: found %lld with rl.baseline_memory, expected the %lld of rl.k: a micro-batch is "
                    "all completions of a prompt; leave it out",
                    rows, k);
-    p->logits_chunk_bytes = k * seq_len_of(c) * p->source.vocab * (int64_t)sizeof(float);
+    p->logits_chunk_bytes = k * config_seq_len(c) * p->source.vocab * (int64_t)sizeof(float);
     return OK;
 }
 
@@ -591,7 +286,7 @@ static status model_and_steps_from_config(const config *c, const mesh *m, train_
     plan_request *p = &out->plan;
     model_config model;
     TRY(model_from_config(c, &model));
-    TRY(check_own_tokenizer(c, &model));
+    TRY(config_check_tokenizer(c, &model));
     TRY(lora_from_config(c, &model, &p->lora));
     p->source = net_source_of(&model);
     p->base = (base_format)c->model.base;
@@ -600,7 +295,7 @@ static status model_and_steps_from_config(const config *c, const mesh *m, train_
     p->mesh = *m;
     TRY(batch_from_config(c, p));
     TRY(steps_from_config(c, out));
-    p->seq_len = out->data.seq_len = seq_len_of(c);
+    p->seq_len = out->data.seq_len = config_seq_len(c);
     bool packs =
         c->data.pack && (c->task == TASK_SFT || c->task == TASK_MTP); /* others have a record, or a pair, in a row */
     if (packs && p->seq_len < ROW_TOKENS_FEW)

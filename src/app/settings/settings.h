@@ -16,7 +16,7 @@
 #include "settings/setting.h"
 #include "settings/stages.h"
 
-/* ---- from settings to what the rooms below understand (request.c) -------------------------------------------------- */
+/* ---- from settings to what the rooms below understand (resolve.c, request_model.c, request.c) -------------------------------------------------- */
 
 /* Defaults that depend on other settings: a short run gets a short warmup, a model directory brings its tokenizer. */
 void config_resolve(config *c);
