@@ -138,7 +138,7 @@ build() { # NAME KIND FLAGS...
         $(PKG_CONFIG_PATH=$work/$kind/lib/pkgconfig$others pkg-config --cflags --libs "$@" ralo) || die "$name, $kind, does not build"
 }
 mv prefix shared && export PKG_CONFIG_PATH=$work/shared/lib/pkgconfig$others # a moved tree still describes itself
-for example in "$RALO_SOURCE"/examples/*.c; do
+for example in $(grep -l "include <ralo.h>\|include \"ralo.h\"" "$RALO_SOURCE"/examples/*.c); do
     name=$(basename "$example" .c)
     build "$name" shared
     build "$name" static --static
