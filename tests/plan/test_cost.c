@@ -414,6 +414,28 @@ static void products_of_the_host_have_a_rate_of_their_own(void **state) {
             assert_true(hardware_at(i)->unified || hardware_at(i)->host_matrix[t] > 0);
 }
 
+/* Elementwise ops too: a faster device changes nothing for what the host computes, whatever its class. */
+static void what_the_host_computes_does_not_depend_on_the_device(void **state) {
+    hardware h = machine();
+    h.host_bandwidth = 1e9;
+    program p;
+    program_init(&p);
+    value_id a = program_value(&p, "a", DTYPE_BF16, SHAPE(1024, 1024), ROLE_ACTIVATION, SECTION_MICRO);
+    value_id gamma = program_value(&p, "gamma", DTYPE_BF16, SHAPE(1024), ROLE_PARAM, SECTION_MICRO);
+    value_id rstd = program_value(&p, "rstd", DTYPE_F32, SHAPE(1024), ROLE_ACTIVATION, SECTION_MICRO);
+    value_id q = program_value(&p, "q", DTYPE_F8E4M3, SHAPE(1024, 1024), ROLE_ACTIVATION, SECTION_MICRO);
+    op *o = program_emit(&p, OP_RMSNORM8, SECTION_MICRO);
+    op_in(o, RMSNORM8_A, a), op_in(o, RMSNORM8_GAMMA, gamma), op_out(o, RMSNORM8_RSTD, rstd), op_out(o, RMSNORM8_Q, q);
+    o->at = TIER_HOST;
+    const char *missing = NULL;
+    double before = cost_op_seconds(&p, o, &h, NULL, &missing);
+    h.device_bandwidth *= 10;
+    h.vector[DTYPE_BF16] *= 10, h.vector[DTYPE_F32] *= 10;
+    assert_true(cost_op_seconds(&p, o, &h, NULL, &missing) == before && !missing);
+    assert_true(before >= 3.0 * 1024 * 1024 / 1e9); /* reads 16 bits, writes 8 */
+    program_fini(&p);
+}
+
 static void short_rows_attend_slower(void **state) {
     (void)state;
     hardware h = machine();
@@ -703,6 +725,7 @@ int main(void) {
         cmocka_unit_test(random_programs_end_when_the_slow_walk_ends),
         cmocka_unit_test(small_products_are_slower),
         cmocka_unit_test(products_of_the_host_have_a_rate_of_their_own),
+        cmocka_unit_test(what_the_host_computes_does_not_depend_on_the_device),
         cmocka_unit_test(short_rows_attend_slower),
         cmocka_unit_test(an_op_takes_the_longer_of_arithmetic_and_memory),
         cmocka_unit_test(bytes_are_those_that_move),

@@ -24,6 +24,117 @@ static void every_op_has_names_and_a_doc_line(void **state) {
     assert_true(op_in_place(OP_ADD, 0, 1) && !op_in_place(OP_LINEAR, 0, 0));
 }
 
+/* ---- the columns of ops.def: the ops that have each property ------------------------------------------------------------ */
+
+static bool is_product(op_kind k) { return op_class_of(k) == OP_CLASS_PRODUCT; }
+static bool is_logits(op_kind k) { return op_class_of(k) == OP_CLASS_LOGITS; }
+static bool is_attention(op_kind k) { return op_class_of(k) == OP_CLASS_ATTENTION; }
+static bool is_activation(op_kind k) { return op_class_of(k) == OP_CLASS_ACTIVATION; }
+static bool is_embedding(op_kind k) { return op_class_of(k) == OP_CLASS_EMBEDDING; }
+static bool is_rounding(op_kind k) { return op_class_of(k) == OP_CLASS_ROUNDING; }
+static bool is_update(op_kind k) { return op_class_of(k) == OP_CLASS_UPDATE; }
+static bool is_copying(op_kind k) { return op_class_of(k) == OP_CLASS_COPYING; }
+static bool is_norm(op_kind k) { return op_norm_output(k) >= 0; }
+static bool adds_then_norms(op_kind k) { return op_norm_output(k) > 0; }
+static bool has_lanes(op_kind k) { return op_lanes_input(k) >= 0; }
+static bool finishes_sums(op_kind k) {
+    bool any = false;
+    for (int i = 0; i < op_output_count(k); i++) any |= op_output_is_sum(k, i);
+    return any;
+}
+/* With every operand there. */
+static op whole(op_kind k) {
+    op o = {.kind = k};
+    for (int i = 0; i < op_input_count(k); i++) o.in[i] = 1;
+    for (int i = 0; i < op_output_count(k); i++) o.out[i] = 1;
+    return o;
+}
+static bool has_home(op_kind k) { return op_home(&(op[]){whole(k)}[0]); }
+static bool is_sliced(op_kind k) { return op_in_slices(&(op[]){whole(k)}[0]); }
+static bool adds_if_told(op_kind k) {
+    op o = whole(k), adds = o;
+    bool any = false;
+    adds.attr.adds = true;
+    for (int i = 0; i < op_output_count(k); i++) any |= op_reads_output(&adds, i) && !op_reads_output(&o, i);
+    return any;
+}
+
+static void every_column_of_the_op_table_has_its_members(void **state) {
+    (void)state;
+    static const struct {
+        const char *column;
+        bool (*has)(op_kind k);
+        const char *members; /* in the order of ops.def */
+    } columns[] = {
+        {"class product", is_product,
+         "linear lora_up unembed_logits linear_dx linear_dw linear_dw_add lora_bwd linear8 linear_codes linear_int8"},
+        {"class logits", is_logits, "unembed_loss unembed_loss_grad unembed_stats unembed_grad unembed8_loss_grad"},
+        {"class attention", is_attention, "attention attention_ring attention_ring_bwd attention_paged attention_bwd"},
+        {"class activation", is_activation, "swiglu gelu swiglu_bwd gelu_bwd swiglu8"},
+        {"class embedding", is_embedding, "embed embed_bwd embed_bwd_add position_bwd embed_int8"},
+        {"class rounding", is_rounding, "quantize quantize_blocks"},
+        {"class update", is_update, "accumulate adamw"},
+        {"class copying", is_copying, "copy"},
+        {"class message", op_is_comm, "all_gather reduce_scatter all_reduce all_to_all shift send recv"},
+        {"class norm with y", is_norm, "rmsnorm layernorm add_rmsnorm add_layernorm"},
+        {"class norm behind a sum", adds_then_norms, "add_rmsnorm add_layernorm"},
+        {"cheap", op_is_cheap,
+         "rmsnorm layernorm add add_rmsnorm add_layernorm dropout add_bias qk_norm rope qk_norm_rope swiglu gelu "
+         "quantize quantize_blocks"},
+        {"loss gradient", op_is_loss_gradient, "unembed_loss_grad critic unembed_grad unembed8_loss_grad"},
+        {"ring", op_goes_round, "all_gather reduce_scatter all_reduce"},
+        {"sums", op_sums_ranks, "reduce_scatter all_reduce"},
+        {"one to one", op_is_one_to_one, "send recv"},
+        {"mark %", has_lanes, "embed linear unembed_logits linear_int8 embed_int8"},
+        {"mark &", adds_if_told, "unembed_loss_grad unembed_grad unembed8_loss_grad"},
+        {"mark /", finishes_sums,
+         "loss_reduce bias_grad rmsnorm_bwd layernorm_bwd qk_norm_bwd qk_norm_rope_bwd embed_bwd embed_bwd_add "
+         "position_bwd grad_sumsq"},
+        {"mark @", has_home, "accumulate grad_sumsq norm_sum clip adamw"},
+        {"marks @ and #", is_sliced, "accumulate grad_sumsq adamw"},
+    };
+    char all[4096] = " cast "; /* with the ops that a list names; one that is added later needs none */
+    for (size_t i = 0; i < ARRAY_LENGTH(columns); i++) strcat(strcat(all, columns[i].members), " ");
+    for (op_kind k = 0; k < OP_COUNT; k++) /* by whose rows and dtype cost.c counts */
+        if (is_product(k) && op_rows_input(k) != 0) fail_msg("%s: the first operand has no rows", op_name(k));
+    for (size_t i = 0; i < ARRAY_LENGTH(columns); i++) {
+        char found[512] = "", word[32];
+        for (op_kind k = 0; k < OP_COUNT; k++) {
+            snprintf(word, sizeof word, " %s ", op_name(k));
+            if (columns[i].has(k) && strstr(all, word)) strcat(strcat(found, found[0] ? " " : ""), op_name(k));
+        }
+        if (strcmp(found, columns[i].members) != 0)
+            fail_msg("%s: expected '%s', found '%s'", columns[i].column, columns[i].members, found);
+    }
+}
+
+/* What chunk cuts into rows: the first operand, and all that have as many rows. */
+static void rows_are_marked_in_the_ops_of_an_mlp(void **state) {
+    (void)state;
+    static const struct {
+        op_kind kind;
+        const char *operands;
+    } ops[] = {
+        {OP_LINEAR, "x xa : y"},      {OP_LINEAR_DX, "dy add dxa : dx"},
+        {OP_LINEAR_DW, "dy x :"},     {OP_LORA_UP, "base xa : y"},
+        {OP_LORA_BWD, "dy xa : dxa"}, {OP_BIAS_GRAD, "dy :"},
+        {OP_DROPOUT, "x : y"},        {OP_SWIGLU, "gu : y"},
+        {OP_GELU, "x : y"},           {OP_SWIGLU_BWD, "gu dy : dgu y"},
+        {OP_GELU_BWD, "x dy : dx"},
+    };
+    for (size_t i = 0; i < ARRAY_LENGTH(ops); i++) {
+        op_kind k = ops[i].kind;
+        char found[64] = "";
+        for (int n = 0; n < op_input_count(k); n++)
+            if (op_input_has_rows(k, n)) strcat(strcat(found, op_input_name(k, n)), " ");
+        strcat(found, ":");
+        for (int n = 0; n < op_output_count(k); n++)
+            if (op_output_has_rows(k, n)) strcat(strcat(found, " "), op_output_name(k, n));
+        if (strcmp(found, ops[i].operands) != 0 || op_rows_input(k) != 0)
+            fail_msg("%s: expected '%s', found '%s'", op_name(k), ops[i].operands, found);
+    }
+}
+
 /* x -> gelu -> y -> gelu -> z */
 typedef struct chain {
     program p;
@@ -179,6 +290,8 @@ static void llama3_rope_blends_between_kept_and_stretched(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_op_has_names_and_a_doc_line),
+        cmocka_unit_test(every_column_of_the_op_table_has_its_members),
+        cmocka_unit_test(rows_are_marked_in_the_ops_of_an_mlp),
         cmocka_unit_test(a_sound_program_verifies),
         cmocka_unit_test(wrong_shape_is_refused),
         cmocka_unit_test(wrong_dtype_is_refused),

@@ -147,7 +147,7 @@ status comm_links_end(comm *c) {
 /* Of the ranks of the message's group, one that is not in it. */
 static int find_late(const comm *c, const op *o, const char *tensor) {
     rank_state s;
-    if (o->kind == OP_SEND || o->kind == OP_RECV) return comm_rank_at(c, o->attr.axis, o->attr.peer);
+    if (op_is_one_to_one(o->kind)) return comm_rank_at(c, o->attr.axis, o->attr.peer);
     for (int i = 0; i < c->mesh.size[o->attr.axis]; i++) {
         int rank = comm_rank_at(c, o->attr.axis, i);
         state_get(c, rank, &s);

@@ -7,8 +7,7 @@
 #define WORK_MOST ((size_t)2 << 20)
 
 size_t comm_work_bytes(const program *p, const op *o) {
-    if (o->kind != OP_REDUCE_SCATTER && o->kind != OP_ALL_REDUCE) return 0;
-    if (o->attr.group_size < 2) return 0;
+    if (!op_sums_ranks(o->kind) || o->attr.group_size < 2) return 0;
     return MIN(MAX(value_bytes(program_get(p, o->in[MESSAGE_SENT])), WORK_LEAST), WORK_MOST);
 }
 
@@ -16,8 +15,7 @@ size_t comm_work_bytes(const program *p, const op *o) {
 #define LINK_WORK_MOST ((size_t)64 << 20)
 
 size_t comm_link_work_bytes(const program *p, const op *o) {
-    if (o->kind != OP_REDUCE_SCATTER && o->kind != OP_ALL_REDUCE) return 0;
-    if (o->attr.group_size < 2) return 0;
+    if (!op_sums_ranks(o->kind) || o->attr.group_size < 2) return 0;
     const value *x = program_get(p, o->in[MESSAGE_SENT]);
     size_t n_ranks = (size_t)o->attr.group_size, element = dtype_bytes(x->type);
     size_t blocks = (value_bytes(x) / element + n_ranks * NORM_BLOCK - 1) / (n_ranks * NORM_BLOCK); /* of each rank */
@@ -71,9 +69,8 @@ uint64_t collective_bytes_taken(const collective *k) {
 
 static status run_among(comm *c, const collective *k) {
     bool done = false;
-    bool one_to_one = k->kind == OP_SEND || k->kind == OP_RECV;
-    bool local = one_to_one ? !c->options.messages_only && c->node_of[k->peer] == c->node_of[c->rank]
-                            : c->group_is_local[k->axis];
+    bool local = op_is_one_to_one(k->kind) ? !c->options.messages_only && c->node_of[k->peer] == c->node_of[c->rank]
+                                           : c->group_is_local[k->axis];
     TRY(comm_check(c));
     if (local) TRY(window_run(c, k, &done));
     if (!done) TRY(messages_run(c, k));
@@ -111,7 +108,7 @@ status comm_run(comm *c, const kernel_call *call) {
         run_alone(c, &k);
         return OK;
     }
-    if (o->kind == OP_SEND || o->kind == OP_RECV) k.peer = comm_rank_at(c, k.axis, o->attr.peer), k.tag = o->attr.tag;
+    if (op_is_one_to_one(o->kind)) k.peer = comm_rank_at(c, k.axis, o->attr.peer), k.tag = o->attr.tag;
     state_note_exchange(c, (uint32_t)o->kind + 1, tensor);
     status rc = run_among(c, &k);
     state_note_exchange(c, 0, NULL);

@@ -1,7 +1,7 @@
 /* autodiff.c - append the backward of the training section.
  *
- * Walks the forward ops in reverse; every op kind has one function that writes its own backward. The gradient of an
- * activation is a value; the gradient of a parameter goes where the step collects it:
+ * Walks the forward ops in reverse. Each op with BACKWARD in ops.def has a function that writes its own backward. The
+ * gradient of an activation is a value; the gradient of a parameter goes where the step collects it:
  *   - accumulation 1: straight into the persistent gradient;
  *   - accumulation A: into a temporary, finished over the micro-batch, then added by ACCUMULATE. A finished product is
  *     added as one number, so N micro-batches on one rank and one on each of N ranks are the same sum.
@@ -69,7 +69,7 @@ static op *emit_between_stages(differ *d, op_kind k, const op *forward, int peer
 
 /* ---- one function per op ------------------------------------------------------------------------------------------ */
 
-static void backward_linear(differ *d, const op *f, value_id dy) {
+static void backward_LINEAR(differ *d, const op *f, value_id dy) {
     value_id x = f->in[LINEAR_X], w = f->in[LINEAR_W];
     /* dw first: it is the last reader of x, whose bytes are then free for dx. */
     value_id dw = differ_target(d, w);
@@ -88,7 +88,7 @@ static void backward_linear(differ *d, const op *f, value_id dy) {
 }
 
 /* Both matrices of an adapter are trained or neither, and xa comes from the other one. */
-static void backward_lora_up(differ *d, const op *f, value_id dy) {
+static void backward_LORA_UP(differ *d, const op *f, value_id dy) {
     value_id xa = f->in[LORA_UP_XA], b = f->in[LORA_UP_B], db = differ_target(d, b);
     ASSERT(!db == !d->is_wanted[xa]);
     if (db) {
@@ -103,7 +103,7 @@ static void backward_lora_up(differ *d, const op *f, value_id dy) {
 }
 
 /* The mask follows from the step and the op's key: applied to dy it is the backward. */
-static void backward_dropout(differ *d, const op *f, value_id dy) {
+static void backward_DROPOUT(differ *d, const op *f, value_id dy) {
     value_id x = f->in[DROPOUT_X];
     if (!d->is_wanted[x]) return;
     value_id dx = differ_value(d, f->out[DROPOUT_Y]);
@@ -113,7 +113,7 @@ static void backward_dropout(differ *d, const op *f, value_id dy) {
     differ_add(d, x, dx, f);
 }
 
-static void backward_add_bias(differ *d, const op *f, value_id dy) {
+static void backward_ADD_BIAS(differ *d, const op *f, value_id dy) {
     value_id db = differ_target(d, f->in[ADD_BIAS_B]);
     if (db) {
         op *o = differ_emit(d, OP_BIAS_GRAD, f);
@@ -125,13 +125,13 @@ static void backward_add_bias(differ *d, const op *f, value_id dy) {
 }
 
 /* The same gradient flows both ways; nothing to compute. */
-static void backward_add(differ *d, const op *f, value_id dy) {
+static void backward_ADD(differ *d, const op *f, value_id dy) {
     differ_add(d, f->in[ADD_A], dy, f);
     differ_add(d, f->in[ADD_B], dy, f);
 }
 
 /* The kernel adds the residual gradient that was collected at x: one pass over the rows less. */
-static void backward_rmsnorm(differ *d, const op *f, value_id dy) {
+static void backward_RMSNORM(differ *d, const op *f, value_id dy) {
     value_id x = f->in[RMSNORM_X], gamma = f->in[RMSNORM_GAMMA];
     value_id residual = differ_take(d, x), dx = differ_value(d, x), dgamma = differ_target(d, gamma);
     op *o = differ_emit(d, OP_RMSNORM_BWD, f);
@@ -142,7 +142,7 @@ static void backward_rmsnorm(differ *d, const op *f, value_id dy) {
     differ_add(d, x, dx, f);
 }
 
-static void backward_layernorm(differ *d, const op *f, value_id dy) {
+static void backward_LAYERNORM(differ *d, const op *f, value_id dy) {
     value_id x = f->in[LAYERNORM_X], gamma = f->in[LAYERNORM_GAMMA], beta = f->in[LAYERNORM_BETA];
     value_id residual = differ_take(d, x), dx = differ_value(d, x);
     value_id dgamma = differ_target(d, gamma), dbeta = differ_target(d, beta);
@@ -156,7 +156,7 @@ static void backward_layernorm(differ *d, const op *f, value_id dy) {
     differ_add(d, x, dx, f);
 }
 
-static void backward_qk_norm(differ *d, const op *f, value_id dy) {
+static void backward_QK_NORM(differ *d, const op *f, value_id dy) {
     value_id qkv = f->in[QK_NORM_QKV], gq = f->in[QK_NORM_GQ], gk = f->in[QK_NORM_GK];
     value_id dqkv = differ_value(d, qkv), dgq = differ_target(d, gq), dgk = differ_target(d, gk);
     op *o = differ_emit(d, OP_QK_NORM_BWD, f);
@@ -169,7 +169,7 @@ static void backward_qk_norm(differ *d, const op *f, value_id dy) {
 }
 
 /* The backward of a rotation is the inverse rotation. */
-static void backward_rope(differ *d, const op *f, value_id dy) {
+static void backward_ROPE(differ *d, const op *f, value_id dy) {
     value_id dx = differ_value(d, f->in[ROPE_QKV]);
     op *o = differ_emit(d, OP_ROPE, f);
     o->attr.inverse = !f->attr.inverse;
@@ -178,7 +178,7 @@ static void backward_rope(differ *d, const op *f, value_id dy) {
     differ_add(d, f->in[ROPE_QKV], dx, f);
 }
 
-static void backward_attention(differ *d, const op *f, value_id dy) {
+static void backward_ATTENTION(differ *d, const op *f, value_id dy) {
     value_id qkv = f->in[ATTENTION_QKV], dqkv = differ_value(d, qkv);
     op *o = differ_emit(d, OP_ATTENTION_BWD, f);
     op_in(o, ATTENTION_BWD_QKV, qkv), op_in(o, ATTENTION_BWD_DOC_START, f->in[ATTENTION_DOC_START]);
@@ -210,7 +210,7 @@ static value_id emit_shift(differ *d, const op *f, const char *name, int step, v
 /* The backward of all steps of a ring, written at the last of them. Keys and values go round once more, so that a rank keeps
  * only its own, together with their gradient: every rank adds its part, in ring order from the owner on, and one more step
  * returns it to the owner. */
-static void backward_ring(differ *d, const op *f, value_id dy) {
+static void backward_ATTENTION_RING(differ *d, const op *f, value_id dy) {
     const op_attr *a = &f->attr;
     int64_t q_width = (int64_t)a->n_heads * a->head_dim, kv_width = 2 * (int64_t)a->n_kv_heads * a->head_dim;
     value_id qkv = f->in[ATTENTION_RING_QKV];
@@ -245,7 +245,7 @@ static void backward_ring(differ *d, const op *f, value_id dy) {
 /* The last step of a ring writes the backward of all its steps, and of the ops that extract and send keys and values. */
 static bool ends_ring(const op *f) { return f->attr.peer == (f->attr.index + 1) % f->attr.group_size; }
 
-static void backward_gelu(differ *d, const op *f, value_id dy) {
+static void backward_GELU(differ *d, const op *f, value_id dy) {
     value_id x = f->in[GELU_X], dx = differ_value(d, x);
     op *o = differ_emit(d, OP_GELU_BWD, f);
     op_in(o, GELU_BWD_X, x), op_in(o, GELU_BWD_DY, dy);
@@ -253,7 +253,7 @@ static void backward_gelu(differ *d, const op *f, value_id dy) {
     differ_add(d, x, dx, f);
 }
 
-static void backward_swiglu(differ *d, const op *f, value_id dy) {
+static void backward_SWIGLU(differ *d, const op *f, value_id dy) {
     value_id gu = f->in[SWIGLU_GU], dgu = differ_value(d, gu);
     op *o = differ_emit(d, OP_SWIGLU_BWD, f);
     op_in(o, SWIGLU_BWD_GU, gu), op_in(o, SWIGLU_BWD_DY, dy);
@@ -261,7 +261,7 @@ static void backward_swiglu(differ *d, const op *f, value_id dy) {
     differ_add(d, gu, dgu, f);
 }
 
-static void backward_value(differ *d, const op *f, value_id dvalues) {
+static void backward_VALUE(differ *d, const op *f, value_id dvalues) {
     value_id x = f->in[VALUE_X], w = f->in[VALUE_W], b = f->in[VALUE_B], dx = differ_value(d, x);
     value_id dw = differ_target(d, w), db = differ_target(d, b);
     op *o = differ_emit(d, OP_VALUE_BWD, f);
@@ -303,7 +303,7 @@ static void backward_positions(differ *d, const op *f, value_id dy) {
     differ_finish(d, f->in[EMBED_POSITIONS], f);
 }
 
-static void backward_embed(differ *d, const op *f, value_id dy) {
+static void backward_EMBED(differ *d, const op *f, value_id dy) {
     size_t i = d->param[f->in[EMBED_TABLE]];
     bool is_copy = d->options->net->params[i].is_copy;
     if (!is_copy) backward_table(d, f, f->in[EMBED_TABLE], f->in[EMBED_TOKENS], dy);
@@ -324,14 +324,15 @@ static void receive_embed_gradient(differ *d, const op *loss) {
 }
 
 /* Another stage continues from x, and sends the gradient of x back. */
-static void backward_send(differ *d, const op *f) {
+static void backward_SEND(differ *d, const op *f, value_id none) {
+    ASSERT(!none);
     value_id dx = differ_value(d, f->in[SEND_X]);
     op *o = emit_between_stages(d, OP_RECV, f, f->attr.peer, TAG_BACKWARD);
     op_out(o, RECV_Y, dx);
     differ_add(d, f->in[SEND_X], dx, f);
 }
 
-static void backward_receive(differ *d, const op *f, value_id dy) {
+static void backward_RECV(differ *d, const op *f, value_id dy) {
     op *o = emit_between_stages(d, OP_SEND, f, f->attr.peer, TAG_BACKWARD);
     op_in(o, SEND_X, dy);
 }
@@ -427,66 +428,34 @@ static void gradient_of_shared_loss(differ *d, const op *stats, const op *join, 
 
 /* ---- the backward of each op ------------------------------------------------------------------------------------------ */
 
-/* Writes the backward of f. The gradient of output `result` is complete: all its readers come after f. */
-static status write_backward(differ *d, const op *f, int result, void (*write)(differ *, const op *, value_id dy)) {
-    value_id dy = differ_take(d, f->out[result]);
-    if (dy == NO_VALUE) return ERR(ERR_BUG, "autodiff: no gradient reaches '%s'", d->p->values[f->out[result]].name);
+#define backward_HEAD_PARTS backward_parts
+#define backward_TOKEN_PARTS backward_parts
+#define backward_ALL_GATHER backward_message
+#define backward_ALL_TO_ALL backward_message
+#define backward_REDUCE_SCATTER backward_message
+
+/* Writes the backward of f; dy is the gradient of its first output. NULL: the op has no backward. */
+typedef void (*backward_fn)(differ *d, const op *f, value_id dy);
+static void write_nothing(differ *d, const op *f, value_id dy) { (void)d, (void)f, (void)dy; }
+
+#define WRITTEN_BACKWARD(id) backward_##id
+#define WRITTEN_NOTHING_BACK(id) write_nothing
+#define WRITTEN_NO_BACKWARD(id) NULL
+static const backward_fn backwards[OP_COUNT] = {
+#define OP(id, in, out, inplace, scratch, class, traits, backward, summary) [OP_##id] = WRITTEN_##backward(id),
+#include "program/ops.def"
+#undef OP
+};
+
+static status backward(differ *d, const op *f) {
+    if (!d->is_wanted[op_main_value(f)]) return OK; /* no trained parameter before it, as in all of a reference */
+    backward_fn write = backwards[f->kind];
+    if (!write) return ERR(ERR_BUG, "autodiff: op %s has no backward", op_name(f->kind));
+    if (write == write_nothing || (f->kind == OP_ATTENTION_RING && !ends_ring(f))) return OK;
+    value_id y = *f->out, dy = y ? differ_take(d, y) : NO_VALUE; /* complete: all readers of y come after f */
+    if (y && !dy) return ERR(ERR_BUG, "autodiff: no gradient reaches '%s'", d->p->values[y].name);
     write(d, f, dy);
     return OK;
-}
-
-/* Ops without a backward: no forward that is differentiated has them. */
-/* clang-format off */
-#define LOSS_OPS(X) X(CRITIC) X(PREFERENCE) X(POLICY) X(SELECT_TOKENS) X(UNEMBED_LOSS) X(UNEMBED_STATS) X(UNEMBED_JOIN) /* write their gradient themselves */
-#define GENERATION_OPS(X) X(ROPE_TABLE) X(KV_STORE) X(ATTENTION_PAGED) X(UNEMBED_LOGITS) X(DRAW_TOKENS) X(LINEAR_INT8) X(LINEAR_CODES) X(EMBED_INT8)
-#define LATER_OPS(X) /* written by later passes */ \
-    X(ADD_RMSNORM) X(ADD_LAYERNORM) X(QK_NORM_ROPE) X(ABSMAX) X(QUANTIZE) X(QUANTIZE_BLOCKS) X(SWIGLU8) X(RMSNORM8) X(LINEAR8) X(CAST) X(COPY)
-#define BACKWARD_OPS(X) \
-    X(ATTENTION_RING_BWD) X(QKV_JOIN) X(UNEMBED_LOSS_GRAD) X(UNEMBED8_LOSS_GRAD) X(LOSS_REDUCE) X(UNEMBED_GRAD) X(LINEAR_DX) X(LINEAR_DW) \
-    X(LINEAR_DW_ADD) X(BIAS_GRAD) X(RMSNORM_BWD) X(LAYERNORM_BWD) X(QK_NORM_BWD) X(QK_NORM_ROPE_BWD) X(ATTENTION_BWD) \
-    X(SWIGLU_BWD) X(GELU_BWD) X(EMBED_BWD) X(EMBED_BWD_ADD) X(POSITION_BWD) X(ACCUMULATE) X(SUM_PARTS) X(ALL_REDUCE) \
-    X(LORA_BWD) X(VALUE_BWD)
-#define UPDATE_OPS(X) X(GRAD_SUMSQ) X(NORM_SUM) X(CLIP) X(ADAMW)
-#define NONE(id) case OP_##id:
-/* clang-format on */
-
-/* Every op is listed, with its backward or as one without: a missing op does not compile. */
-static status backward(differ *d, const op *f) {
-    value_id y = op_main_value(f);
-    if (!d->is_wanted[y]) return OK; /* no trained parameter before it, as in all of a reference */
-    switch (f->kind) {
-    case OP_LINEAR: return write_backward(d, f, LINEAR_Y, backward_linear);
-    case OP_LORA_UP: return write_backward(d, f, LORA_UP_Y, backward_lora_up);
-    case OP_DROPOUT: return write_backward(d, f, DROPOUT_Y, backward_dropout);
-    case OP_ADD_BIAS: return write_backward(d, f, ADD_BIAS_Y, backward_add_bias);
-    case OP_ADD: return write_backward(d, f, ADD_Y, backward_add);
-    case OP_RMSNORM: return write_backward(d, f, RMSNORM_Y, backward_rmsnorm);
-    case OP_LAYERNORM: return write_backward(d, f, LAYERNORM_Y, backward_layernorm);
-    case OP_QK_NORM: return write_backward(d, f, QK_NORM_Y, backward_qk_norm);
-    case OP_ROPE: return write_backward(d, f, ROPE_Y, backward_rope);
-    case OP_ATTENTION: return write_backward(d, f, ATTENTION_Y, backward_attention);
-    case OP_GELU: return write_backward(d, f, GELU_Y, backward_gelu);
-    case OP_SWIGLU: return write_backward(d, f, SWIGLU_Y, backward_swiglu);
-    case OP_VALUE: return write_backward(d, f, VALUE_VALUES, backward_value);
-    case OP_EMBED: return write_backward(d, f, EMBED_X, backward_embed);
-    case OP_HEAD_PARTS: return write_backward(d, f, HEAD_PARTS_Y, backward_parts);
-    case OP_TOKEN_PARTS: return write_backward(d, f, TOKEN_PARTS_Y, backward_parts);
-    case OP_ALL_GATHER: return write_backward(d, f, ALL_GATHER_Y, backward_message);
-    case OP_ALL_TO_ALL: return write_backward(d, f, ALL_TO_ALL_Y, backward_message);
-    case OP_REDUCE_SCATTER: return write_backward(d, f, REDUCE_SCATTER_ACC, backward_message);
-    case OP_RECV: return write_backward(d, f, RECV_Y, backward_receive);
-    case OP_SEND: backward_send(d, f); return OK;
-    case OP_ATTENTION_RING: return ends_ring(f) ? write_backward(d, f, ATTENTION_RING_Y, backward_ring) : OK;
-    case OP_KV_PART:
-    case OP_SHIFT: return OK;      /* of a ring: ends_ring */
-    case OP_DEQUANTIZE: return OK; /* of a frozen weight, which has no gradient */
-    case OP_COUNT:
-        /* clang-format off */
-    LOSS_OPS(NONE) GENERATION_OPS(NONE) LATER_OPS(NONE) BACKWARD_OPS(NONE) UPDATE_OPS(NONE)
-        break;
-        /* clang-format on */
-    }
-    return ERR(ERR_BUG, "autodiff: op %s has no backward", op_name(f->kind));
 }
 
 /* A gradient that no op has used would be missing from its source. */
@@ -562,7 +531,7 @@ static status write_losses(differ *d, const op *ops, size_t first, size_t end, s
     *rest = end, *loss = NULL;
     for (size_t i = first; i < end; i++) {
         const op *o = &ops[i];
-        bool is_loss = o->kind == OP_UNEMBED_LOSS || o->kind == OP_UNEMBED_STATS, done = false;
+        bool is_loss = op_class_of(o->kind) == OP_CLASS_LOGITS, done = false;
         if (is_loss && has_gradient(d, o)) at = i;
         if (o->kind == OP_UNEMBED_LOSS && at == i) loss_with_gradient(d, o), done = true;
         else program_append(d->p, o);

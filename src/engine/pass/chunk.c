@@ -43,47 +43,17 @@ typedef struct chunker {
 
 int64_t chunk_rows(int64_t asked) { return round_up(asked, CHUNK_UNIT); }
 
-static bool is_function(op_kind k) { return k == OP_SWIGLU || k == OP_GELU || k == OP_SWIGLU_BWD || k == OP_GELU_BWD; }
+static bool is_function(op_kind k) { return op_class_of(k) == OP_CLASS_ACTIVATION; }
 
-/* The input and output with one row per token, in all ops of a run; a sum over rows has only the input. */
-enum { TOKENS_IN = LINEAR_X, TOKENS_OUT = LINEAR_Y };
-SAME_PLACE(TOKENS_IN, LINEAR_DX_DY);
-SAME_PLACE(TOKENS_IN, LINEAR_DW_DY);
-SAME_PLACE(TOKENS_IN, BIAS_GRAD_DY);
-SAME_PLACE(TOKENS_IN, SWIGLU_GU);
-SAME_PLACE(TOKENS_IN, GELU_X);
-SAME_PLACE(TOKENS_IN, SWIGLU_BWD_GU);
-SAME_PLACE(TOKENS_IN, GELU_BWD_X);
-SAME_PLACE(TOKENS_IN, LORA_UP_BASE);
-SAME_PLACE(TOKENS_IN, LORA_BWD_DY);
-SAME_PLACE(TOKENS_IN, DROPOUT_X);
-SAME_PLACE(TOKENS_OUT, LINEAR_DX_DX);
-SAME_PLACE(TOKENS_OUT, SWIGLU_Y);
-SAME_PLACE(TOKENS_OUT, GELU_Y);
-SAME_PLACE(TOKENS_OUT, SWIGLU_BWD_DGU);
-SAME_PLACE(TOKENS_OUT, GELU_BWD_DX);
-SAME_PLACE(TOKENS_OUT, LORA_UP_Y);
-SAME_PLACE(TOKENS_OUT, LORA_BWD_DXA);
-SAME_PLACE(TOKENS_OUT, DROPOUT_Y);
-enum { ROW_SUM = LINEAR_DW_DW }; /* the output of a sum over rows */
-SAME_PLACE(ROW_SUM, BIAS_GRAD_DB);
-SAME_PLACE(ROW_SUM, LINEAR_DW_ADD_DW);
-SAME_PLACE(LINEAR_DW_DY, LINEAR_DW_ADD_DY);
-SAME_PLACE(LINEAR_DW_X, LINEAR_DW_ADD_X);
+/* The first input with one row per token, which every op of a run has. */
+static value_id tokens_of(const op *o) { return o->in[op_rows_input(o->kind)]; }
 
-/* An input with a row per token: not the weight of a product. */
-static bool has_tokens(const op *o, int k) {
-    SAME_PLACE(LORA_UP_XA, LORA_BWD_XA);
-    bool is_adapter = o->kind == OP_LORA_UP || o->kind == OP_LORA_BWD;
-    return k == TOKENS_IN || is_function(o->kind) || (o->kind == OP_LINEAR_DX && k == LINEAR_DX_ADD) ||
-           (is_adapter && k == LORA_UP_XA) || (o->kind == OP_LINEAR && k == LINEAR_XA) ||
-           (o->kind == OP_LINEAR_DX && k == LINEAR_DX_DXA);
+/* The gradient that an op makes as a sum over rows: its output without rows, of those that are always there. NO_VALUE: none. */
+static value_id row_sum_of(const op *o) {
+    for (int k = 0; k < op_output_count(o->kind); k++)
+        if (!op_output_has_rows(o->kind, k) && !op_output_optional(o->kind, k)) return o->out[k];
+    return NO_VALUE;
 }
-
-static bool is_row_sum(op_kind k) { return k == OP_LINEAR_DW || k == OP_BIAS_GRAD || k == OP_LORA_BWD; }
-
-/* The gradient that a sum over rows makes. */
-static value_id row_sum_of(const op *o) { return o->out[o->kind == OP_LORA_BWD ? LORA_BWD_DB : ROW_SUM]; }
 
 static int64_t rows_of(const chunker *w, value_id v) { return w->p->values[v].shape.dim[0]; }
 
@@ -127,25 +97,23 @@ static void find_wide(chunker *w) {
         const op *o = &w->ops[i];
         for (int k = 0; k < op_input_count(o->kind); k++) w->n_uses[program_root(w->p, o->in[k], NULL)]++;
         for (int k = 0; k < op_output_count(o->kind); k++) w->n_uses[program_root(w->p, o->out[k], NULL)]++;
-        if (!is_function(o->kind) || !is_cut(o) || rows_of(w, o->in[TOKENS_IN]) <= w->options->choice.chunk_tokens)
+        if (!is_function(o->kind) || !is_cut(o) || rows_of(w, tokens_of(o)) <= w->options->choice.chunk_tokens)
             continue;
         for (int k = 0; k < op_input_count(o->kind); k++) w->is_wide[o->in[k]] = true;
-        w->is_wide[o->out[TOKENS_OUT]] = true;
+        w->is_wide[op_main_value(o)] = true;
     }
     while (spread_wide(w)) {}
 }
 
+/* LORA_UP behind the function reads a wide small side but adds to narrow rows, so it stays outside. */
 static bool is_inside(const chunker *w, const op *o) {
-    switch (o->kind) {
-    case OP_LINEAR:
-    case OP_LINEAR_DX: return is_cut(o) && (w->is_wide[o->in[TOKENS_IN]] || w->is_wide[o->out[TOKENS_OUT]]);
-    case OP_LINEAR_DW: return is_cut(o) && (w->is_wide[o->in[LINEAR_DW_DY]] || w->is_wide[o->in[LINEAR_DW_X]]);
-    case OP_BIAS_GRAD: return is_cut(o) && w->is_wide[o->in[BIAS_GRAD_DY]];
-    case OP_LORA_UP: return is_cut(o) && w->is_wide[o->out[LORA_UP_Y]];
-    case OP_LORA_BWD: return is_cut(o) && (w->is_wide[o->in[LORA_BWD_DY]] || w->is_wide[o->in[LORA_BWD_XA]]);
-    case OP_DROPOUT: return is_cut(o) && w->is_wide[o->in[DROPOUT_X]];
-    default: return is_function(o->kind) && is_cut(o) && w->is_wide[o->in[TOKENS_IN]];
-    }
+    if (!is_cut(o)) return false;
+    if (o->kind == OP_LORA_UP) return w->is_wide[o->out[LORA_UP_Y]];
+    for (int k = 0; k < op_input_count(o->kind); k++)
+        if (op_input_has_rows(o->kind, k) && w->is_wide[o->in[k]]) return true;
+    for (int k = 0; k < op_output_count(o->kind); k++)
+        if (op_output_has_rows(o->kind, k) && w->is_wide[o->out[k]]) return true;
+    return false;
 }
 
 static bool reads_any(const chunker *w, const op *o, const bool *of_root) {
@@ -169,7 +137,7 @@ static size_t find_run(chunker *w, size_t first) {
         const op *o = &w->ops[i];
         if (o->section != w->ops[first].section || o->layer != w->ops[first].layer) break;
         if (is_inside(w, o)) {
-            bool same_rows = rows_of(w, o->in[TOKENS_IN]) == rows_of(w, w->ops[first].in[TOKENS_IN]);
+            bool same_rows = rows_of(w, tokens_of(o)) == rows_of(w, tokens_of(&w->ops[first]));
             if (reads_any(w, o, w->is_made_later) || !same_rows) break;
             w->places[i] = PLACE_INSIDE;
             note_outputs(w, o, w->is_made, true);
@@ -257,7 +225,7 @@ static void append_adapter_sum(chunker *w, op part, int64_t chunk, int64_t n_chu
 static void append_row_sum(chunker *w, const op *o, rows r, int64_t chunk, int64_t n_chunks) {
     op part = *o;
     char name[256];
-    part.in[TOKENS_IN] = in_rows(w, o->in[TOKENS_IN], r);
+    part.in[op_rows_input(o->kind)] = in_rows(w, tokens_of(o), r);
     if (o->kind == OP_LORA_BWD) {
         part.in[LORA_BWD_XA] = in_rows(w, o->in[LORA_BWD_XA], r);
         part.out[LORA_BWD_DXA] = in_rows(w, o->out[LORA_BWD_DXA], r);
@@ -282,14 +250,15 @@ static void append_chunk(chunker *w, size_t first, size_t end, rows r, int64_t c
     for (size_t i = first; i < end; i++) {
         const op *o = &w->ops[i];
         if (w->places[i] != PLACE_INSIDE) continue;
-        if (is_row_sum(o->kind)) {
+        if (row_sum_of(o)) {
             append_row_sum(w, o, r, chunk, n_chunks);
             continue;
         }
         op part = *o;
         for (int k = 0; k < op_input_count(o->kind); k++)
-            if (o->in[k] && has_tokens(o, k)) part.in[k] = in_rows(w, o->in[k], r);
-        part.out[TOKENS_OUT] = in_rows(w, o->out[TOKENS_OUT], r);
+            if (o->in[k] && op_input_has_rows(o->kind, k)) part.in[k] = in_rows(w, o->in[k], r);
+        for (int k = 0; k < op_output_count(o->kind); k++)
+            if (o->out[k] && op_output_has_rows(o->kind, k)) part.out[k] = in_rows(w, o->out[k], r);
         if (o->kind == OP_DROPOUT) part.attr.first_element += r.first * w->p->values[o->in[DROPOUT_X]].shape.dim[1];
         program_append(w->p, &part);
     }
@@ -327,7 +296,7 @@ static void count_in_run(chunker *w, size_t first, size_t end, bool count) {
 }
 
 static void append_run(chunker *w, size_t first, size_t end) {
-    int64_t N = rows_of(w, w->ops[first].in[TOKENS_IN]), step = w->options->choice.chunk_tokens,
+    int64_t N = rows_of(w, tokens_of(&w->ops[first])), step = w->options->choice.chunk_tokens,
             n_chunks = divide_up(N, step);
     for (size_t i = first; i < end; i++)
         if (w->places[i] == PLACE_BEFORE) program_append(w->p, &w->ops[i]);
@@ -336,7 +305,7 @@ static void append_run(chunker *w, size_t first, size_t end) {
         append_chunk(w, first, end, (rows){k * step, MIN(step, N - k * step)}, k, n_chunks);
     count_in_run(w, first, end, false);
     for (size_t i = first; i < end; i++)
-        if (w->places[i] == PLACE_INSIDE && is_row_sum(w->ops[i].kind)) append_finish(w, &w->ops[i]);
+        if (w->places[i] == PLACE_INSIDE && row_sum_of(&w->ops[i])) append_finish(w, &w->ops[i]);
     for (size_t i = first; i < end; i++)
         if (w->places[i] == PLACE_BEHIND) program_append(w->p, &w->ops[i]);
 }
@@ -347,7 +316,7 @@ static status check_count(const program *p, int64_t step) {
     for (size_t i = 0; i < p->n_ops; i++) {
         const op *o = &p->ops[i];
         if (!is_function(o->kind) || !is_cut(o)) continue;
-        int64_t N = p->values[o->in[TOKENS_IN]].shape.dim[0];
+        int64_t N = p->values[tokens_of(o)].shape.dim[0];
         if (divide_up(N, step) <= MLP_CHUNKS_MOST) continue;
         return ERR(ERR_INPUT,
                    "memory.chunk_tokens: found %lld, expected at least %lld for micro-batches of %lld tokens, or 0: an "

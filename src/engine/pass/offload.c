@@ -100,23 +100,10 @@ static void assign_tiers(program *p, const pass_options *options, const step_int
 static void choose_places(program *p, const pass_options *options, const step_interface *step) {
     if (options->choice.offload.grads != TIER_DEVICE) p->values[step->norm_partials].tier = TIER_HOST;
     for (size_t i = 0; i < p->n_ops; i++) {
-        op *o = &p->ops[i];
-        switch (o->kind) {
-        case OP_NORM_SUM: o->at = work_tier(program_tier(p, o->in[NORM_SUM_PARTIALS])); break;
-        case OP_GRAD_SUMSQ: o->at = work_tier(program_tier(p, o->in[GRAD_SUMSQ_G])); break;
-        case OP_CLIP: o->at = work_tier(program_tier(p, o->in[CLIP_PARTIALS])); break;
-        case OP_ACCUMULATE: o->at = work_tier(program_tier(p, o->out[ACCUMULATE_ACC])); break;
-        case OP_ADAMW: o->at = work_tier(program_tier(p, o->out[ADAMW_M])); break;
-        default: break;
-        }
+        value_id home = op_home(&p->ops[i]);
+        if (home) p->ops[i].at = work_tier(program_tier(p, home));
     }
 }
-
-static bool is_elementwise(op_kind k) { return k == OP_ACCUMULATE || k == OP_GRAD_SUMSQ || k == OP_ADAMW; }
-/* The input of these ops that has the elements. */
-enum { ELEMENTS = ACCUMULATE_X };
-SAME_PLACE(ELEMENTS, GRAD_SUMSQ_G);
-SAME_PLACE(ELEMENTS, ADAMW_G);
 
 static bool has_foreign_operand(const program *p, const op *o) {
     for (int k = 0; k < op_input_count(o->kind); k++)
@@ -142,7 +129,8 @@ static value_id slice_of(program *p, value_id v, int64_t total, int64_t first, i
 }
 
 static void append_sliced(program *p, const op *o, int64_t slice) {
-    int64_t total = is_elementwise(o->kind) ? shape_count(&program_get(p, o->in[ELEMENTS])->shape) : 0;
+    int elements = op_rows_input(o->kind);
+    int64_t total = op_in_slices(o) ? shape_count(&program_get(p, o->in[elements])->shape) : 0;
     if (total <= slice || !has_foreign_operand(p, o)) {
         program_append(p, o);
         return;
@@ -152,7 +140,7 @@ static void append_sliced(program *p, const op *o, int64_t slice) {
         op part = *o;
         part.attr.first_element += first;
         /* The other inputs belong to the step, not to the parameter: scalars, clip factor. */
-        part.in[ELEMENTS] = slice_of(p, o->in[ELEMENTS], total, first, n);
+        part.in[elements] = slice_of(p, o->in[elements], total, first, n);
         for (int k = 0; k < op_output_count(o->kind); k++) part.out[k] = slice_of(p, o->out[k], total, first, n);
         program_append(p, &part);
     }

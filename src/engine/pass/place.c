@@ -63,14 +63,11 @@ static status check(const pass_options *options) {
     return check_heads(options);
 }
 
-static bool is_embedding_op(op_kind k) {
-    return k == OP_EMBED || k == OP_EMBED_BWD || k == OP_EMBED_BWD_ADD || k == OP_POSITION_BWD;
-}
-
 static tier op_place(const op *o, const pass_options *options) {
     const place_options *l = &options->place;
     if (o->section == SECTION_START) return TIER_DEVICE;
-    int device = o->layer >= 0 ? l->layers[o->layer] : is_embedding_op(o->kind) ? l->embed : l->head;
+    bool embeds = op_class_of(o->kind) == OP_CLASS_EMBEDDING;
+    int device = o->layer >= 0 ? l->layers[o->layer] : embeds ? l->embed : l->head;
     return place_tier(device, options->target);
 }
 
@@ -106,16 +103,14 @@ status pass_place(program *p, const pass_options *options, step_interface *step)
     place_params(p, options, step);
     for (size_t i = 0; i < p->n_ops; i++) {
         op *o = &p->ops[i];
-        if (o->kind == OP_GRAD_SUMSQ) {
-            o->at = program_tier(p, o->in[GRAD_SUMSQ_G]);
-            continue; /* the sums of all devices are added where CLIP runs */
+        if (o->section != SECTION_UPDATE || !op_in_slices(o)) {
+            place_outputs(p, o);
+            continue;
         }
-        if (o->kind == OP_ADAMW) {
-            o->at = program_tier(p, o->in[ADAMW_G]);
-            for (int k = ADAMW_MASTER; k < op_output_count(o->kind); k++)
-                if (o->out[k]) p->values[o->out[k]].tier = o->at;
-        }
-        place_outputs(p, o);
+        /* The update runs beside the gradient, and so do states; sums of all devices are added where CLIP runs. */
+        o->at = program_tier(p, o->in[op_rows_input(o->kind)]);
+        for (int k = 0; k < op_output_count(o->kind); k++)
+            if (o->out[k] && op_output_updates(o->kind, k)) p->values[o->out[k]].tier = o->at;
     }
     return OK;
 }

@@ -123,7 +123,7 @@ typedef struct rewriter {
     bool of_heads;    /* the last rewrite: norms of heads (remake_head_norms) */
 } rewriter;
 
-static bool is_fused(op_kind k) { return k == OP_ADD_RMSNORM || k == OP_ADD_LAYERNORM; }
+static bool is_fused(op_kind k) { return op_norm_output(k) > 0; } /* behind the sum */
 /* In a fused add and norm, inputs before GAMMA belong to the sum and the others to the norm; outputs before Y likewise. */
 SAME_PLACE(ADD_RMSNORM_A, ADD_LAYERNORM_A);
 SAME_PLACE(ADD_RMSNORM_B, ADD_LAYERNORM_B);
@@ -199,26 +199,6 @@ static void find_activations(rewriter *w) {
 
 /* ---- what is kept ---------------------------------------------------------------------------------------------------- */
 
-static bool is_cheap(op_kind k) {
-    switch (k) {
-    case OP_RMSNORM:
-    case OP_LAYERNORM:
-    case OP_ADD:
-    case OP_ADD_RMSNORM:
-    case OP_ADD_LAYERNORM:
-    case OP_ADD_BIAS:
-    case OP_DROPOUT:
-    case OP_QK_NORM:
-    case OP_ROPE:
-    case OP_QK_NORM_ROPE:
-    case OP_SWIGLU:
-    case OP_GELU:
-    case OP_QUANTIZE:
-    case OP_QUANTIZE_BLOCKS: return true;
-    default: return false;
-    }
-}
-
 /* The policy of one layer: the policy itself, or for mix and ratio the one of that layer. */
 static recompute_kind kind_in(const rewriter *w, int64_t layer) {
     const recompute_policy *r = w->policy;
@@ -241,8 +221,8 @@ static void keep_by_cost(rewriter *w) {
     for (size_t i = w->first; i < w->end; i++) {
         for (int k = 0; k < op_input_count(w->ops[i].kind) && !w->is_backward[i]; k++)
             is_read_forward[w->ops[i].in[k]] = true;
-        if (w->ops[i].kind == OP_GELU) feeds_activation[w->ops[i].in[GELU_X]] = true;
-        if (w->ops[i].kind == OP_SWIGLU) feeds_activation[w->ops[i].in[SWIGLU_GU]] = true;
+        if (op_class_of(w->ops[i].kind) == OP_CLASS_ACTIVATION)
+            feeds_activation[w->ops[i].in[op_rows_input(w->ops[i].kind)]] = true;
     }
     for (size_t i = w->first; i < w->end; i++) /* the product that an adapter adds to is made again with it */
         if (w->ops[i].kind == OP_LORA_UP && feeds_activation[w->ops[i].out[LORA_UP_Y]])
@@ -253,11 +233,8 @@ static void keep_by_cost(rewriter *w) {
             false; /* a copy for the backward alone begins where it is read: dropping it would save nothing */
         for (int k = 0; k < op_output_count(o->kind); k++) is_used |= is_read_forward[o->out[k]];
         if (w->is_backward[i] || !is_used) continue;
-        SAME_PLACE(LINEAR_Y, LINEAR8_Y);
-        SAME_PLACE(LINEAR_Y, LORA_UP_Y);
-        bool product = o->kind == OP_LINEAR || o->kind == OP_LINEAR8 || o->kind == OP_LORA_UP;
-        bool before_activation = product && feeds_activation[o->out[LINEAR_Y]];
-        for (int k = 0; k < op_output_count(o->kind) && (is_cheap(o->kind) || before_activation); k++) {
+        bool before_activation = op_class_of(o->kind) == OP_CLASS_PRODUCT && feeds_activation[op_main_value(o)];
+        for (int k = 0; k < op_output_count(o->kind) && (op_is_cheap(o->kind) || before_activation); k++) {
             value_id v = o->out[k], from[OP_MAX_IN];
             if (!v || !w->is_activation[v] || w->is_handed_over[v]) continue;
             recompute_kind here = kind_in(w, p->values[v].layer);
@@ -319,7 +296,7 @@ static status unknown_name(const rewriter *w, const char *name, size_t n) {
 static void keep_statistics(rewriter *w) {
     for (size_t i = w->first; i < w->end; i++) {
         const op *o = &w->ops[i];
-        int y = is_fused(o->kind) ? ADD_RMSNORM_Y : 0;
+        int y = MAX(op_norm_output(o->kind), 0);
         for (int k = y + 1; k < op_output_count(o->kind); k++)
             if (o->out[k] && o->out[y] && w->is_kept[o->out[y]]) w->is_kept[o->out[k]] = true;
     }
@@ -346,8 +323,10 @@ static bool ends_group(const rewriter *w, int64_t layer) {
     return layer == w->n_layers - 1 || (layer + 1) % w->policy->every == 0;
 }
 
-SAME_PLACE(QUANTIZE_X, QUANTIZE_BLOCKS_X);
-static bool is_rounding(op_kind k) { return k == OP_QUANTIZE || k == OP_QUANTIZE_BLOCKS; }
+/* Does the op make the 8-bit numbers of a tensor that is dropped? They go with it. */
+static bool rounds_dropped(const rewriter *w, const op *o) {
+    return op_class_of(o->kind) == OP_CLASS_ROUNDING && !w->is_kept[o->in[op_rows_input(o->kind)]];
+}
 
 static status decide(rewriter *w) {
     const program *p = w->p;
@@ -362,7 +341,7 @@ static status decide(rewriter *w) {
     keep_by_cost(w);
     for (size_t i = w->first; i < w->end && !w->of_heads; i++) {
         const op *o = &w->ops[i];
-        bool dropped = is_gather(o) || (is_rounding(o->kind) && !w->is_kept[o->in[QUANTIZE_X]]); /* 8 bits go with it */
+        bool dropped = is_gather(o) || rounds_dropped(w, o);
         for (int k = 0; k < op_output_count(o->kind) && dropped; k++)
             if (w->is_activation[o->out[k]]) w->is_kept[o->out[k]] = false;
     }

@@ -41,16 +41,25 @@ static value_id add_guess(program *p, const value *of, int layer) {
     return v;
 }
 
-/* Which 16-bit numbers an op writes, and where it hands out the largest of them; -1: none that could be rounded. */
-static int rounded_output(const op *o, int *amax) {
-    switch (o->kind) {
-    case OP_SWIGLU: *amax = SWIGLU_AMAX; return SWIGLU_Y;
-    case OP_SWIGLU_BWD: *amax = SWIGLU_BWD_AMAX; return o->out[SWIGLU_BWD_Y] ? -1 : SWIGLU_BWD_DGU;
-    case OP_RMSNORM: *amax = RMSNORM_AMAX; return RMSNORM_Y;
-    case OP_ADD_RMSNORM: *amax = ADD_RMSNORM_AMAX; return ADD_RMSNORM_Y;
-    default: return -1;
-    }
+/* The ops that this pass rewrites, with the 16-bit numbers that each writes and the output for the largest of them. */
+typedef struct rounded {
+    op_kind kind;
+    int written, amax;
+} rounded;
+static const rounded all_rounded[] = {{OP_SWIGLU, SWIGLU_Y, SWIGLU_AMAX},
+                                      {OP_SWIGLU_BWD, SWIGLU_BWD_DGU, SWIGLU_BWD_AMAX},
+                                      {OP_RMSNORM, RMSNORM_Y, RMSNORM_AMAX},
+                                      {OP_ADD_RMSNORM, ADD_RMSNORM_Y, ADD_RMSNORM_AMAX}};
+
+/* NULL if the op writes nothing that could be rounded. */
+static const rounded *find_rounded(const op *o) {
+    if (o->kind == OP_SWIGLU_BWD && o->out[SWIGLU_BWD_Y]) return NULL;
+    for (size_t i = 0; i < ARRAY_LENGTH(all_rounded); i++)
+        if (all_rounded[i].kind == o->kind) return &all_rounded[i];
+    return NULL;
 }
+
+static bool is_norm(const op *o) { return op_class_of(o->kind) == OP_CLASS_NORM; }
 
 static op join_gated(const op *gated, const op *rounding, value_id found) {
     op o = op_instead(gated, OP_SWIGLU8);
@@ -88,15 +97,13 @@ static op join_absmax(const op *absmax, const op *rounding) {
 
 /* The pair as one op. */
 static op join(program *p, const op *writer, const op *rounding, bool guesses) {
-    int amax;
     if (writer->kind == OP_ABSMAX) {
         op o = join_absmax(writer, rounding);
         if (guesses) op_out(&o, QUANTIZE_GUESS, add_guess(p, program_get(p, rounding->in[QUANTIZE_X]), o.layer));
         return o;
     }
-    bool norm = writer->kind == OP_RMSNORM || writer->kind == OP_ADD_RMSNORM;
-    rounded_output(writer, &amax);
-    value_id found = writer->out[amax];
+    bool norm = is_norm(writer);
+    value_id found = writer->out[find_rounded(writer)->amax];
     op o = norm ? join_norm(writer, rounding, found) : join_gated(writer, rounding, found);
     o.attr.power = rounding->attr.power;
     if (found && guesses && !norm)
@@ -117,16 +124,16 @@ static const op *rounding_behind(const program *p, const op *ops, size_t n_ops, 
 
 /* The op that rounds what this one wrote, if that is all that happens to it. */
 static const op *rounding_of(const program *p, const op *ops, size_t n_ops, const reader *readers, const op *o) {
-    int amax, written = rounded_output(o, &amax);
+    const rounded *of = find_rounded(o);
     if (o->kind == OP_ABSMAX && o->section == SECTION_MICRO) return rounding_behind(p, ops, n_ops, o);
-    if (written < 0 || o->section != SECTION_MICRO || o->rows) return NULL;
-    const reader *r = &readers[o->out[written]];
+    if (!of || o->section != SECTION_MICRO || o->rows) return NULL;
+    value_id written = o->out[of->written];
+    const reader *r = &readers[written];
     const op *next = &ops[r->last];
-    bool fits = r->n == 1 && next->kind == OP_QUANTIZE && next->attr.power && next->in[QUANTIZE_X] == o->out[written];
+    bool fits = r->n == 1 && next->kind == OP_QUANTIZE && next->attr.power && next->in[QUANTIZE_X] == written;
     if (!fits) return NULL;
-    const shape *s = &program_get(p, o->out[written])->shape;
-    bool norm = o->kind == OP_RMSNORM || o->kind == OP_ADD_RMSNORM;
-    if (norm && (s->rank != 2 || s->dim[0] % 16 || s->dim[1] % 16)) return NULL;
+    const shape *s = &program_get(p, written)->shape;
+    if (is_norm(o) && (s->rank != 2 || s->dim[0] % 16 || s->dim[1] % 16)) return NULL;
     return next;
 }
 

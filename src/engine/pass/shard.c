@@ -545,7 +545,7 @@ static void rewrite_update(sharder *s, const op *ops, size_t n_ops) {
     for (size_t i = 0; i < end; i++) {
         op o = ops[i];
         if (is_over_sequence(&o)) continue;
-        if (zero(s) >= 1 && (o.kind == OP_GRAD_SUMSQ || o.kind == OP_ADAMW)) continue;
+        if (zero(s) >= 1 && op_in_slices(&o)) continue; /* written again for the part of this rank */
         for (int k = 0; k < op_input_count(o.kind); k++) {
             if (o.in[k] == s->step->norm_partials) o.in[k] = blocks;
             if (o.in[k] == s->step->loss_sums) o.in[k] = total;

@@ -15,7 +15,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* ---- one op ------------------------------------------------------------------------------------------------------ */
+/* ---- one op, by its class ---------------------------------------------------------------------------------------- */
 
 static dtype compute_type(const program *p, const op *o) {
     for (int i = 0; i < op_input_count(o->kind) + op_output_count(o->kind); i++) {
@@ -41,7 +41,7 @@ static double product_seconds(const hardware *h, dtype t, double m, double n, do
  * dtype of the products. A GPU kernel that does both keeps the row and reads it once. */
 static double softmax_seconds(const op *o, const hardware *h, double logits, size_t e) {
     double read = logits * sizeof(float), written = logits * (double)e, flops = SOFTMAX_FLOPS * logits;
-    bool first = o->kind != OP_UNEMBED_GRAD, gradient = op_is_loss_gradient(o->kind);
+    bool first = !op_logits_again(o), gradient = op_is_loss_gradient(o->kind);
     double passes = first && gradient && !h->overlap ? 2 : 1;
     return fmax((first + gradient) * flops / h->vector[DTYPE_F32],
                 (passes * read + (gradient ? written : 0)) / h->device_bandwidth);
@@ -61,8 +61,7 @@ static double unembed_seconds(const program *p, const op *o, const hardware *h, 
     double chunk = product_seconds(h, t, rows, V, C, w_bytes + h_bytes + logits) +
                    softmax_seconds(o, h, rows * V, dtype_bytes(hidden->type));
     if (!op_is_loss_gradient(o->kind)) return n_chunks * chunk;
-    SAME_PLACE(UNEMBED_LOSS_GRAD_DW, UNEMBED8_LOSS_GRAD_DW);
-    value_id to = o->out[o->kind == OP_UNEMBED_GRAD ? (int)UNEMBED_GRAD_DW : (int)UNEMBED_LOSS_GRAD_DW];
+    value_id to = op_logits_gradient(o);
     if (!to) return n_chunks * (chunk + product_seconds(h, t, rows, C, V, w_bytes + h_bytes + logits));
     dtype dw = program_get(p, to)->type;
     double dw_bytes = V * C * (double)dtype_bytes(dw);
@@ -77,7 +76,8 @@ static double unembed_seconds(const program *p, const op *o, const hardware *h, 
     return n_chunks * (chunk + product_seconds(h, t, V, C, rows, h_bytes + logits + dw_bytes * (n_chunks > 1 ? 2 : 1)));
 }
 
-/* UNEMBED8_LOSS_GRAD on a GPU: 2-byte logits of `rows` tokens at once, read twice, gradients and their transposes of a group. */
+/* Logits of 8-bit numbers on a GPU: 2-byte logits of `rows` tokens at once, read twice, gradients and their transposes of a
+ * group. */
 static double unembed8_seconds(const program *p, const op *o, const hardware *h) {
     const dtype t = DTYPE_F8E4M3;
     const shape *hidden = shape_of(p, o->in[LOGITS_H]);
@@ -88,7 +88,7 @@ static double unembed8_seconds(const program *p, const op *o, const hardware *h)
     double s = ceil(N / rows) * product_seconds(h, t, rows, V, C, V * C + rows * (C + 2 * V)) +
                fmax(flops, (2 * 2 + 1 + 1) * logits / h->device_bandwidth) +
                n_groups * product_seconds(h, t, group, C, V, V * C + group * (2 * C + V));
-    value_id to = o->out[UNEMBED8_LOSS_GRAD_DW];
+    value_id to = op_logits_gradient(o);
     if (!to) return s;
     double dw_bytes = V * C * (double)dtype_bytes(program_get(p, to)->type);
     if (cut.v_block)
@@ -96,6 +96,12 @@ static double unembed8_seconds(const program *p, const op *o, const hardware *h)
              fmax(flops / 2, (2 + 1) * logits / h->device_bandwidth);
     if (cut.stored || cut.v_block) return s + product_seconds(h, t, V, C, N, dw_bytes + N * (C + V));
     return s + n_groups * product_seconds(h, t, V, C, group, dw_bytes * (n_groups > 1 ? 2 : 1) + group * (C + V));
+}
+
+static double logits_seconds(const program *p, const op *o, const hardware *h, dtype t) {
+    bool in_8bits = program_get(p, o->in[LOGITS_H])->type == DTYPE_F8E4M3;
+    if (in_8bits && h->overlap) return unembed8_seconds(p, o, h) + h->launch_s;
+    return unembed_seconds(p, o, h, in_8bits ? DTYPE_F8E4M3 : t) + h->launch_s;
 }
 
 static double transfer_seconds(double bytes, double bandwidth, const char *key, const char **missing) {
@@ -141,41 +147,17 @@ double cost_message_seconds(double n_bytes, int group_size, axis a, bool in_pair
 
 /* Sums of partial results in a second kernel. On a GPU that kernel costs a fixed time even for few numbers; on the host its
  * threads must be woken for both. */
-static bool is_sum(op_kind k) {
-    switch (k) {
-    case OP_BIAS_GRAD:
-    case OP_RMSNORM_BWD:
-    case OP_LAYERNORM_BWD:
-    case OP_QK_NORM_BWD:
-    case OP_QK_NORM_ROPE_BWD:
-    case OP_EMBED_BWD:
-    case OP_EMBED_BWD_ADD:
-    case OP_POSITION_BWD:
-    case OP_LOSS_REDUCE:
-    case OP_GRAD_SUMSQ: return true;
-    default: return false;
-    }
+static double sum_seconds(const op *o, const hardware *h) {
+    for (int k = 0; k < op_output_count(o->kind); k++)
+        if (o->out[k] && op_output_is_sum(o->kind, k)) return h->sum_s;
+    return 0;
 }
-
-/* Outputs of norms' gradients that are sums over rows. */
-static bool asks_for_sums(const op *o) {
-    SAME_PLACE(QK_NORM_BWD_DGQ, QK_NORM_ROPE_BWD_DGQ);
-    SAME_PLACE(QK_NORM_BWD_DGK, QK_NORM_ROPE_BWD_DGK);
-    switch (o->kind) {
-    case OP_RMSNORM_BWD: return o->out[RMSNORM_BWD_DGAMMA];
-    case OP_LAYERNORM_BWD: return o->out[LAYERNORM_BWD_DGAMMA] || o->out[LAYERNORM_BWD_DBETA];
-    case OP_QK_NORM_BWD:
-    case OP_QK_NORM_ROPE_BWD: return o->out[QK_NORM_BWD_DGQ] || o->out[QK_NORM_BWD_DGK];
-    default: return true;
-    }
-}
-
-static double sum_seconds(const op *o, const hardware *h) { return is_sum(o->kind) && asks_for_sums(o) ? h->sum_s : 0; }
 
 static double element_seconds(const program *p, const op *o, const hardware *h, dtype t) {
     double s = fmax(op_flops(p, o) / h->vector[t], op_bytes(p, o) / h->device_bandwidth);
     if (h->noise_rate > 0) s = fmax(s, op_noise(p, o) / h->noise_rate);
-    return s + sum_seconds(o, h) + h->launch_s;
+    s = s + sum_seconds(o, h) + h->launch_s;
+    return h->overlap ? s + op_bytes_twice(p, o) / h->device_bandwidth : s;
 }
 
 static bool has_8bit_states(const program *p, const op *o) {
@@ -205,7 +187,7 @@ static double host_seconds(const program *p, const op *o, const hardware *h) {
 static double host_product_seconds(const program *p, const op *o, const hardware *h, dtype t, const char **missing) {
     static const char *const keys[HARDWARE_DTYPES] = {
         [DTYPE_F32] = "host.fp32.gflops", [DTYPE_BF16] = "host.bf16.gflops", [DTYPE_F16] = "host.fp16.gflops"};
-    bool attends = o->kind == OP_ATTENTION || o->kind == OP_ATTENTION_BWD;
+    bool attends = op_class_of(o->kind) == OP_CLASS_ATTENTION;
     double rate = attends ? HOST_ATTENTION * h->host_matrix[t] : h->host_matrix[t];
     if (rate <= 0) {
         *missing = keys[t];
@@ -214,40 +196,20 @@ static double host_product_seconds(const program *p, const op *o, const hardware
     return fmax(op_flops(p, o) / rate, op_bytes(p, o) / h->host_bandwidth) + h->launch_s;
 }
 
-static bool is_product(op_kind k) {
-    switch (k) {
-    case OP_LINEAR:
-    case OP_LINEAR_DX:
-    case OP_LINEAR_DW:
-    case OP_LINEAR_DW_ADD:
-    case OP_LORA_UP:
-    case OP_LORA_BWD:
-    case OP_LINEAR8:
-    case OP_LINEAR_CODES:
-    case OP_UNEMBED_LOSS:
-    case OP_UNEMBED_STATS:
-    case OP_UNEMBED_GRAD:
-    case OP_UNEMBED_LOSS_GRAD:
-    case OP_UNEMBED8_LOSS_GRAD:
-    case OP_ATTENTION:
-    case OP_ATTENTION_BWD: return true;
-    default: return false;
-    }
-}
-
 static double message_seconds(const program *p, const op *o, const hardware *h, const mesh *m, const char **missing) {
-    bool in_pairs = o->kind != OP_ALL_GATHER && o->kind != OP_REDUCE_SCATTER && o->kind != OP_ALL_REDUCE;
-    return cost_message_seconds(op_sent(p, o), o->attr.group_size, o->attr.axis, in_pairs, h, m, missing);
+    bool in_pairs = !op_goes_round(o->kind);
+    return cost_message_seconds(op_sent(p, o), o->attr.group_size, o->attr.axis, in_pairs, h, m, missing) + h->launch_s;
 }
 
 /* Of an 8-bit product, what is left of its rate with scales of blocks: the layers of a 1.5B on an H200. */
 static const double BLOCKS_RATE = 0.78;
 
-/* A product with result (m, n) and inner dimension k. */
-static double linear_seconds(const program *p, const op *o, const hardware *h, dtype t, int64_t m, int64_t n,
-                             int64_t k) {
-    double rate = hardware_product_rate(h, t, (double)m, (double)n, (double)k);
-    return fmax(op_flops(p, o) / rate, op_bytes(p, o) / h->device_bandwidth) + h->launch_s;
+static double product_op_seconds(const program *p, const op *o, const hardware *h, dtype t) {
+    op_product x = op_product_of(p, o);
+    if (program_get(p, o->in[op_rows_input(o->kind)])->type == DTYPE_F8E4M3) t = DTYPE_F8E4M3;
+    double rate = hardware_product_rate(h, t, (double)x.m, (double)x.n, (double)x.k);
+    double s = fmax(op_flops(p, o) / rate, op_bytes(p, o) / h->device_bandwidth) + h->launch_s;
+    return x.blocks ? s / BLOCKS_RATE : s;
 }
 
 /* Of the forward of attention with products of 8-bit numbers over that in 16 bits, on a GPU, rounding included: measured on an H200 with rows
@@ -262,55 +224,23 @@ static double attention_seconds(const program *p, const op *o, const hardware *h
 
 double cost_op_seconds(const program *p, const op *o, const hardware *h, const mesh *m, const char **missing) {
     dtype t = compute_type(p, o);
-    const shape *x, *w, *dy;
-    SAME_PLACE(LINEAR_DW_DY, LINEAR_DW_ADD_DY);
-    SAME_PLACE(LINEAR_DW_X, LINEAR_DW_ADD_X);
-    if (op_is_comm(o->kind)) return message_seconds(p, o, h, m, missing) + h->launch_s;
-    if (o->at == TIER_HOST && is_product(o->kind)) return host_product_seconds(p, o, h, t, missing);
-    switch (o->kind) {
-    case OP_COPY: return copy_seconds(p, o, h, missing) + h->launch_s;
-    case OP_LINEAR: /* x (N, in), w (out, in) */
-        x = shape_of(p, o->in[LINEAR_X]), w = shape_of(p, o->in[LINEAR_W]);
-        return linear_seconds(p, o, h, t, x->dim[0], w->dim[0], w->dim[1]);
-    case OP_LINEAR_DX: /* dy (N, out), w (out, in) */
-        dy = shape_of(p, o->in[LINEAR_DX_DY]), w = shape_of(p, o->in[LINEAR_DX_W]);
-        return linear_seconds(p, o, h, t, dy->dim[0], w->dim[1], w->dim[0]);
-    case OP_LINEAR_DW:
-    case OP_LINEAR_DW_ADD: /* dy (N, out), x (N, in) */
-        dy = shape_of(p, o->in[LINEAR_DW_DY]), x = shape_of(p, o->in[LINEAR_DW_X]);
-        return linear_seconds(p, o, h, t, dy->dim[1], x->dim[1], dy->dim[0]);
-    case OP_LINEAR_CODES: /* x (N, in), y (M, out) */
-        x = shape_of(p, o->in[LINEAR_CODES_X]), w = shape_of(p, o->out[LINEAR_CODES_Y]);
-        return linear_seconds(p, o, h, t, w->dim[0], w->dim[1], x->dim[1]);
-    case OP_LORA_UP: /* xa (N, G r), b (R, r) */
-        x = shape_of(p, o->in[LORA_UP_BASE]), w = shape_of(p, o->in[LORA_UP_B]);
-        return linear_seconds(p, o, h, t, x->dim[0], w->dim[0], w->dim[1]);
-    case OP_LORA_BWD: /* dy (N, out), b (R, r): two products, and dy is read once */
-        dy = shape_of(p, o->in[LORA_BWD_DY]), w = shape_of(p, o->in[LORA_BWD_B]);
-        return linear_seconds(p, o, h, t, dy->dim[0], 2 * w->dim[1], w->dim[0]);
-    case OP_LINEAR8: /* x (N, in), w (out, in) */
-        x = shape_of(p, o->in[LINEAR8_X]), w = shape_of(p, o->in[LINEAR8_W]);
-        return linear_seconds(p, o, h, DTYPE_F8E4M3, x->dim[0], w->dim[0], w->dim[1]) /
-               (shape_count(shape_of(p, o->in[LINEAR8_X_SCALE])) > 1 ? BLOCKS_RATE : 1);
-    case OP_UNEMBED_LOSS:
-    case OP_UNEMBED_STATS:
-    case OP_UNEMBED_GRAD:
-    case OP_UNEMBED_LOSS_GRAD: return unembed_seconds(p, o, h, t) + h->launch_s;
-    case OP_UNEMBED8_LOSS_GRAD:
-        return (h->overlap ? unembed8_seconds(p, o, h) : unembed_seconds(p, o, h, DTYPE_F8E4M3)) + h->launch_s;
-    case OP_RMSNORM8: /* a GPU reads the rows once for their largest number and once to round them */
-        return element_seconds(p, o, h, t) +
-               (h->overlap ? (double)value_bytes(program_get(p, o->in[RMSNORM8_A])) / h->device_bandwidth : 0);
-    case OP_ATTENTION:
-    case OP_ATTENTION_BWD:
-    case OP_ATTENTION_RING:
-    case OP_ATTENTION_RING_BWD: return attention_seconds(p, o, h, t);
-    default:
-        /* Without overlap the device's cores are the host's, and so are the rates that were measured there. */
-        if (o->at == TIER_HOST || (!h->overlap && (o->kind == OP_ADAMW || o->kind == OP_ACCUMULATE)))
-            return host_seconds(p, o, h);
-        return element_seconds(p, o, h, t);
+    bool on_host = o->at == TIER_HOST;
+    switch (op_class_of(o->kind)) { /* without a default: a class without a price does not compile */
+    case OP_CLASS_MESSAGE: return message_seconds(p, o, h, m, missing);
+    case OP_CLASS_COPYING: return copy_seconds(p, o, h, missing) + h->launch_s;
+    case OP_CLASS_PRODUCT: return on_host ? host_product_seconds(p, o, h, t, missing) : product_op_seconds(p, o, h, t);
+    case OP_CLASS_LOGITS: return on_host ? host_product_seconds(p, o, h, t, missing) : logits_seconds(p, o, h, t);
+    case OP_CLASS_ATTENTION: return on_host ? host_product_seconds(p, o, h, t, missing) : attention_seconds(p, o, h, t);
+    case OP_CLASS_UPDATE: /* without overlap the device's cores are the host's, and so are the rates measured there */
+        return on_host || !h->overlap ? host_seconds(p, o, h) : element_seconds(p, o, h, t);
+    case OP_CLASS_ACTIVATION:
+    case OP_CLASS_NORM:
+    case OP_CLASS_EMBEDDING:
+    case OP_CLASS_ROUNDING:
+    case OP_CLASS_ELEMENTWISE: return on_host ? host_seconds(p, o, h) : element_seconds(p, o, h, t);
     }
+    ASSERT(!"a class outside of op_class");
+    return INFINITY;
 }
 
 /* ---- the walk ---------------------------------------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* ops.c - ops.def as data: names, operands and in-place pairs read from the strings of the table (costs: op_cost.c).
+/* ops.c - ops.def as data: classes, traits, names, operands with their marks and in-place pairs (costs: op_cost.c).
  *
  * The operand strings are parsed on first use of each question; they are short, and the answers are needed by passes
  * and tests, never inside a step. */
@@ -8,12 +8,15 @@
 
 typedef struct op_row {
     const char *name, *in, *out, *in_place, *summary;
-    bool comm;
+    op_class class;
+    unsigned traits;
 } op_row;
 
+enum { CHEAP = 1, LOSS_GRADIENT = 2, RING = 4, SUMS = 8, ONE_TO_ONE = 16 };
+
 static const op_row rows[OP_COUNT] = {
-#define OP(id, in, out, inplace, scratch, summary) {#id, in, out, inplace, summary, false},
-#define COMM_OP(id, in, out, inplace, scratch, summary) {#id, in, out, inplace, summary, true},
+#define OP(id, in, out, inplace, scratch, class, traits, backward, summary) \
+    {#id, in, out, inplace, summary, OP_CLASS_##class, traits},
 #include "program/ops.def"
 #undef OP
 };
@@ -23,8 +26,11 @@ static const op_row rows[OP_COUNT] = {
 typedef struct operands {
     int count;
     char name[MAX_WORDS][WORD_BYTES];
-    bool optional[MAX_WORDS], updates[MAX_WORDS];
+    unsigned char marks[MAX_WORDS];
 } operands;
+
+static const char mark_letters[] = "?+#@%&/";
+enum { OPTIONAL = 1, UPDATES = 2, ROWS = 4, HOME = 8, LANES = 16, ADDS = 32, SUM = 64 }; /* in their order */
 
 static operands parse_operands(const char *s) {
     operands r = {0};
@@ -32,12 +38,10 @@ static operands parse_operands(const char *s) {
         ASSERT(r.count < MAX_WORDS);
         int n = 0;
         for (; *s && *s != ' '; s++) {
-            if (*s == '?') r.optional[r.count] = true;
-            else if (*s == '+') r.updates[r.count] = true;
-            else {
-                ASSERT(n < WORD_BYTES - 1);
-                r.name[r.count][n++] = *s;
-            }
+            const char *mark = strchr(mark_letters, *s);
+            ASSERT(n < WORD_BYTES - 1);
+            if (mark) r.marks[r.count] |= (unsigned char)(1 << (mark - mark_letters));
+            else r.name[r.count][n++] = *s;
         }
         r.count++;
         while (*s == ' ') s++;
@@ -49,6 +53,15 @@ static operands parse_operands(const char *s) {
 static operands inputs[OP_COUNT], outputs[OP_COUNT];
 static char lower_names[OP_COUNT][24];
 static bool in_place[OP_COUNT][OP_MAX_OUT][OP_MAX_IN];
+
+static bool has_mark(const operands *list, int i, int mark) { return list->marks[i] & mark; }
+
+/* The first operand with this mark; -1: there is none. */
+static int find_mark(const operands *list, int mark) {
+    for (int i = 0; i < list->count; i++)
+        if (has_mark(list, i, mark)) return i;
+    return -1;
+}
 
 static int find_operand(const operands *list, const char *word, size_t n) {
     for (int i = 0; i < list->count; i++)
@@ -82,40 +95,36 @@ int op_input_count(op_kind k) { return inputs[k].count; }
 int op_output_count(op_kind k) { return outputs[k].count; }
 const char *op_input_name(op_kind k, int i) { return inputs[k].name[i]; }
 const char *op_output_name(op_kind k, int i) { return outputs[k].name[i]; }
-bool op_input_optional(op_kind k, int i) { return inputs[k].optional[i]; }
-bool op_output_optional(op_kind k, int i) { return outputs[k].optional[i]; }
-bool op_output_updates(op_kind k, int i) { return outputs[k].updates[i]; }
+bool op_input_optional(op_kind k, int i) { return has_mark(&inputs[k], i, OPTIONAL); }
+bool op_output_optional(op_kind k, int i) { return has_mark(&outputs[k], i, OPTIONAL); }
+bool op_output_updates(op_kind k, int i) { return has_mark(&outputs[k], i, UPDATES); }
+bool op_output_is_sum(op_kind k, int i) { return has_mark(&outputs[k], i, SUM); }
+bool op_input_has_rows(op_kind k, int i) { return has_mark(&inputs[k], i, ROWS); }
+bool op_output_has_rows(op_kind k, int i) { return has_mark(&outputs[k], i, ROWS); }
+int op_rows_input(op_kind k) { return find_mark(&inputs[k], ROWS); }
+value_id op_home(const op *o) {
+    int in = find_mark(&inputs[o->kind], HOME), out = find_mark(&outputs[o->kind], HOME);
+    return in >= 0 ? o->in[in] : out >= 0 ? o->out[out] : NO_VALUE;
+}
+bool op_in_slices(const op *o) { return op_home(o) && op_rows_input(o->kind) >= 0; }
 bool op_reads_output(const op *o, int i) {
     if (o->kind == OP_ADAMW && i == ADAMW_P && o->out[ADAMW_MASTER])
         return false; /* the parameter is the rounded master */
     if (o->kind == OP_REDUCE_SCATTER && !o->in[REDUCE_SCATTER_SCALARS]) return false;    /* nothing to add to */
     if (o->kind == OP_ATTENTION_RING_BWD && o->attr.peer == o->attr.index) return false; /* the first step */
-    if (o->kind == OP_UNEMBED_LOSS_GRAD && i == UNEMBED_LOSS_GRAD_DW) return o->attr.adds;
-    if (o->kind == OP_UNEMBED8_LOSS_GRAD && i == UNEMBED8_LOSS_GRAD_DW) return o->attr.adds;
-    if (o->kind == OP_UNEMBED_GRAD && i == UNEMBED_GRAD_DW) return o->attr.adds;
+    if (has_mark(&outputs[o->kind], i, ADDS)) return o->attr.adds;
     return op_output_updates(o->kind, i);
 }
-int op_lanes_input(op_kind k) {
-    switch (k) {
-    case OP_LINEAR: return LINEAR_W;
-    case OP_UNEMBED_LOGITS: return UNEMBED_LOGITS_W;
-    case OP_EMBED: return EMBED_TABLE;
-    case OP_LINEAR_INT8: return LINEAR_INT8_CODES;
-    case OP_EMBED_INT8: return EMBED_INT8_CODES;
-    default: return -1;
-    }
-}
-int op_norm_output(op_kind k) {
-    switch (k) {
-    case OP_RMSNORM: return RMSNORM_Y;
-    case OP_LAYERNORM: return LAYERNORM_Y;
-    case OP_ADD_RMSNORM: return ADD_RMSNORM_Y;
-    case OP_ADD_LAYERNORM: return ADD_LAYERNORM_Y;
-    default: return -1;
-    }
-}
+int op_lanes_input(op_kind k) { return find_mark(&inputs[k], LANES); }
+int op_norm_output(op_kind k) { return op_class_of(k) == OP_CLASS_NORM ? find_operand(&outputs[k], "y", 1) : -1; }
 bool op_in_place(op_kind k, int out, int in) { return in_place[k][out][in]; }
-bool op_is_comm(op_kind k) { return rows[k].comm; }
+op_class op_class_of(op_kind k) { return rows[k].class; }
+bool op_is_comm(op_kind k) { return op_class_of(k) == OP_CLASS_MESSAGE; }
+bool op_is_cheap(op_kind k) { return rows[k].traits & CHEAP; }
+bool op_is_loss_gradient(op_kind k) { return rows[k].traits & LOSS_GRADIENT; }
+bool op_goes_round(op_kind k) { return rows[k].traits & RING; }
+bool op_sums_ranks(op_kind k) { return rows[k].traits & SUMS; }
+bool op_is_one_to_one(op_kind k) { return rows[k].traits & ONE_TO_ONE; }
 SAME_PLACE(MESSAGE_SENT, ALL_GATHER_X);
 SAME_PLACE(MESSAGE_SENT, REDUCE_SCATTER_X);
 SAME_PLACE(MESSAGE_SENT, ALL_REDUCE_X);
@@ -133,48 +142,17 @@ lora_part op_lora_part(const op *o, int64_t r, int i) {
 }
 value_id op_main_value(const op *o) { return *o->out ? *o->out : *o->in; }
 value_id op_message(const op *o) { return o->in[MESSAGE_SENT] ? o->in[MESSAGE_SENT] : o->out[MESSAGE_RECEIVED]; }
-bool op_is_loss_gradient(op_kind k) {
-    return k == OP_UNEMBED_LOSS_GRAD || k == OP_UNEMBED8_LOSS_GRAD || k == OP_UNEMBED_GRAD || k == OP_CRITIC;
-}
 bool op_brings_gradient(const op *o) {
     if (o->kind == OP_KV_PART || o->kind == OP_SHIFT) return o->attr.tag == TAG_BACKWARD;
     return o->kind == OP_RECV && o->attr.axis == AXIS_PIPELINE &&
            (o->attr.tag == TAG_BACKWARD || o->attr.tag == TAG_EMBED);
 }
 
-static int64_t count_of(const program *p, value_id v) { return shape_count(&program_get(p, v)->shape); }
-
-SAME_PLACE(QK_NORM_BWD_QKV, QK_NORM_ROPE_BWD_QKV);
-SAME_PLACE(QK_NORM_BWD_DGQ, QK_NORM_ROPE_BWD_DGQ);
-SAME_PLACE(QK_NORM_BWD_DGK, QK_NORM_ROPE_BWD_DGK);
-
 void op_row_sums(const program *p, const op *o, int64_t *n_rows, int64_t *line) {
-    int64_t width, heads = (o->attr.n_heads + 2 * o->attr.n_kv_heads) * (int64_t)o->attr.head_dim;
-    value_id x;
-    switch (o->kind) {
-    case OP_RMSNORM_BWD:
-        x = o->in[RMSNORM_BWD_X];
-        width = count_of(p, o->in[RMSNORM_BWD_GAMMA]);
-        *line = o->out[RMSNORM_BWD_DGAMMA] ? width : 0;
-        break;
-    case OP_LAYERNORM_BWD:
-        x = o->in[LAYERNORM_BWD_X];
-        width = count_of(p, o->in[LAYERNORM_BWD_GAMMA]);
-        *line = (!!o->out[LAYERNORM_BWD_DGAMMA] + !!o->out[LAYERNORM_BWD_DBETA]) * width;
-        break;
-    case OP_QK_NORM_BWD:
-    case OP_QK_NORM_ROPE_BWD:
-        x = o->in[QK_NORM_BWD_QKV];
-        width = heads;
-        *line = o->out[QK_NORM_BWD_DGQ] ? count_of(p, o->out[QK_NORM_BWD_DGQ]) : 0;
-        if (o->out[QK_NORM_BWD_DGK]) *line += count_of(p, o->out[QK_NORM_BWD_DGK]);
-        break;
-    default:
-        ASSERT(o->kind == OP_BIAS_GRAD);
-        x = o->in[BIAS_GRAD_DY];
-        *line = width = count_of(p, o->out[BIAS_GRAD_DB]);
-    }
-    *n_rows = count_of(p, x) / width;
+    *n_rows = program_get(p, o->in[op_rows_input(o->kind)])->shape.dim[0];
+    *line = 0;
+    for (int k = 0; k < op_output_count(o->kind); k++)
+        if (o->out[k] && op_output_is_sum(o->kind, k)) *line += shape_count(&program_get(p, o->out[k])->shape);
 }
 
 SAME_PLACE(LOGITS_H, UNEMBED_LOSS_GRAD_H);

@@ -31,11 +31,26 @@
 #include "tensor/tensor.h"
 
 typedef enum op_kind {
-#define OP(id, in, out, inplace, scratch, summary) OP_##id,
+#define OP(id, ...) OP_##id,
 #include "program/ops.def"
 #undef OP
     OP_COUNT
 } op_kind;
+
+/* What an op is. A class decides the price of an op (plan/cost.c) and which passes take it up. */
+typedef enum op_class {
+    OP_CLASS_PRODUCT,     /* one matrix product: rules.h has product_<OP> */
+    OP_CLASS_LOGITS,      /* products with the vocabulary in chunks of tokens: rules.h has logits_<OP> */
+    OP_CLASS_ATTENTION,   /* scores of tokens against each other */
+    OP_CLASS_ACTIVATION,  /* the function between the two products of an MLP, and its backward */
+    OP_CLASS_NORM,        /* a norm of rows, with a sum in front or without */
+    OP_CLASS_EMBEDDING,   /* rows of a table, or their gradient */
+    OP_CLASS_ROUNDING,    /* makes the 8-bit numbers of a tensor */
+    OP_CLASS_UPDATE,      /* writes gradients, parameters or states, with stochastic rounding */
+    OP_CLASS_ELEMENTWISE, /* any other arithmetic on each number, sums included */
+    OP_CLASS_COPYING,     /* moves bytes between tiers or places */
+    OP_CLASS_MESSAGE,     /* between ranks: rules.h has sent_<OP> */
+} op_class;
 
 typedef enum role {
     ROLE_INPUT,
@@ -329,10 +344,23 @@ const char *op_output_name(op_kind k, int i);
 bool op_input_optional(op_kind k, int i);
 bool op_output_optional(op_kind k, int i);
 bool op_output_updates(op_kind k, int i); /* '+': read and written */
+bool op_output_is_sum(op_kind k, int i);  /* '/': a second kernel finishes it */
+bool op_input_has_rows(op_kind k, int i); /* '#': one row per token, or one number per element of a parameter */
+bool op_output_has_rows(op_kind k, int i);
+int op_rows_input(op_kind k); /* the first input with rows; -1: none */
+/* '@': offload runs the op where this operand is stored; NO_VALUE: the op stays on the device. An op with a home and rows may be
+ * cut into slices of elements (attr.first_element). */
+value_id op_home(const op *o);
+bool op_in_slices(const op *o);
 bool op_reads_output(const op *o,
                      int i); /* is the old content of the output read: `+`, except a rounded copy of a master */
 bool op_in_place(op_kind k, int out, int in); /* may output take the bytes of that input */
-bool op_is_comm(op_kind k);                   /* between ranks: run by comm, not by a kernel of the backend */
+op_class op_class_of(op_kind k);
+bool op_is_comm(op_kind k);       /* between ranks: run by comm, not by a kernel of the backend */
+bool op_goes_round(op_kind k);    /* ... round a ring of ranks, not directly to each peer */
+bool op_sums_ranks(op_kind k);    /* ... whose result is a sum over ranks */
+bool op_is_one_to_one(op_kind k); /* ... with rank attr.peer alone */
+bool op_is_cheap(op_kind k);      /* recompute may drop its outputs if the backward reads its inputs anyway */
 /* The operands of every op between ranks; NO_VALUE where it has none, as RECV and SEND. */
 enum { MESSAGE_SENT = SEND_X, MESSAGE_RECEIVED = RECV_Y };
 value_id op_message(const op *o);    /* what it sends, or else what it receives */
@@ -359,9 +387,20 @@ float op_dropout_factor(const op *o);
 /* Is x a part of a tensor, whose rows lie apart? And the place of the first element of a row in that tensor. */
 bool op_dropout_in_rows(const op *o);
 int64_t op_dropout_place(const op *o, int64_t row, int64_t columns);
-double op_sent(const program *p, const op *o); /* bytes that this rank sends to others; 0 where there are none */
-/* Gradients that are sums over rows (of norms, of biases): how many rows, and the numbers that one partial sum has, 0 where no
- * gradient is asked for. */
+double op_sent(const program *p, const op *o);        /* bytes that this rank sends to others; 0 where there are none */
+double op_bytes_twice(const program *p, const op *o); /* of op_bytes, those that a GPU reads a second time */
+/* The product (m, k) (k, n) of an op of class PRODUCT. */
+typedef struct op_product {
+    int64_t m, n, k;
+    bool blocks; /* 8-bit numbers with a scale per block */
+} op_product;
+op_product op_product_of(const program *p, const op *o);
+/* An op of class LOGITS: the gradient of the unembedding that it writes or adds to, NO_VALUE: none. */
+value_id op_logits_gradient(const op *o);
+bool op_logits_again(
+    const op *o); /* the statistics of its logits are known before: it makes the logits only for the gradient */
+/* Ops with outputs that are finished sums over rows (of norms, of biases): how many rows, and the numbers that one partial sum has,
+ * 0 if no gradient is requested. */
 void op_row_sums(const program *p, const op *o, int64_t *n_rows, int64_t *line);
 /* Hidden states and unembedding of every op UNEMBED_* that makes logits. */
 enum { LOGITS_H = UNEMBED_LOSS_H, LOGITS_W = UNEMBED_LOSS_W };

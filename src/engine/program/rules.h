@@ -1,7 +1,8 @@
 /* rules.h - what each op asks of its operands, and what it costs (private to program).
  *
- * Every op has a function verify_<OP> and after it a row cost_<OP>, in rules_layers.c or rules_step.c: one that is missing does
- * not link. A check ends at the first condition that does not hold:
+ * Every op has a function verify_<OP> and after it a row cost_<OP>, in rules_layers.c or rules_step.c. Beside the row, an op of
+ * class PRODUCT has product_<OP> and one of class LOGITS has logits_<OP>; a message has sent_<OP> instead of the row. What is
+ * missing does not link. A check ends at the first condition that does not hold:
  *     REQUIRE(has_type(c, v, DTYPE_F32), "expected fp32", v); */
 #pragma once
 
@@ -30,19 +31,26 @@ typedef struct op_cost {
     int operand;
     bool is_output;                                 /* is that operand an output */
     double (*flops)(const program *p, const op *o); /* instead, where a product is counted by its shapes */
+    double (*again)(const program *p, const op *o); /* of its arithmetic, what repeats the forward; NULL: none */
     double (*saved)(const program *p, const op *o); /* of its operands' bytes, those that are not moved; NULL: none */
-    double (*sent)(const program *p, const op *o);  /* of a message; NULL of all other ops */
+    double (*twice)(const program *p, const op *o); /* ... and those that a GPU reads twice; NULL: none */
 } op_cost;
-#define SWIGLU_FLOPS 8 /* per element of gate and up: one exp for two */
+typedef struct op_logits {
+    int dw;     /* its output that is the gradient of the unembedding; -1: none */
+    bool again; /* op_logits_again */
+} op_logits;
 #define PER_INPUT(n, name) .per_element = (n), .operand = (name)
 #define PER_OUTPUT(n, name) .per_element = (n), .operand = (name), .is_output = true
 #define NO_ARITHMETIC .per_element = 0
 #define FLOPS(function) .flops = (function)
 
 /* Operands against each other. That required ones are there is known before (verify.c); others may be NO_VALUE. */
-#define OP(id, in, out, inplace, scratch, summary) \
-    status verify_##id(const checker *c);          \
-    extern const op_cost cost_##id;
+#define OP(id, ...)                                         \
+    status verify_##id(const checker *c);                   \
+    extern const op_cost cost_##id;                         \
+    op_product product_##id(const program *p, const op *o); \
+    extern const op_logits logits_##id;                     \
+    double sent_##id(const program *p, const op *o);
 #include "program/ops.def"
 #undef OP
 
@@ -80,4 +88,6 @@ static inline double count_of(const program *p, value_id v) {
     return v ? (double)shape_count(&program_get(p, v)->shape) : 0;
 }
 static inline double bytes_of(const program *p, value_id v) { return v ? (double)value_bytes(program_get(p, v)) : 0; }
+static inline int64_t rows_in(const program *p, value_id v) { return program_get(p, v)->shape.dim[0]; }
+static inline int64_t columns_in(const program *p, value_id v) { return program_get(p, v)->shape.dim[1]; }
 static inline double rows_of(const program *p, value_id v) { return (double)program_get(p, v)->shape.dim[0]; }

@@ -220,6 +220,10 @@ status verify_LINEAR(const checker *c) {
     return IN(LINEAR_XA) ? check_adapter(c, y, IN(LINEAR_XA), IN(LINEAR_UP)) : OK;
 }
 const op_cost cost_LINEAR = {FLOPS(linear)};
+op_product product_LINEAR(const program *p, const op *o) {
+    return (op_product){
+        .m = rows_in(p, o->in[LINEAR_X]), .n = rows_in(p, o->in[LINEAR_W]), .k = columns_in(p, o->in[LINEAR_W])};
+}
 
 status verify_LINEAR_DX(const checker *c) {
     value_id dy = IN(LINEAR_DX_DY), w = IN(LINEAR_DX_W), add = IN(LINEAR_DX_ADD), dx = OUT(LINEAR_DX_DX);
@@ -236,6 +240,10 @@ status verify_LINEAR_DX(const checker *c) {
     return OK;
 }
 const op_cost cost_LINEAR_DX = {FLOPS(linear_dx)};
+op_product product_LINEAR_DX(const program *p, const op *o) {
+    value_id w = o->in[LINEAR_DX_W];
+    return (op_product){.m = rows_in(p, o->in[LINEAR_DX_DY]), .n = columns_in(p, w), .k = rows_in(p, w)};
+}
 
 static status check_linear_dw(const checker *c, value_id dy, value_id x, value_id dw) {
     TRY(verify_rows(c, dy));
@@ -249,6 +257,10 @@ status verify_LINEAR_DW(const checker *c) {
     return check_linear_dw(c, IN(LINEAR_DW_DY), IN(LINEAR_DW_X), OUT(LINEAR_DW_DW));
 }
 const op_cost cost_LINEAR_DW = {FLOPS(linear_dw)};
+op_product product_LINEAR_DW(const program *p, const op *o) {
+    value_id dy = o->in[LINEAR_DW_DY];
+    return (op_product){.m = columns_in(p, dy), .n = columns_in(p, o->in[LINEAR_DW_X]), .k = rows_in(p, dy)};
+}
 
 status verify_LINEAR_DW_ADD(const checker *c) {
     value_id dw = OUT(LINEAR_DW_ADD_DW);
@@ -257,6 +269,7 @@ status verify_LINEAR_DW_ADD(const checker *c) {
     return OK;
 }
 const op_cost cost_LINEAR_DW_ADD = {FLOPS(linear_dw)};
+op_product product_LINEAR_DW_ADD(const program *p, const op *o) { return product_LINEAR_DW(p, o); }
 
 static double lora_product(const program *p, value_id rows, value_id b) {
     return 2.0 * rows_of(p, rows) * count_of(p, b);
@@ -281,6 +294,10 @@ status verify_LORA_UP(const checker *c) {
     return verify_like(c, base, OUT(LORA_UP_Y));
 }
 const op_cost cost_LORA_UP = {FLOPS(lora_up)};
+op_product product_LORA_UP(const program *p, const op *o) {
+    value_id b = o->in[LORA_UP_B];
+    return (op_product){.m = rows_in(p, o->in[LORA_UP_BASE]), .n = rows_in(p, b), .k = columns_in(p, b)};
+}
 
 status verify_LORA_BWD(const checker *c) {
     value_id dy = IN(LORA_BWD_DY), b = IN(LORA_BWD_B);
@@ -290,6 +307,10 @@ status verify_LORA_BWD(const checker *c) {
     return verify_weight_grad(c, b, OUT(LORA_BWD_DB));
 }
 const op_cost cost_LORA_BWD = {FLOPS(lora_bwd), .saved = lora_dy_saved};
+op_product product_LORA_BWD(const program *p, const op *o) { /* two products in one: dy is read once */
+    value_id b = o->in[LORA_BWD_B];
+    return (op_product){.m = rows_in(p, o->in[LORA_BWD_DY]), .n = 2 * columns_in(p, b), .k = rows_in(p, b)};
+}
 
 status verify_ADD_BIAS(const checker *c) {
     TRY(verify_rows(c, IN(ADD_BIAS_X)));
@@ -414,7 +435,9 @@ status verify_RMSNORM8(const checker *c) {
     return check_rounding(c, a, sh(c, a)->dim[0], sh(c, a)->dim[1], OUT(RMSNORM8_Q), OUT(RMSNORM8_T), IN(RMSNORM8_AMAX),
                           OUT(RMSNORM8_LARGEST), OUT(RMSNORM8_SCALE), NO_VALUE);
 }
-const op_cost cost_RMSNORM8 = {PER_INPUT(7, RMSNORM8_A)};
+/* A GPU reads the rows once for their largest number and once to round them. */
+static double rmsnorm8_twice(const program *p, const op *o) { return bytes_of(p, o->in[RMSNORM8_A]); }
+const op_cost cost_RMSNORM8 = {PER_INPUT(7, RMSNORM8_A), .twice = rmsnorm8_twice};
 
 static status check_e4m3(const checker *c, value_id v, value_id scale) {
     REQUIRE(has_type(c, v, DTYPE_F8E4M3) && sh(c, v)->rank == 2, "expected rows of e4m3", v);
@@ -439,6 +462,13 @@ status verify_LINEAR8(const checker *c) {
     return OK;
 }
 const op_cost cost_LINEAR8 = {FLOPS(linear8)};
+op_product product_LINEAR8(const program *p, const op *o) {
+    value_id w = o->in[LINEAR8_W];
+    return (op_product){.m = rows_in(p, o->in[LINEAR8_X]),
+                        .n = rows_in(p, w),
+                        .k = columns_in(p, w),
+                        .blocks = count_of(p, o->in[LINEAR8_X_SCALE]) > 1};
+}
 
 static double linear_int8(const program *p, const op *o) { /* y (N, out), codes (out, in) */
     return 2.0 * rows_of(p, o->out[LINEAR_INT8_Y]) * count_of(p, o->in[LINEAR_INT8_CODES]);
@@ -458,6 +488,10 @@ status verify_LINEAR_INT8(const checker *c) {
     return OK;
 }
 const op_cost cost_LINEAR_INT8 = {FLOPS(linear_int8)};
+op_product product_LINEAR_INT8(const program *p, const op *o) {
+    value_id codes = o->in[LINEAR_INT8_CODES];
+    return (op_product){.m = rows_in(p, o->out[LINEAR_INT8_Y]), .n = rows_in(p, codes), .k = columns_in(p, codes)};
+}
 
 /* The codes of all parts as one weight; every part begins where a block of nf4 does. */
 static status check_codes(const checker *c, base_format f, int64_t n_out, int64_t n_in) {
@@ -509,6 +543,10 @@ status verify_LINEAR_CODES(const checker *c) {
     return OK;
 }
 const op_cost cost_LINEAR_CODES = {FLOPS(linear_codes)};
+op_product product_LINEAR_CODES(const program *p, const op *o) {
+    value_id y = o->out[LINEAR_CODES_Y];
+    return (op_product){.m = rows_in(p, y), .n = columns_in(p, y), .k = columns_in(p, o->in[LINEAR_CODES_X])};
+}
 
 static status check_nf4_scales(const checker *c, const base_sizes *n) {
     value_id scale_codes = IN(DEQUANTIZE_SCALE_CODES), offset = IN(DEQUANTIZE_OFFSET);
@@ -562,6 +600,7 @@ status verify_SWIGLU(const checker *c) {
             y);
     return verify_amax(c, y, OUT(SWIGLU_AMAX));
 }
+#define SWIGLU_FLOPS 8 /* per element of gate and up: one exp for two */
 const op_cost cost_SWIGLU = {PER_INPUT(SWIGLU_FLOPS, SWIGLU_GU)};
 
 status verify_SWIGLU_BWD(const checker *c) {
@@ -572,10 +611,13 @@ status verify_SWIGLU_BWD(const checker *c) {
     if (OUT(SWIGLU_BWD_Y)) TRY(verify_like(c, dy, OUT(SWIGLU_BWD_Y)));
     return verify_like(c, gu, dgu);
 }
-static double swiglu_bwd(const program *p, const op *o) {
-    return 11 * count_of(p, o->in[SWIGLU_BWD_GU]) + op_flops_again(p, o);
+static double swiglu_again(const program *p, const op *o) {
+    return o->out[SWIGLU_BWD_Y] ? SWIGLU_FLOPS * count_of(p, o->in[SWIGLU_BWD_GU]) : 0;
 }
-const op_cost cost_SWIGLU_BWD = {FLOPS(swiglu_bwd)};
+static double swiglu_bwd(const program *p, const op *o) {
+    return 11 * count_of(p, o->in[SWIGLU_BWD_GU]) + swiglu_again(p, o);
+}
+const op_cost cost_SWIGLU_BWD = {FLOPS(swiglu_bwd), .again = swiglu_again};
 
 status verify_GELU(const checker *c) {
     TRY(verify_rows(c, IN(GELU_X)));

@@ -49,6 +49,7 @@ status verify_UNEMBED_LOSS(const checker *c) {
     return argmax ? verify_tokens(c, argmax, sh(c, h)->dim[0]) : OK;
 }
 const op_cost cost_UNEMBED_LOSS = {FLOPS(logits)};
+const op_logits logits_UNEMBED_LOSS = {.dw = -1};
 
 status verify_UNEMBED_LOSS_GRAD(const checker *c) {
     value_id h = IN(UNEMBED_LOSS_GRAD_H), w = IN(UNEMBED_LOSS_GRAD_W);
@@ -58,6 +59,7 @@ status verify_UNEMBED_LOSS_GRAD(const checker *c) {
                            OUT(UNEMBED_LOSS_GRAD_DH), OUT(UNEMBED_LOSS_GRAD_DW));
 }
 const op_cost cost_UNEMBED_LOSS_GRAD = {FLOPS(logits_and_grad)};
+const op_logits logits_UNEMBED_LOSS_GRAD = {.dw = UNEMBED_LOSS_GRAD_DW};
 
 /* Sides are multiples of 16, as products of 8 bits need them; the transposes repeat the tensors. */
 status verify_UNEMBED8_LOSS_GRAD(const checker *c) {
@@ -88,6 +90,7 @@ status verify_UNEMBED8_LOSS_GRAD(const checker *c) {
 }
 SAME_PLACE(UNEMBED_LOSS_GRAD_DW, UNEMBED8_LOSS_GRAD_DW);
 const op_cost cost_UNEMBED8_LOSS_GRAD = {FLOPS(logits_and_grad)};
+const op_logits logits_UNEMBED8_LOSS_GRAD = {.dw = UNEMBED8_LOSS_GRAD_DW};
 
 /* Of n_rows tokens of this rank; 0: of all ranks, behind each other. */
 static bool is_stats(const checker *c, value_id v, int64_t n_rows) {
@@ -110,6 +113,7 @@ status verify_UNEMBED_STATS(const checker *c) {
     return OK;
 }
 const op_cost cost_UNEMBED_STATS = {FLOPS(logits)};
+const op_logits logits_UNEMBED_STATS = {.dw = -1};
 
 status verify_UNEMBED_JOIN(const checker *c) {
     value_id stats = IN(UNEMBED_JOIN_STATS), losses = OUT(UNEMBED_JOIN_LOSSES), argmax = OUT(UNEMBED_JOIN_ARGMAX);
@@ -131,6 +135,7 @@ status verify_UNEMBED_GRAD(const checker *c) {
                            OUT(UNEMBED_GRAD_DW));
 }
 const op_cost cost_UNEMBED_GRAD = {FLOPS(logits_grad)};
+const op_logits logits_UNEMBED_GRAD = {.dw = UNEMBED_GRAD_DW, .again = true};
 
 /* per_loss numbers of each of several losses, of which this op is one. */
 static status check_sums(const checker *c, value_id sums, int64_t per_loss) {
@@ -245,6 +250,10 @@ status verify_UNEMBED_LOGITS(const checker *c) {
     return OK;
 }
 const op_cost cost_UNEMBED_LOGITS = {FLOPS(picked_logits)};
+op_product product_UNEMBED_LOGITS(const program *p, const op *o) {
+    value_id w = o->in[UNEMBED_LOGITS_W];
+    return (op_product){.m = rows_in(p, o->out[UNEMBED_LOGITS_LOGITS]), .n = rows_in(p, w), .k = columns_in(p, w)};
+}
 
 status verify_DRAW_TOKENS(const checker *c) {
     value_id logits = IN(DRAW_TOKENS_LOGITS), draws = IN(DRAW_TOKENS_DRAWS), drawn = OUT(DRAW_TOKENS_DRAWN);
@@ -446,39 +455,31 @@ static double share_of_others(const op *o) {
     double n = o->attr.group_size;
     return n > 1 ? (n - 1) / n : 0;
 }
-static double sent_gather(const program *p, const op *o) {
-    return share_of_others(o) * bytes_of(p, o->out[ALL_GATHER_Y]);
-}
-static double sent_parts(const program *p, const op *o) {
-    return share_of_others(o) * bytes_of(p, o->in[MESSAGE_SENT]);
-}
-static double sent_twice(const program *p, const op *o) { /* there and back */
-    return 2 * share_of_others(o) * bytes_of(p, o->in[ALL_REDUCE_X]);
-}
-static double sent_whole(const program *p, const op *o) { return bytes_of(p, o->in[MESSAGE_SENT]); }
-static double sent_nothing(const program *p, const op *o) { return 0; }
-
 status verify_SEND(const checker *c) { return check_peer(c); }
 status verify_RECV(const checker *c) { return check_peer(c); }
 status verify_ALL_GATHER(const checker *c) { return check_cut(c, OUT(ALL_GATHER_Y), IN(ALL_GATHER_X)); }
 status verify_SHIFT(const checker *c) { return check_exchange(c, IN(SHIFT_X), OUT(SHIFT_Y)); }
-const op_cost cost_SEND = {.sent = sent_whole};
-const op_cost cost_RECV = {.sent = sent_nothing};
-const op_cost cost_ALL_GATHER = {.sent = sent_gather};
-const op_cost cost_SHIFT = {.sent = sent_whole};
+double sent_SEND(const program *p, const op *o) { return bytes_of(p, o->in[SEND_X]); }
+double sent_RECV(const program *p, const op *o) { return 0; }
+double sent_ALL_GATHER(const program *p, const op *o) { return share_of_others(o) * bytes_of(p, o->out[ALL_GATHER_Y]); }
+double sent_SHIFT(const program *p, const op *o) { return bytes_of(p, o->in[SHIFT_X]); }
 
 status verify_REDUCE_SCATTER(const checker *c) {
     TRY(check_cut(c, IN(REDUCE_SCATTER_X), OUT(REDUCE_SCATTER_ACC)));
     if (IN(REDUCE_SCATTER_SCALARS)) TRY(verify_scalars(c, IN(REDUCE_SCATTER_SCALARS)));
     return check_summed(c, IN(REDUCE_SCATTER_X));
 }
-const op_cost cost_REDUCE_SCATTER = {.sent = sent_parts};
+double sent_REDUCE_SCATTER(const program *p, const op *o) {
+    return share_of_others(o) * bytes_of(p, o->in[REDUCE_SCATTER_X]);
+}
 
 status verify_ALL_REDUCE(const checker *c) {
     TRY(check_exchange(c, IN(ALL_REDUCE_X), OUT(ALL_REDUCE_Y)));
     return check_summed(c, IN(ALL_REDUCE_X));
 }
-const op_cost cost_ALL_REDUCE = {.sent = sent_twice};
+double sent_ALL_REDUCE(const program *p, const op *o) { /* there and back */
+    return 2 * share_of_others(o) * bytes_of(p, o->in[ALL_REDUCE_X]);
+}
 
 status verify_ALL_TO_ALL(const checker *c) {
     value_id x = IN(ALL_TO_ALL_X);
@@ -486,7 +487,7 @@ status verify_ALL_TO_ALL(const checker *c) {
     REQUIRE(shape_count(sh(c, x)) % c->o->attr.group_size == 0, "expected one part per rank", x);
     return OK;
 }
-const op_cost cost_ALL_TO_ALL = {.sent = sent_parts};
+double sent_ALL_TO_ALL(const program *p, const op *o) { return share_of_others(o) * bytes_of(p, o->in[ALL_TO_ALL_X]); }
 
 /* ---- data movement --------------------------------------------------------------------------------------------------- */
 

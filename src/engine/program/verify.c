@@ -124,7 +124,7 @@ static status check_row_count(const checker *c) {
 }
 
 static status (*const verifiers[OP_COUNT])(const checker *c) = {
-#define OP(id, in, out, inplace, scratch, summary) [OP_##id] = verify_##id,
+#define OP(id, ...) [OP_##id] = verify_##id,
 #include "program/ops.def"
 #undef OP
 };

@@ -97,8 +97,8 @@ static size_t cpu_work_bytes(const program *p, const op *o, int n_threads) {
     static const cpu_work_fn none = NULL, *const work[OP_COUNT] = {
 #define WORK_NO_SCRATCH(id) &none
 #define WORK_SCRATCH(id) &cpu_work_##id
-#define OP(id, in, out, inplace, scratch, summary) [OP_##id] = WORK_##scratch(id),
-#define COMM_OP(id, in, out, inplace, scratch, summary)
+#define OP(id, in, out, inplace, scratch, ...) [OP_##id] = WORK_##scratch(id),
+#define COMM_OP(...)
 #include "program/ops.def"
 #undef OP
                                           };
@@ -107,8 +107,8 @@ static size_t cpu_work_bytes(const program *p, const op *o, int n_threads) {
 }
 
 static const kernel_fn cpu_kernels[OP_COUNT] = {
-#define OP(id, in, out, inplace, scratch, summary) [OP_##id] = cpu_kernel_##id,
-#define COMM_OP(id, in, out, inplace, scratch, summary)
+#define OP(id, ...) [OP_##id] = cpu_kernel_##id,
+#define COMM_OP(...)
 #include "program/ops.def"
 #undef OP
 };

@@ -61,10 +61,10 @@ typedef size_t (*cpu_work_fn)(const program *p, const op *o, int n_threads);
 /* One kernel per op, and beside that of one with SCRATCH how much: an op without either does not link. */
 #define DECLARE_NO_SCRATCH(id)
 #define DECLARE_SCRATCH(id) extern const cpu_work_fn cpu_work_##id;
-#define OP(id, in, out, inplace, scratch, summary)                  \
+#define OP(id, in, out, inplace, scratch, ...)                      \
     void cpu_kernel_##id(backend_context *c, const kernel_call *k); \
     DECLARE_##scratch(id)
-#define COMM_OP(id, in, out, inplace, scratch, summary)
+#define COMM_OP(...)
 #include "program/ops.def"
 #undef OP
 #undef DECLARE_SCRATCH

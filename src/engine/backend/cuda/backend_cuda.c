@@ -168,9 +168,9 @@ static uint64_t cuda_used_bytes(const backend_context *c) {
 static const char *cuda_kernel_name(dtype t) { return t == DTYPE_F32 ? "cuBLASLt fp32" : "cuBLASLt tensor cores"; }
 
 const kernel_fn cuda_kernels[OP_COUNT] = {
-#define COMM_OP(id, in, out, inplace, scratch, summary)
-#define CPU_OP(id, in, out, inplace, scratch, summary)
-#define OP(id, in, out, inplace, scratch, summary) [OP_##id] = cuda_kernel_##id,
+#define COMM_OP(...)
+#define CPU_OP(...)
+#define OP(id, ...) [OP_##id] = cuda_kernel_##id,
 #include "program/ops.def"
 #undef OP
 };

@@ -28,9 +28,9 @@ struct backend_context {
 };
 
 /* One per op: unpack and launch. An op without one does not link. */
-#define COMM_OP(id, in, out, inplace, scratch, summary)
-#define CPU_OP(id, in, out, inplace, scratch, summary)
-#define OP(id, in, out, inplace, scratch, summary) void cuda_kernel_##id(backend_context *c, const kernel_call *k);
+#define COMM_OP(...)
+#define CPU_OP(...)
+#define OP(id, ...) void cuda_kernel_##id(backend_context *c, const kernel_call *k);
 #include "program/ops.def"
 #undef OP
 

@@ -7,9 +7,9 @@ static const cuda_work none = {cuda_no_work, NO_PRODUCTS};
 static const cuda_work *const WORK[OP_COUNT] = {
 #define WORK_NO_SCRATCH(id) &none
 #define WORK_SCRATCH(id) &cuda_work_##id
-#define COMM_OP(id, in, out, inplace, scratch, summary)
-#define CPU_OP(id, in, out, inplace, scratch, summary)
-#define OP(id, in, out, inplace, scratch, summary) [OP_##id] = WORK_##scratch(id),
+#define COMM_OP(...)
+#define CPU_OP(...)
+#define OP(id, in, out, inplace, scratch, ...) [OP_##id] = WORK_##scratch(id),
 #include "program/ops.def"
 #undef OP
 };

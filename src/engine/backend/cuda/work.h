@@ -13,9 +13,9 @@ typedef struct cuda_work {
 /* One per op with SCRATCH, in the work*.c of its family: an op without one does not link. Products need scratch. */
 #define DECLARE_NO_SCRATCH(id)
 #define DECLARE_SCRATCH(id) extern const cuda_work cuda_work_##id;
-#define COMM_OP(id, in, out, inplace, scratch, summary)
-#define CPU_OP(id, in, out, inplace, scratch, summary)
-#define OP(id, in, out, inplace, scratch, summary) DECLARE_##scratch(id)
+#define COMM_OP(...)
+#define CPU_OP(...)
+#define OP(id, in, out, inplace, scratch, ...) DECLARE_##scratch(id)
 #include "program/ops.def"
 #undef OP
 #undef DECLARE_SCRATCH
