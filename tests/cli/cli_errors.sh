@@ -282,8 +282,9 @@ one=(--set train.micro_batch=1) # whose search is a fifth of that of every micro
 for preset in $("$RALO" help presets | awk '/ parameters,/ { print $1 }'); do
     case $preset in
     olmo-2-*) answered "$preset" "${one[@]}" --set memory.strategy=manual ;; # on CPUs alone
-    # Deep models take seconds to search and to advise on; the smaller ones of each family show both.
-    *-[1-9][0-9]b | *-405b) answered "$preset" "${one[@]}" --hardware h100 --set memory.strategy=manual --set memory.device=16T ;;
+    # Deep models take seconds to search and to advise on; the smaller or earlier ones of each family show both.
+    *-[1-9][0-9]b | *-405b | llama3.1-8b | mistral-7b-v0.3 | phi-4 | gemma-2-9b | qwen2.5-7b | qwen3-8b)
+        answered "$preset" "${one[@]}" --hardware h100 --set memory.strategy=manual --set memory.device=16T ;;
     *) answered "$preset" "${one[@]}" --hardware h100 ;;
     esac
 done
