@@ -282,8 +282,72 @@ static void kept_layers_are_combined_with_activations_on_the_host(void **state) 
     }
 }
 
+/* The largest relative difference between a listed candidate and the same one compiled alone: of its time, of the
+ * device's bytes and of the host's. */
+typedef struct difference {
+    double seconds, device, host;
+} difference;
+
+static double relative(double found, double expected) {
+    return expected > 0 ? fabs(found - expected) / expected : found > 0;
+}
+
+static difference compare_candidate(const plan_request *r, const plan_candidate *c) {
+    plan_request q = plan_request_of(r, &c->choice);
+    plan p;
+    must(plan_build(&p, &q));
+    difference d = {relative(c->step_s, p.cost.step_s),
+                    relative((double)c->planned[TIER_DEVICE], (double)p.planned[TIER_DEVICE]),
+                    relative((double)c->planned[TIER_HOST], (double)p.planned[TIER_HOST])};
+    plan_close(&p);
+    return d;
+}
+
+/* Layers with a window and without one have different prices, so that a few layers stand for all only if they mix them
+ * in the same way. */
+static void listed_candidates_are_priced_as_if_compiled_alone(void **state) {
+    (void)state;
+    static const struct {
+        int64_t n_layers, full_every, window_from;
+    } rows[] = {
+        {26, 6, 0},  /* four whole periods and two layers */
+        {32, 4, 0},  /* whole periods alone */
+        {31, 7, 0},  /* four whole periods and three layers */
+        {36, 12, 0}, /* a period longer than the smallest sample */
+        {24, 0, 15}, /* no period */
+    };
+    hardware h;
+    must(hardware_load(&h, "h200"));
+    for (size_t i = 0; i < ARRAY_LENGTH(rows); i++) {
+        plan_request r = open_request("gemma-3-1b", &h);
+        plan p;
+        difference most = {0};
+        CHANGE_MODEL(r.source, (c.n_layers = rows[i].n_layers, c.full_every = rows[i].full_every,
+                                c.window_from = rows[i].window_from));
+        r.seq_len = 32768;
+        r.choice.precision = PRECISION_BF16;
+        r.choice.micro_batch = r.choice.accumulation = 1;
+        r.compare = true;
+        must(plan_choose(&p, &r));
+        size_t n = SANITIZED ? MIN(p.n_candidates, (size_t)4) : p.n_candidates;
+        for (size_t k = 0; k < n; k++) {
+            difference d = compare_candidate(&r, &p.candidates[k]);
+            most = (difference){fmax(most.seconds, d.seconds), fmax(most.device, d.device), fmax(most.host, d.host)};
+        }
+        print_message("%lld layers of period %lld: %zu candidates differ by at most %.2g of the time, %.2g of the "
+                      "device, %.2g of the host\n",
+                      (long long)rows[i].n_layers, (long long)rows[i].full_every, n, most.seconds, most.device,
+                      most.host);
+        plan_close(&p);
+        assert_true(most.seconds < 0.01);
+        assert_true(most.device < 0.035); /* buffers that two layers take in turn: odd numbers of layers */
+        assert_true(most.host < 0.005);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(no_strategy_by_hand_is_faster),
+                                       cmocka_unit_test(listed_candidates_are_priced_as_if_compiled_alone),
                                        cmocka_unit_test(kept_layers_are_combined_with_activations_on_the_host)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

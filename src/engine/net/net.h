@@ -46,6 +46,7 @@ struct net_source {
     const char *name;         /* "llama3-8b" */
     int64_t n_layers;         /* all, prediction heads too */
     int64_t prediction_heads; /* the last so many layers; 0: an ordinary model */
+    int64_t period;           /* layers l and l + period are always of one kind; 1: all layers are alike */
     int64_t vocab, hidden, n_heads, n_kv_heads, head_dim;
     bool tied;           /* the embedding's table is the unembedding as well, where it has one ... */
     bool has_values;     /* ... and not a value head in its place: a critic */

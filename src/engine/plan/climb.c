@@ -8,7 +8,7 @@
  * bytes, each in as many layers as it takes; the best few are evaluated, and the walk goes on from the fastest that
  * fits until nothing is faster by MIN_GAIN.
  *
- * The walk of a deep model counts in eighths of its layers, and its candidates are estimated from models of 8 and 16
+ * The walk of a deep model counts in eighths of its layers, and its candidates are estimated from models of few
  * layers; the last steps are of single layers and compiled as they are. */
 #include "plan/search.h"
 
@@ -17,7 +17,6 @@
 
 static const double MIN_GAIN = 0.0005;
 enum {
-    PARTS = 8,         /* of the layers: the first unit of a change */
     FURTHEST = 4,      /* prefetch */
     ROUNDS = 10,       /* of the first walk */
     LAST_ROUNDS = 3,   /* of single layers */
@@ -552,7 +551,7 @@ status plan_climb(plan_search *s) {
     if (!r->hardware || !plan_is_one_device(r) || !best->fits || !isfinite(best->step_s)) return OK;
     bool computes_again = r->choice.recompute.kind == RECOMPUTE_AUTO && best->choice.recompute.kind != RECOMPUTE_NONE;
     if (!offload_any(&best->choice.offload) && !computes_again) return OK; /* nothing is faster than what stays */
-    double unit = fmax((double)r->source.n_layers / PARTS, 1);
+    double unit = fmax((double)r->source.n_layers / PLAN_PARTS, 1);
     climb w = {.s = s, .now = *best};
     step_choice from = best->choice;
     w.now.order = s->n_tried++;

@@ -46,8 +46,9 @@ status plan_search_evaluate(plan_search *s, plan_candidate *c);
 /* How a candidate gets its numbers: compiled as it would run; estimated where it treats all layers alike; or estimated
  * from some of the layers also where a few of them, counted in eighths, differ from the others. */
 typedef enum plan_effort { PLAN_WHOLE, PLAN_QUICKLY, PLAN_IN_PARTS } plan_effort;
-/* Is a model of 8 and 16 layers enough to estimate candidates in which some layers, counted in eighths, differ from the
- * others? */
+enum { PLAN_PARTS = 8 };
+/* Is the model so deep that candidates in which some layers, counted in eighths (PLAN_PARTS), differ from the others are
+ * estimated from models of fewer layers where its layers allow it, 8 and 16 if all are of one kind? */
 bool plan_estimates_parts(const plan_request *r);
 /* The same for several, side by side. */
 status plan_search_evaluate_all(plan_search *s, plan_candidate *list, size_t n, plan_effort effort);

@@ -5,8 +5,8 @@
  * result; ranks that share rows sum in another order, and so do ZeRO 2 and 3 against 0 and 1 where a rank has several
  * micro-batches. Time comes from the cost model; without a description of a machine, the order of the list decides.
  *
- * A deep model repeats one block. Its candidates are compiled twice with a few layers and extrapolated, which is quick; the
- * winner is then compiled with all layers, so that its bytes are exact.
+ * A deep model repeats a period of layers, often a single one. Its candidates are compiled twice with a few periods and
+ * extrapolated, which is quick; the winner is then compiled with all layers, so that its bytes are exact.
  *
  * The search begins with what costs least time: nothing offloaded or recomputed, in every ZeRO stage, because a sharded
  * update may be faster. If the fastest of these fits and only memory is open, the search ends: all other techniques cost
@@ -22,8 +22,7 @@
 
 enum {
     FEW_LAYERS = 8,
-    MORE_LAYERS = 12,
-    PARTS_MORE_LAYERS = 16,
+    MORE_LAYERS = 4,
     DEEP = 16,
     VERY_DEEP = 32,
     BATCHES_MAX = 6,
@@ -161,7 +160,25 @@ void plan_candidate_set_numbers(plan_candidate *c, const plan *p) {
     c->estimated = false;
 }
 
-/* How far `layers` is on the way from FEW_LAYERS to n_more, and what that makes of two numbers. */
+/* Two numbers of layers from which those of the whole model are extrapolated. They differ from each other and from the
+ * model by whole periods, so that each further layer of a kind is counted at the price of that kind, and what the periods
+ * leave over is in both. */
+typedef struct sample {
+    int64_t few, more;
+} sample;
+
+/* PLAN_IN_PARTS: both are multiples of PLAN_PARTS. False: the model has too few periods, or none. */
+static bool find_sample(const plan_request *r, plan_effort effort, sample *s) {
+    int64_t n = net_trunk(&r->source), period = r->source.period;
+    int64_t unit = effort == PLAN_IN_PARTS ? PLAN_PARTS : 1, further = MAX(unit, (int64_t)MORE_LAYERS);
+    for (s->few = FEW_LAYERS; s->few < n && (s->few < period || (n - s->few) % period); s->few += unit)
+        ;
+    for (s->more = s->few + further; s->more < n && (s->more - s->few) % period; s->more += unit)
+        ;
+    return s->more < r->source.n_layers;
+}
+
+/* What a way from `few` to `more`, of which 1 is that length, makes of two numbers. */
 static double continue_line(double few, double more, double way) { return few + (more - few) * way; }
 static uint64_t continue_bytes(uint64_t few, uint64_t more, double way) {
     return (uint64_t)fmax(0, continue_line((double)few, (double)more, way));
@@ -181,12 +198,12 @@ static plan_request with_layers(const plan_request *r, const step_choice *c, int
     return q;
 }
 
-static status estimate(const plan_request *r, plan_candidate *c, int64_t n_more) {
-    plan_request q = with_layers(r, &c->choice, FEW_LAYERS);
+static status estimate(const plan_request *r, plan_candidate *c, const sample *of) {
+    plan_request q = with_layers(r, &c->choice, of->few);
     plan few, more;
-    double way = (double)(net_trunk(&r->source) - FEW_LAYERS) / (double)(n_more - FEW_LAYERS);
+    double way = (double)(net_trunk(&r->source) - of->few) / (double)(of->more - of->few);
     TRY(plan_build(&few, &q));
-    q = with_layers(r, &c->choice, n_more);
+    q = with_layers(r, &c->choice, of->more);
     status rc = plan_build(&more, &q);
     if (rc == OK) {
         for (tier t = 0; t < TIER_COUNT; t++) c->planned[t] = continue_bytes(few.planned[t], more.planned[t], way);
@@ -236,9 +253,10 @@ static bool is_long_pipeline(const plan_request *r) {
 /* The numbers of a candidate, by the quickest method. *whole: it was compiled as it would run, and *out is that plan; else
  * *out holds nothing. */
 static status evaluate(const plan_request *r, plan_candidate *c, plan_effort effort, plan *out, bool *whole) {
+    sample s;
+    bool is_enough = effort == PLAN_IN_PARTS || (effort == PLAN_QUICKLY && is_deep(r) && is_linear_in_layers(c));
     *whole = false;
-    if (effort == PLAN_IN_PARTS) return estimate(r, c, PARTS_MORE_LAYERS);
-    if (effort == PLAN_QUICKLY && is_deep(r) && is_linear_in_layers(c)) return estimate(r, c, MORE_LAYERS);
+    if (is_enough && find_sample(r, effort, &s)) return estimate(r, c, &s);
     plan_request q = *r;
     bool shortened = is_long_pipeline(r); /* faster, and exact except for the gaps of the layout */
     q.shorten |= shortened;

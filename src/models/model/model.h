@@ -110,6 +110,9 @@ static inline int64_t model_layer_window(const model_config *c, int64_t layer) {
     bool is_full = layer < c->window_from || (c->full_every && (layer + 1) % c->full_every == 0);
     return is_full ? 0 : c->window;
 }
+/* The smallest p for which layers l and l + p of trunk and first head are always of one kind: 1 where all are alike, the number
+ * of these layers where they do not repeat. */
+int64_t model_period(const model_config *c);
 model_config model_main_config(const model_config *c); /* of the ordinary model that these are */
 
 /* How the weight files of a family name its tensors, without ".weight" and ".bias"; %d stands for the layer. */

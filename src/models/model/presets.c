@@ -335,6 +335,14 @@ const char *value_head_name(value_head h) {
     return h < VALUE_HEAD_COUNT ? names[h] : "?";
 }
 
+int64_t model_period(const model_config *c) {
+    int64_t n = model_main_layers(c), p = 1;
+    for (int64_t l = 0; l + p < n;)
+        if (model_layer_window(c, l) == model_layer_window(c, l + p)) l++;
+        else p++, l = 0;
+    return p;
+}
+
 model_config model_main_config(const model_config *c) {
     model_config main = *c;
     main.n_layers = model_main_layers(c);

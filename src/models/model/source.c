@@ -30,6 +30,7 @@ net_source net_source_of(const model_config *c) {
                     .name = c->name,
                     .n_layers = c->n_layers,
                     .prediction_heads = c->n_layers - model_first_head(c),
+                    .period = model_period(c),
                     .vocab = c->vocab,
                     .hidden = c->hidden,
                     .n_heads = c->n_heads,
