@@ -131,6 +131,26 @@ static void layers_are_cut_by_cost(void **state) {
     assert_int_equal(model_stages_check(&c, 16, 2), OK);
 }
 
+/* A layer that sees all keys of a long row costs as much as many with a window, and so does the stage that has it. */
+static void stages_weigh_each_layer_by_its_kind(void **state) {
+    (void)state;
+    static const int64_t expected[] = {0, 3, 4, 7, 8};
+    int64_t first[5];
+    model_config c = *model_preset_find("gemma-3-1b");
+    c.vocab = 256, c.n_layers = 8, c.full_every = 4; /* layers 3 and 7 see all */
+    assert_int_equal(model_period(&c), 4);
+    model_stages_cut(&c, 1 << 20, 4, first);
+    assert_memory_equal(first, expected, sizeof first);
+    assert_true(model_stages_slowest(&c, 1 << 20, 4, 4, 1) < 1.001);
+    assert_true(model_stages_slowest(&c, 1 << 20, 4, 4, 0) > 5);
+    c.window_from = 3, c.full_every = 0; /* the layers do not repeat */
+    assert_int_equal(model_period(&c), 8);
+    c.window = 0;
+    assert_int_equal(model_period(&c), 1);
+    model_stages_cut(&c, 1 << 20, 4, first);
+    for (int k = 0; k < 4; k++) assert_int_equal(first[k], 2 * k);
+}
+
 /* ---- the programs of all stages --------------------------------------------------------------------------------------------- */
 
 static plan_request request(const char *preset, int n_stages, int stage, int virtual_stages) {
@@ -257,6 +277,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_order_stops),
         cmocka_unit_test(layers_are_cut_by_cost),
+        cmocka_unit_test(stages_weigh_each_layer_by_its_kind),
         cmocka_unit_test(stages_make_up_the_model),
         cmocka_unit_test(micro_batches_in_flight),
         cmocka_unit_test(bubble_is_what_the_formula_says),
