@@ -1,10 +1,10 @@
 # cuda.cmake - the CUDA backend as a plug-in, libralo-cuda.so: built where nvcc is found, loaded where a GPU is.
 #
-# Nothing else links a CUDA library, so the same program runs on machines without one. The plug-in takes what it needs of
-# libralo-engine.a as a copy of its own, hidden.
+# Nothing else links a CUDA library, so the same program runs on machines without one. The plug-in takes what it needs
+# of libralo-engine.a as a copy of its own, hidden.
 #   RALO_CUDA          OFF: do not build it
-#   RALO_CUDA_ARCHS    compute capabilities such as 80;90, or all (80 89 90 100, as far as nvcc knows them); else that of the GPU here;
-#                      else 90
+#   RALO_CUDA_ARCHS    compute capabilities such as 80;90, or all (80 89 90 100, as far as nvcc knows them);
+#                      else that of the GPU here; else 90
 # `make` builds it. Where a GPU is, the program depends on it, so that `make run` and the tests have it too.
 
 option(RALO_CUDA "build the CUDA backend where nvcc is found" ON)

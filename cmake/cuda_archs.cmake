@@ -1,7 +1,7 @@
 # cuda_archs.cmake - the compute capabilities that the CUDA backend is compiled for.
 #
-# Each capability costs minutes of nvcc. Without a request the backend is compiled only for the GPUs of this machine or, if it has
-# none, for 9.0, the only capability that has been run. Releases and containers request `all`.
+# Each capability costs minutes of nvcc. Without a request the backend is compiled only for the GPUs of this machine or,
+# if it has none, for 9.0, the only capability that has been run. Releases and containers request `all`.
 
 # cuda_archs(result REQUEST GPUS KNOWN): the list for nvcc.
 #   REQUEST   RALO_CUDA_ARCHS: empty, `all` or a list such as 80;90

@@ -1,6 +1,7 @@
-# Names for the operands of every op, from the rows of src/engine/program/ops.def: LINEAR_X, LINEAR_W, LINEAR_B are places among
-# the inputs of LINEAR, LINEAR_Y one among its outputs. Written to generated/program/operands.h in the build directory,
-# which program/program.h includes. It is written again when ops.def changes, and only where that changes a name.
+# Names for the operands of every op, from the rows of src/engine/program/ops.def: LINEAR_X, LINEAR_W, LINEAR_B are
+# places among the inputs of LINEAR, LINEAR_Y one among its outputs. Written to generated/program/operands.h in the
+# build directory, which program/program.h includes. It is written again when ops.def changes, and only where that
+# changes a name.
 set(ops_def ${CMAKE_SOURCE_DIR}/src/engine/program/ops.def)
 set(RALO_GENERATED ${CMAKE_BINARY_DIR}/generated)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${ops_def})

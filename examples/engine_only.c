@@ -2,8 +2,8 @@
  *
  *     next token of a ring: 0 1 2 ... 63 0 1 ...   token -> embedding -> x + W2 gelu(W1 x), twice -> unembedding
  *
- * It is planned for a number of bytes that keeping all activations would exceed, trained on the CPU, and prints what was planned
- * and what was used. The tests build it with libralo-engine.a and libralo-base.a and run it. */
+ * It is planned for a number of bytes that keeping all activations would exceed, trained on the CPU, and prints what
+ * was planned and what was used. The tests build it with libralo-engine.a and libralo-base.a and run it. */
 #include "exec/exec.h"
 #include "plan/plan.h"
 
@@ -34,7 +34,8 @@ static value_id emit(program *p, op_kind kind, int layer, const char *name, shap
     return y;
 }
 
-/* What a model does for the engine: write its program. The engine adds the backward, the optimizer and the movement of bytes. */
+/* What a model does for the engine: write its program. The engine adds the backward, the optimizer and the movement of
+ * bytes. */
 static status write(net *n, program *p, const net_source *s, const net_options *o) {
     static const char *const names[LAYERS][2] = {{"layers.0.up", "layers.0.down"}, {"layers.1.up", "layers.1.down"}};
     *n = (net){.source = *s, .n_chunks = 1, .n_losses = 1};

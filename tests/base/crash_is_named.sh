@@ -1,5 +1,6 @@
 #!/bin/bash
-# A test program runs each of its files in a process of its own: a file that crashes is named, and the files after it still run.
+# A test program runs each of its files in a process of its own: a file that crashes is named, and the files after it
+# still run.
 set -u
 harness=$(cd "$(dirname "$0")/../harness" && pwd) || exit 1
 work=$(mktemp -d) && cd "$work" || exit 1

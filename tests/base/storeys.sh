@@ -1,6 +1,7 @@
 #!/bin/bash
-# storeys.sh - the compiler holds the order of the storeys: with the flags that the build gives to a storey, the face of a room
-# compiles if the storey stands on that room's, and else is not found. RALO_SOURCE, RALO_BUILD name the tree and the build.
+# storeys.sh - the compiler holds the order of the storeys: with the flags that the build gives to a storey, the face of
+# a room compiles if the storey stands on that room's, and else is not found. RALO_SOURCE, RALO_BUILD name the tree and
+# the build.
 command -v python3 >/dev/null || { echo "no python3: skipped"; exit 77; }
 exec python3 - <<'P'
 import json, os, pathlib, shlex, subprocess, sys

@@ -1,6 +1,6 @@
 #!/bin/bash
-# tour.sh - docs/tour.md leads to places that are there, in ten files, and to at most 1,000 lines: each function, or the whole file
-# where it is a table.
+# tour.sh - docs/tour.md leads to places that are there, in ten files, and to at most 1,000 lines: each function, or the
+# whole file where it is a table.
 python3 - "${RALO_SOURCE:-$(dirname "$0")/../..}" <<'P'
 import pathlib, re, sys
 root = pathlib.Path(sys.argv[1])

@@ -1,15 +1,15 @@
 /* room_main.c - the main function of a room's test program.
  *
- * The test files of a room are linked into one program, because linking the library once per file took most of the time between
- * an edit and its test. Each file keeps its own main, which the compiler renames to <file>_main (tests/CMakeLists.txt); ROOM_TABLE
- * is the generated list of them.
+ * The test files of a room are linked into one program, because linking the library once per file took most of the time
+ * between an edit and its test. Each file keeps its own main, which the compiler renames to <file>_main
+ * (tests/CMakeLists.txt); ROOM_TABLE is the generated list of them.
  *
  *     build/tests/test_gemm ARGUMENT...       a link to the program: runs the main of test_gemm.c, with its arguments
  *     build/tests/room-backend                runs every file of the room
  *     build/tests/room-backend test_gemm      runs the named files
  *
- * In the last two forms each file runs in a process of its own, so a crash is reported with the name of its file and the other
- * files still run. Exit status 77 of a file means that it was skipped. */
+ * In the last two forms each file runs in a process of its own, so a crash is reported with the name of its file and
+ * the other files still run. Exit status 77 of a file means that it was skipped. */
 #include <errno.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -43,8 +43,8 @@ static const test_file *file_of(const char *name) {
     return NULL;
 }
 
-/* Starts this program again under the file's name; fork alone would lose the threads that libraries start when they are loaded.
- * Returns 0 if the file passed or was skipped. */
+/* Starts this program again under the file's name; fork alone would lose the threads that libraries start when they are
+ * loaded. Returns 0 if the file passed or was skipped. */
 static int run_in_process(const test_file *f) {
     pid_t pid;
     int how, rc = posix_spawn(&pid, "/proc/self/exe", NULL, NULL, (char *[]){(char *)f->name, NULL}, environ);

@@ -1,6 +1,6 @@
 #!/bin/bash
-# engine_only.sh - examples/engine_only.c, linked with engine and base alone: a program of two layers learns, in a budget that needs
-# recompute, and uses the bytes that were planned. RALO_BUILD names the build.
+# engine_only.sh - examples/engine_only.c, linked with engine and base alone: a program of two layers learns, in a
+# budget that needs recompute, and uses the bytes that were planned. RALO_BUILD names the build.
 fail() { echo "FAILED: $*"; cat out; exit 1; }
 "$RALO_BUILD/engine_only" >out 2>&1 || fail "exit status $?"
 read -r first last < <(awk '/^step/ {print $4}' out | tr '\n' ' ')

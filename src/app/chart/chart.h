@@ -1,8 +1,8 @@
 #pragma once
 /* chart.h - bars, lines, areas and lanes, each chart one SVG picture; and what other pictures share with them (svg.c).
  *
- * Light or dark as the viewer is; nothing from elsewhere: no font, no script, no link. All text is escaped. Every number that is
- * drawn also stands in its element, as data-x and data-y, with the series in data-name.
+ * Light or dark as the viewer is; nothing from elsewhere: no font, no script, no link. All text is escaped. Every
+ * number that is drawn also stands in its element, as data-x and data-y, with the series in data-name.
  *
  *     chart_series s = {.color = 0, .y = bytes, .n = 3};
  *     chart_panel p = {.title = "peak", .series = &s, .n_series = 1, .groups = (const char *[]){"k = 2", "k = 4", "k = 8"}};

@@ -1,4 +1,5 @@
-/* page.c - the files of src/app/live/page, laid into the program by the assembler. LIVE_PAGE_DIR comes from CMakeLists.txt. */
+/* page.c - the files of src/app/live/page, laid into the program by the assembler. LIVE_PAGE_DIR comes from
+ * CMakeLists.txt. */
 #include "live/page.h"
 
 #include <string.h>

@@ -1,6 +1,7 @@
 /* accelerate.c - files of `accelerate config`: where a training script of others runs, in what precision, sharded how.
  *
- * Such a file says nothing of model and data: they come from --model, --data and --set. Its processes are ranks here, which --ranks or mpirun starts. */
+ * Such a file says nothing of model and data: they come from --model, --data and --set. Its processes are ranks here,
+ * which --ranks or mpirun starts. */
 #include "migrate/trainer.h"
 
 #include <string.h>

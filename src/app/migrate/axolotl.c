@@ -1,9 +1,10 @@
 /* axolotl.c - YAML of Axolotl (axolotl train FILE) as settings of ralo.
  *
- * Which records a dataset has its type says there; here they are known by their keys, so a type of Axolotl's own has no effect, and a Python function is
- * refused. The names of chat templates mean the template of the tokenizer, unless ralo has the format itself.
- * Kernels and plugins that only make a step faster have no effect: the step here is one compiled program.
- * Refused: methods that ralo does not have (reward models, quantization-aware training, ReLoRA, diffusion ...), models of images and experts. */
+ * Which records a dataset has its type says there; here they are known by their keys, so a type of Axolotl's own has no
+ * effect, and a Python function is refused. The names of chat templates mean the template of the tokenizer, unless ralo
+ * has the format itself. Kernels and plugins that only make a step faster have no effect: the step here is one compiled
+ * program. Refused: methods that ralo does not have (reward models, quantization-aware training, ReLoRA, diffusion
+ * ...), models of images and experts. */
 #include "migrate/rollout.h"
 
 #include <string.h>
@@ -199,7 +200,7 @@ static const foreign_row rows[] = {
 };
 /* clang-format on */
 
-/* ---- data ---------------------------------------------------------------------------------------------------------- */
+/* ---- data ------------------------------------------------------------------------------------------------------- */
 
 /* A type of Axolotl's own is recognised by its first word; another one names a Python module. */
 static void check_type(foreign_reader *r, const foreign_item *type) {
@@ -264,7 +265,7 @@ static status translate_chat(foreign_reader *r) {
     return OK;
 }
 
-/* ---- method -------------------------------------------------------------------------------------------------------- */
+/* ---- method ----------------------------------------------------------------------------------------------------- */
 
 /* trl.beta comes before rl_beta there, whatever the method is. */
 static status translate_preference(foreign_reader *r, const foreign_item *rl) {
@@ -320,7 +321,7 @@ static status translate_adapter(foreign_reader *r) {
     return trainer_weights(r, foreign_find(r, "load_in_4bit"), foreign_find(r, "load_in_8bit"), is_on);
 }
 
-/* ---- the step ------------------------------------------------------------------------------------------------------- */
+/* ---- the step --------------------------------------------------------------------------------------------------- */
 
 static status translate_batch(foreign_reader *r) {
     const foreign_item *rows_of = foreign_find(r, "micro_batch_size"),
@@ -396,7 +397,7 @@ static status translate_memory(foreign_reader *r) {
     return trainer_deepspeed(r, foreign_find(r, "deepspeed"));
 }
 
-/* ---- saving and reporting -------------------------------------------------------------------------------------------- */
+/* ---- saving and reporting --------------------------------------------------------------------------------------- */
 
 static status translate_times(foreign_reader *r, const foreign_item *times, const char *setting) {
     if (!foreign_is_off(times)) return foreign_offer_text(r, times, setting, NULL);

@@ -1,7 +1,7 @@
 /* deepspeed_memory.c - where DeepSpeed's JSON keeps things: ZeRO stage, offload, buckets, recompute.
  *
- * Thresholds and buckets of DeepSpeed count elements of the tensors as Hugging Face names them, so the model is built to count
- * them. */
+ * Thresholds and buckets of DeepSpeed count elements of the tensors as Hugging Face names them, so the model is built
+ * to count them. */
 #include "migrate/deepspeed.h"
 
 #include <math.h>

@@ -75,7 +75,8 @@ void foreign_refuse_train(foreign_reader *r, const char *text); /* `plan` may go
 void foreign_report_no_effect(foreign_reader *r, const foreign_item *i, const char *note);
 void foreign_report_file(foreign_reader *r, const foreign_item *i); /* that is translated too */
 void foreign_report_set(foreign_reader *r, const foreign_item *i, const char *setting, const char *note);
-/* Offers a value and reports the result. i NULL: implied by the program that wrote the file, which gives way to a key of another file. */
+/* Offers a value and reports the result. i NULL: implied by the program that wrote the file, which gives way to a key
+ * of another file. */
 status foreign_offer(foreign_reader *r, const foreign_item *i, const char *setting, const char *value,
                      const char *note);
 /* The same, but a key that is "auto" leaves the setting to the rest of the configuration. */
@@ -95,6 +96,6 @@ void foreign_take_over(foreign_reader *r, const char *setting);
 int64_t foreign_row_ranks(const foreign_reader *r);
 const char *foreign_value(const foreign_reader *r, const char *setting); /* as it stands now */
 const char *foreign_format(const foreign_reader *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Keys of PyTorch's FSDP, as training scripts and launchers spell them (distributed.fsdp.*, fsdp_config.*, fsdp.*). ERR_INPUT: as in
- * foreign_names. */
+/* Keys of PyTorch's FSDP, as training scripts and launchers spell them (distributed.fsdp.*, fsdp_config.*, fsdp.*).
+ * ERR_INPUT: as in foreign_names. */
 status fsdp_translate(const char *where, const char *key, const char *text, fsdp_translation *out);

@@ -1,8 +1,8 @@
 /* fsdp.c - keys of PyTorch's FSDP as settings: one row for each value of each key.
  *
- * What FSDP calls a sharding strategy is a stage of ZeRO here. Keys about how PyTorch wraps modules have no counterpart: layers are
- * the units of sharding by construction. Such a key is accepted with a warning, because the run is what it would be with it; a value
- * that asks for something else than ralo does is refused. */
+ * What FSDP calls a sharding strategy is a stage of ZeRO here. Keys about how PyTorch wraps modules have no
+ * counterpart: layers are the units of sharding by construction. Such a key is accepted with a warning, because the run
+ * is what it would be with it; a value that asks for something else than ralo does is refused. */
 #include "migrate/trainer.h"
 
 #include <string.h>
@@ -52,7 +52,8 @@ static const row rows[] = {
 };
 /* clang-format on */
 
-/* The part of a key behind "distributed.fsdp." and the like; launchers begin it with fsdp_ once more. NULL: it is none. */
+/* The part of a key behind "distributed.fsdp." and the like; launchers begin it with fsdp_ once more. NULL: it is
+ * none. */
 static const char *own_key(const char *key) {
     static const char *const prefixes[] = {"distributed.fsdp.", "fsdp_config.", "fsdp."};
     for (size_t i = 0; i < ARRAY_LENGTH(prefixes); i++) {

@@ -1,8 +1,9 @@
 /* json.c - JSON as DeepSpeed's reader (hjson) takes it: comments and trailing commas are no errors.
  *
- * Comments (//, # and those of C) and a comma before a closing bracket become blanks in place, so that every line and column stays
- * where it is. What is left must be strict JSON for jansson, without duplicate keys. hjson also takes strings without
- * quotes, to which a comment behind them belongs; those stay errors here, so that two readers never disagree. */
+ * Comments (//, # and those of C) and a comma before a closing bracket become blanks in place, so that every line and
+ * column stays where it is. What is left must be strict JSON for jansson, without duplicate keys. hjson also takes
+ * strings without quotes, to which a comment behind them belongs; those stay errors here, so that two readers never
+ * disagree. */
 #include "migrate/json.h"
 
 #include <string.h>

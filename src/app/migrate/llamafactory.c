@@ -1,9 +1,11 @@
-/* llamafactory.c - YAML of LLaMA-Factory (llamafactory-cli train FILE): its own keys beside transformers' TrainingArguments.
+/* llamafactory.c - YAML of LLaMA-Factory (llamafactory-cli train FILE): its own keys beside transformers'
+ * TrainingArguments.
  *
- * Datasets are names in DIR/dataset_info.json, whose files are mostly JSON lists: that file is read to say which file or name of the hub each is, and with
- * which command it becomes JSON Lines. Templates are those of LLaMA-Factory; here the tokenizer's own chat template is rendered, which is
- * what they repeat, so the name has no effect, but for prompts without any template.
- * Refused: stages rm and ppo, finetuning_type freeze and oft, other optimizers and losses than AdamW and those of ralo. */
+ * Datasets are names in DIR/dataset_info.json, whose files are mostly JSON lists: that file is read to say which file
+ * or name of the hub each is, and with which command it becomes JSON Lines. Templates are those of LLaMA-Factory; here
+ * the tokenizer's own chat template is rendered, which is what they repeat, so the name has no effect, but for prompts
+ * without any template. Refused: stages rm and ppo, finetuning_type freeze and oft, other optimizers and losses than
+ * AdamW and those of ralo. */
 #include "migrate/transformers.h"
 
 #include <stdlib.h>
@@ -92,7 +94,7 @@ static const foreign_row rows[] = {
 };
 /* clang-format on */
 
-/* ---- datasets by name ---------------------------------------------------------------------------------------------- */
+/* ---- datasets by name ------------------------------------------------------------------------------------------- */
 
 static json_t *info_read(const char *path) {
     char *text;
@@ -172,7 +174,7 @@ static status translate_data(foreign_reader *r) {
     return trainer_held_out(r, foreign_find(r, "val_size"), n_evaluated > 0);
 }
 
-/* ---- stages -------------------------------------------------------------------------------------------------------- */
+/* ---- stages ----------------------------------------------------------------------------------------------------- */
 
 static status translate_preference(foreign_reader *r, const foreign_item *stage) {
     const foreign_item *loss = foreign_find(r, "pref_loss"), *beta = foreign_find(r, "pref_beta");

@@ -1,14 +1,15 @@
 #pragma once
-/* migrate.h - configurations of others become settings of ralo, row by row: DeepSpeed's JSON, YAML of RALO, TRL, accelerate, Axolotl and
- * LLaMA-Factory.
+/* migrate.h - configurations of others become settings of ralo, row by row: DeepSpeed's JSON, YAML of RALO, TRL,
+ * accelerate, Axolotl and LLaMA-Factory.
  *
  * A dialect is a table with one row per key it knows (deepspeed.c, trl.c ...); the engine (read.c, foreign.c) reads the
- * file, finds each key's row and offers values to the ordinary config reader, so that ranges and messages are those of any
- * setting, with the foreign file, line and key in them.
+ * file, finds each key's row and offers values to the ordinary config reader, so that ranges and messages are those of
+ * any setting, with the foreign file, line and key in them.
  *
  * Promises
  *   - Every key of the file appears in the report: as a setting with its value, or as "no effect here" with the reason.
- *   - A key that no row knows is an error with the nearest known key; so is a value that cannot hold here. All errors of the files are
+ *   - A key that no row knows is an error with the nearest known key; so is a value that cannot hold here. All errors
+ * of the files are
  *     reported at once, by foreign_apply.
  *   - What the command line or a CONFIG of ralo says wins; where it differs, the report shows both.
  *

@@ -70,8 +70,8 @@ static status translate_step(foreign_reader *r) {
     return foreign_offer_text(r, lr, "train.lr", NULL);
 }
 
-/* Both keys together. Selective recompute of some layers is a mix, whose first layers recompute and not the last: as many layers, the
- * same bits, and a lower peak. */
+/* Both keys together. Selective recompute of some layers is a mix, whose first layers recompute and not the last: as
+ * many layers, the same bits, and a lower peak. */
 static status recompute_of(foreign_reader *r, double share, bool keeps_attention, const char **policy,
                            const char **note) {
     *note = NULL;
@@ -144,8 +144,9 @@ static status translate_implied(foreign_reader *r) {
     return OK;
 }
 
-/* Sharded gradients are ZeRO stage 2, on if the file does not say otherwise. Sequences are split over all ranks, as RALO does. A file
- * with auto_memory_strategy: true and sequence_parallelism: false, as RALO writes it, leaves the choice to the strategy. */
+/* Sharded gradients are ZeRO stage 2, on if the file does not say otherwise. Sequences are split over all ranks, as
+ * RALO does. A file with auto_memory_strategy: true and sequence_parallelism: false, as RALO writes it, leaves the
+ * choice to the strategy. */
 static status translate_ranks(foreign_reader *r) {
     const foreign_item *sharding = foreign_find(r, PARAMS "zero2_gradient_sharding"),
                        *sequence = foreign_find(r, PARAMS "sequence_parallelism"),

@@ -1,8 +1,8 @@
 /* read.c - from a file of another program to items: recognise whose it is, find the row of each key.
  *
- * A file is read from disk once, so that a pipe can be a CONFIG. JSON may have comments and trailing commas (json.c) and is then
- * read by the YAML reader, whose nodes know their line. Every unknown key and every value of the wrong type of a file is
- * collected, so that one look is enough to mend it. */
+ * A file is read from disk once, so that a pipe can be a CONFIG. JSON may have comments and trailing commas (json.c)
+ * and is then read by the YAML reader, whose nodes know their line. Every unknown key and every value of the wrong type
+ * of a file is collected, so that one look is enough to mend it. */
 #include "migrate/dialect.h"
 #include "migrate/json.h"
 
@@ -244,8 +244,8 @@ static bool has_signature(const foreign_dialect *d, const yaml_node *root) {
 /* Is it a setting of ours, or a map of them? `rl: dpo` of another trainer is none, though rl is a map of ours. */
 static bool is_ours(const yaml_node *n) { return config_has_key(n->key, n->kind == YAML_MAP); }
 
-/* The dialect by shape. RALO has trainer.params. Else a word decides that one dialect alone has, or, where nothing at the top is a
- * setting of ours, the dialect that knows most of the keys, the first of equals. */
+/* The dialect by shape. RALO has trainer.params. Else a word decides that one dialect alone has, or, where nothing at
+ * the top is a setting of ours, the dialect that knows most of the keys, the first of equals. */
 static const foreign_dialect *dialect_of(const yaml_node *root, bool is_json) {
     static const foreign_dialect *const all[] = {&foreign_deepspeed, &foreign_trl, &foreign_accelerate,
                                                  &foreign_llamafactory, &foreign_axolotl};

@@ -1,6 +1,7 @@
 /* report.c - prints what became of every key of a foreign file, for a terminal and as JSON.
  *
- * The report asks the config for values when it is printed, so it shows what will be used, even if a default changed later. */
+ * The report asks the config for values when it is printed, so it shows what will be used, even if a default changed
+ * later. */
 #include "migrate/dialect.h"
 
 #include <string.h>

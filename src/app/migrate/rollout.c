@@ -1,7 +1,8 @@
 /* rollout.c - the rows of rollout.inc that are read together.
  *
- * Batches of GRPO and RLOO count completions in TRL; here a rollout counts prompts (rl.prompts), with rl.k completions each. Whether a file is of GRPO
- * or of RLOO it does not say: keys that RLOO alone has decide. Rewards are Python functions there; they run as reward.program here. */
+ * Batches of GRPO and RLOO count completions in TRL; here a rollout counts prompts (rl.prompts), with rl.k completions
+ * each. Whether a file is of GRPO or of RLOO it does not say: keys that RLOO alone has decide. Rewards are Python
+ * functions there; they run as reward.program here. */
 #include "migrate/rollout.h"
 
 #include <string.h>
@@ -19,9 +20,10 @@ static bool is_rloo(const foreign_reader *r, const rollout_keys *k) {
            !find(r, k, "loss_type");
 }
 
-/* An optimizer step of TRL trains on rows of a device x devices x gradient_accumulation_steps completions. Where it generates for several steps at once
- * (generation_batch_size, steps_per_generation), each of them trains on its own share, so here each has a rollout of its own; rl.updates would train on the
- * same completions again, which is what num_iterations is. */
+/* An optimizer step of TRL trains on rows of a device x devices x gradient_accumulation_steps completions. Where it
+ * generates for several steps at once (generation_batch_size, steps_per_generation), each of them trains on its own
+ * share, so here each has a rollout of its own; rl.updates would train on the same completions again, which is what
+ * num_iterations is. */
 static status translate_batch(foreign_reader *r, const rollout_keys *k, const foreign_item *group, int64_t in_group) {
     const foreign_item *all = find(r, k, "generation_batch_size"), *per = find(r, k, "steps_per_generation"),
                        *iterations = find(r, k, "num_iterations"), *said[] = {k->rows, k->accumulation, all, per};

@@ -1,7 +1,7 @@
 /* trainer.c - see trainer.h.
  *
- * A model or dataset that is named and not here is no error of translation: the settings are right, but `train` ends with the exact
- * commands that fetch what is missing. Nothing is downloaded by ralo itself. */
+ * A model or dataset that is named and not here is no error of translation: the settings are right, but `train` ends
+ * with the exact commands that fetch what is missing. Nothing is downloaded by ralo itself. */
 #include "migrate/trainer.h"
 
 #include <stdlib.h>
@@ -183,7 +183,7 @@ status trainer_held_out(foreign_reader *r, const foreign_item *share, bool named
     return OK;
 }
 
-/* ---- how long, how fast -------------------------------------------------------------------------------------------- */
+/* ---- how long, how fast ----------------------------------------------------------------------------------------- */
 
 /* Where the command line says how long in the other way, that counts. */
 static bool length_is_given(foreign_reader *r, const foreign_item *i) {
@@ -296,7 +296,7 @@ status trainer_optimizer(foreign_reader *r, const foreign_item *i) {
     return OK;
 }
 
-/* ---- where things lie --------------------------------------------------------------------------------------------- */
+/* ---- where things lie ------------------------------------------------------------------------------------------- */
 
 status trainer_deepspeed(foreign_reader *r, const foreign_item *i) {
     if (!i) return OK;
@@ -341,7 +341,7 @@ status trainer_fsdp(foreign_reader *r, const foreign_item *i) {
     return OK;
 }
 
-/* ---- the rest ------------------------------------------------------------------------------------------------------ */
+/* ---- the rest --------------------------------------------------------------------------------------------------- */
 
 /* What of the list ralo sends to; of others the run's own files have the numbers. */
 status trainer_report_to(foreign_reader *r, const foreign_item *i) {

@@ -1,6 +1,7 @@
 #pragma once
-/* trainer.h - private to the dialects: what the files of trainers of the Hugging Face family say in the same way: model and data by name, epochs,
- * schedules, optimizers by name, adapters, how often to save. Items may be NULL: the key is not there. */
+/* trainer.h - private to the dialects: what the files of trainers of the Hugging Face family say in the same way: model
+ * and data by name, epochs, schedules, optimizers by name, adapters, how often to save. Items may be NULL: the key is
+ * not there. */
 #include "migrate/dialect.h"
 
 #define ONE_STEP "the step is one compiled program with its own kernels"
@@ -26,8 +27,8 @@ typedef struct trainer_source {
 
 /* A key of the i-th entry of a list of datasets ("datasets", "test_datasets"); -1: it is one map and no list. */
 const foreign_item *trainer_dataset_of(const foreign_reader *r, const char *list, int i, const char *key);
-/* The i-th dataset of a list. keys: "path config split files" as the list calls them, the last may be missing. Where there is none,
- * its path is NULL. */
+/* The i-th dataset of a list. keys: "path config split files" as the list calls them, the last may be missing. Where
+ * there is none, its path is NULL. */
 trainer_source trainer_source_find(const foreign_reader *r, const char *list, int i, const char *keys);
 status trainer_model(foreign_reader *r, const foreign_item *i);
 status trainer_data(foreign_reader *r, const trainer_source *sources, size_t n);      /* data.source */
@@ -35,8 +36,8 @@ status trainer_eval_data(foreign_reader *r, const trainer_source *sources, size_
 /* What is held out where no file is named to evaluate on: a share, none by default. named: is there such a file? */
 status trainer_held_out(foreign_reader *r, const foreign_item *share, bool named);
 status trainer_length(foreign_reader *r, const foreign_item *epochs, const foreign_item *steps, const char *otherwise);
-/* ratio and steps may both be there; steps below 1 are a ratio, as in transformers 5. otherwise: where neither is; NULL: the schedule has no
- * warmup. */
+/* ratio and steps may both be there; steps below 1 are a ratio, as in transformers 5. otherwise: where neither is;
+ * NULL: the schedule has no warmup. */
 status trainer_warmup(foreign_reader *r, const foreign_item *steps, const foreign_item *ratio, const char *otherwise);
 /* Is it on, off or one of `words`? Anything else is a slip that would count as on: refused. */
 bool trainer_is_switch(foreign_reader *r, const foreign_item *i, const char *words);
@@ -50,14 +51,15 @@ status trainer_report_to(foreign_reader *r, const foreign_item *i);
 status trainer_resume(foreign_reader *r, const foreign_item *i);
 status trainer_weights(foreign_reader *r, const foreign_item *four, const foreign_item *eight, bool has_adapter);
 
-/* How often to save or evaluate: strategy is no, steps, epoch or best. otherwise: where the file has none. usual: steps where only the strategy is
- * given. */
+/* How often to save or evaluate: strategy is no, steps, epoch or best. otherwise: where the file has none. usual: steps
+ * where only the strategy is given. */
 typedef struct trainer_rhythm {
     const foreign_item *strategy, *steps;
     const char *setting, *per_epoch, *otherwise, *usual; /* the settings that count steps, and times in an epoch */
 } trainer_rhythm;
 status trainer_every(foreign_reader *r, const trainer_rhythm *e);
-/* The length at which records are cut, once train.task and data.pack are known; usual: where the file does not say it. */
+/* The length at which records are cut, once train.task and data.pack are known; usual: where the file does not say
+ * it. */
 status trainer_row_length(foreign_reader *r, const foreign_item *said, const char *usual);
 
 /* Adapters: on says whether the file asks for them; keys that are there without have no effect. */

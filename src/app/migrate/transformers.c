@@ -1,7 +1,8 @@
 /* transformers.c - the rows of transformers.inc that are read together, and the defaults of TrainingArguments.
  *
- * Defaults matter as much as keys: a schedule of transformers ends at 0 and has no warmup, its AdamW has a beta2 of 0.999 and no weight decay, and
- * nothing is held out of the data. A run that keeps ralo's defaults there would be another run. */
+ * Defaults matter as much as keys: a schedule of transformers ends at 0 and has no warmup, its AdamW has a beta2 of
+ * 0.999 and no weight decay, and nothing is held out of the data. A run that keeps ralo's defaults there would be
+ * another run. */
 #include "migrate/transformers.h"
 
 #include <string.h>

@@ -1,9 +1,10 @@
-/* translate.c - the engine that all dialects share: it translates what a row says, and has what translate functions use.
+/* translate.c - the engine that all dialects share: it translates what a row says, and has what translate functions
+ * use.
  *
  * Values are offered after files and command line were read, and used only where those set nothing: that is the
  * whole precedence, and it lets "auto" mean what the rest of the configuration says.
- * What cannot be translated is collected and refused at the end, all reasons at once: a file with five keys too many needs one
- * look and not five. */
+ * What cannot be translated is collected and refused at the end, all reasons at once: a file with five keys too many
+ * needs one look and not five. */
 #include "migrate/dialect.h"
 
 #include <stdlib.h>
@@ -67,7 +68,7 @@ static status problems_report(const foreign *f) {
     return rc;
 }
 
-/* ---- what translate functions use ----------------------------------------------------------------------------------- */
+/* ---- what translate functions use ------------------------------------------------------------------------------- */
 
 const foreign_item *foreign_find(const foreign_reader *r, const char *key) {
     for (size_t i = 0; i < r->file->n_items; i++)

@@ -1,9 +1,11 @@
-/* trl.c - YAML of TRL's commands (trl sft, dpo, kto, grpo, rloo ... --config FILE) and flat files of transformers' TrainingArguments.
+/* trl.c - YAML of TRL's commands (trl sft, dpo, kto, grpo, rloo ... --config FILE) and flat files of transformers'
+ * TrainingArguments.
  *
- * The command says the method and the file does not, so the method is what the keys belong to: num_generations and rewards to GRPO or RLOO, weights of
- * labels to KTO, beta or a loss of preferences to DPO and its relatives, nothing of that to SFT. --set train.task=... says otherwise.
- * Batches of GRPO and RLOO count completions; here a rollout counts prompts (rl.prompts) with rl.k completions each.
- * Refused: losses, divergences and rewards that ralo does not have; Python functions as rewards run as reward.program. */
+ * The command says the method and the file does not, so the method is what the keys belong to: num_generations and
+ * rewards to GRPO or RLOO, weights of labels to KTO, beta or a loss of preferences to DPO and its relatives, nothing of
+ * that to SFT. --set train.task=... says otherwise. Batches of GRPO and RLOO count completions; here a rollout counts
+ * prompts (rl.prompts) with rl.k completions each. Refused: losses, divergences and rewards that ralo does not have;
+ * Python functions as rewards run as reward.program. */
 #include "migrate/rollout.h"
 #include "migrate/transformers.h"
 
@@ -104,7 +106,7 @@ static method method_of(const foreign_reader *r) {
     return SFT;
 }
 
-/* ---- preferences -------------------------------------------------------------------------------------------------- */
+/* ---- preferences ------------------------------------------------------------------------------------------------ */
 
 static status translate_preference(foreign_reader *r, method m) {
     const foreign_item *loss = foreign_find(r, "loss_type"), *beta = foreign_find(r, "beta"),
@@ -131,7 +133,7 @@ static status translate_preference(foreign_reader *r, method m) {
     return OK;
 }
 
-/* ---- all of them --------------------------------------------------------------------------------------------------- */
+/* ---- all of them ------------------------------------------------------------------------------------------------ */
 
 static status translate_row_length(foreign_reader *r, method m) {
     static const char *const names[] = {"max_length", "max_seq_length", "max_seq_len"};
@@ -152,7 +154,8 @@ static status translate_row_length(foreign_reader *r, method m) {
     return OK;
 }
 
-/* TRL counts the completions of records with a prompt, and every token of conversations. Which kind a file holds is not known yet. */
+/* TRL counts the completions of records with a prompt, and every token of conversations. Which kind a file holds is not
+ * known yet. */
 static status translate_trained_tokens(foreign_reader *r, method m) {
     const foreign_item *completion = foreign_find(r, "completion_only_loss"),
                        *assistant = foreign_find(r, "assistant_only_loss");

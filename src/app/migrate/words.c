@@ -1,7 +1,8 @@
 /* words.c - what people type who know another program, and what to write here.
  *
- * The nearest word by letters is often the wrong one: load_in_4bit is near to nothing, save_best to save_last. Rows are asked before letters are
- * compared, for settings in files, --set and flags. A row counts only where its setting is there, so that no message names one that is not. */
+ * The nearest word by letters is often the wrong one: load_in_4bit is near to nothing, save_best to save_last. Rows are
+ * asked before letters are compared, for settings in files, --set and flags. A row counts only where its setting is
+ * there, so that no message names one that is not. */
 #include "migrate/dialect.h"
 
 #include <ctype.h>

@@ -1,5 +1,6 @@
 #pragma once
-/* assign.h - private to settings: how a text becomes a value of a config, for the readers of files, of --set and of offers. */
+/* assign.h - private to settings: how a text becomes a value of a config, for the readers of files, of --set and of
+ * offers. */
 #include "settings/config.h"
 #include "settings/foreign_names.h"
 #include "settings/setting.h"

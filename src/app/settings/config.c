@@ -1,4 +1,5 @@
-/* config.c - the values of a config and who gave each: a default, another program's file, a file of settings, the command line. */
+/* config.c - the values of a config and who gave each: a default, another program's file, a file of settings, the
+ * command line. */
 #include "settings/assign.h"
 
 /* key: as the user spelled it. */

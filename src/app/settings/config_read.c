@@ -222,8 +222,8 @@ static status set_flow(config *c, const setting *s, const char *flow, const char
     return rc;
 }
 
-/* On a command line nothing after the = is a variable that was not set, not null as in a file: --model "$DIR" without a DIR is not a run
- * from random values. */
+/* On a command line nothing after the = is a variable that was not set, not null as in a file: --model "$DIR" without a
+ * DIR is not a run from random values. */
 static bool takes_nothing(const setting *s) {
     return s->type == TYPE_TEXT && strcmp(s->range, "some") != 0 && !takes_json(s);
 }

@@ -1,8 +1,9 @@
 #pragma once
 /* foreign_names.h - part of the face of settings: what keys and values of other programs are called here.
  *
- * The reader of settings answers `load_in_4bit` or `distributed.fsdp.cpu_offload` by what it means. The tables belong to the room
- * `migrate`, which comes after this one, so settings declares what it asks and migrate/words.c defines it. */
+ * The reader of settings answers `load_in_4bit` or `distributed.fsdp.cpu_offload` by what it means. The tables belong
+ * to the room `migrate`, which comes after this one, so settings declares what it asks and migrate/words.c defines
+ * it. */
 #include "base/base.h"
 
 enum { FSDP_SETTINGS_MOST = 3 };
@@ -16,8 +17,8 @@ typedef struct fsdp_translation {
 } fsdp_translation;
 
 typedef struct foreign_names {
-    /* Appends what to write here instead of `key`, of which the last part counts (train.load_in_4bit, --load-in-4bit); false: the key is
-     * not known. is_flag: typed as a flag, so a setting is shown with --set. */
+    /* Appends what to write here instead of `key`, of which the last part counts (train.load_in_4bit, --load-in-4bit);
+     * false: the key is not known. is_flag: typed as a flag, so a setting is shown with --set. */
     bool (*explain_key)(const char *key, bool is_flag, strbuf *out);
     /* Appends what a value of another program is here, for this setting; false: it is not known. */
     bool (*explain_value)(const char *setting, const char *value, strbuf *out);

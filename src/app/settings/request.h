@@ -1,5 +1,6 @@
 #pragma once
-/* request.h - private to settings: what the steps from settings to a request share (resolve.c, request_model.c, request.c). */
+/* request.h - private to settings: what the steps from settings to a request share (resolve.c, request_model.c,
+ * request.c). */
 #include "settings/settings.h"
 
 int64_t config_seq_len(const config *c); /* tokens of a row */

@@ -1,15 +1,15 @@
 /* request_model.c - from settings to a model and its adapters: a preset with other sizes, or a Hugging Face directory.
  *
- * Refused by the name of the setting: a directory that is not there, with what downloads or makes it; sizes, heads and tokenizers that
- * do not belong to the model; what an adapter that is trained further says otherwise. */
+ * Refused by the name of the setting: a directory that is not there, with what downloads or makes it; sizes, heads and
+ * tokenizers that do not belong to the model; what an adapter that is trained further says otherwise. */
 #include "settings/request.h"
 
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
-/* A run holds sizes, tokenizer and all that it trains, and can write a model directory in the place of one that is gone. Frozen
- * weights, and those that a run is compared with, are nowhere else. */
+/* A run holds sizes, tokenizer and all that it trains, and can write a model directory in the place of one that is
+ * gone. Frozen weights, and those that a run is compared with, are nowhere else. */
 static status base_is_gone(const config *c) {
     if (config_needs_same_weights(c))
         return ERR(
@@ -65,8 +65,8 @@ status config_check_tokenizer(const config *c, const model_config *m) {
         c->model.path, (long long)m->vocab);
 }
 
-/* Weights of an ordinary model: its last layer is where every head begins; files that hold heads give each its own. Without
- * weights, layers are as they are counted. */
+/* Weights of an ordinary model: its last layer is where every head begins; files that hold heads give each its own.
+ * Without weights, layers are as they are counted. */
 static status heads_from_config(const config *c, model_config *out) {
     int64_t heads = c->model.mtp_heads, found = out->file_heads;
     bool pretrained = *c->model.path && c->model.init != INIT_RANDOM;

@@ -1,5 +1,5 @@
-/* resolve.c - defaults that depend on other settings: the rate of a fine-tune, the micro-batch of rollouts, the tokenizer of a model
- * directory, and which of two settings counts where both say one thing.
+/* resolve.c - defaults that depend on other settings: the rate of a fine-tune, the micro-batch of rollouts, the
+ * tokenizer of a model directory, and which of two settings counts where both say one thing.
  *
  * What follows from the model and the data is in fit_data.c. */
 #include "settings/request.h"
@@ -14,11 +14,12 @@
 
 /* As TRL: a policy moves in small steps, with or without adapters. */
 #define POLICY_LR 1e-6
-/* As TRL: what is right already is only preferred a little more; the rates of other fine-tuning leave a model that answers nothing. */
+/* As TRL: what is right already is only preferred a little more; the rates of other fine-tuning leave a model that
+ * answers nothing. */
 #define PREFERENCE_LR 1e-6
 #define PREFERENCE_LORA_LR 1e-5
-/* Tokens of a micro-batch of completions: rows are filled by their number, and what is left of a micro-batch is computed for
- * nothing. */
+/* Tokens of a micro-batch of completions: rows are filled by their number, and what is left of a micro-batch is
+ * computed for nothing. */
 enum { POLICY_TOKENS = 1024, POLICY_ROWS = 16 };
 
 /* Files have theirs since config_fit_data. */
@@ -59,8 +60,9 @@ bool config_needs_same_weights(const config *c) {
            c->train.weighting != WEIGHTING_BASELINE;
 }
 
-/* A run whose checkpoint has all that it trains goes on without the directory that it began from: RUN/model takes its place, with
- * sizes and tokenizer. Prediction heads begin from the layers of the base, so such a run needs a whole directory. */
+/* A run whose checkpoint has all that it trains goes on without the directory that it began from: RUN/model takes its
+ * place, with sizes and tokenizer. Prediction heads begin from the layers of the base, so such a run needs a whole
+ * directory. */
 static void resolve_gone_base(config *c) {
     char newest[4096];
     if (!*c->model.path || access(c->model.path, F_OK) == 0 || !config_goes_on(c) || config_needs_same_weights(c))
@@ -87,7 +89,8 @@ static void resolve_rhythm(const config *c, const char *key, int64_t *times, int
     else if (config_overrules(c, key, config_steps_key(key))) *every = 0;
 }
 
-/* Two names of one thing: what the command line says replaces what a file says of the other. Of one place both are refused. */
+/* Two names of one thing: what the command line says replaces what a file says of the other. Of one place both are
+ * refused. */
 static void resolve_lengths(config *c) {
     train_options *t = &c->train;
     if (t->steps > 0 && t->epochs > 0) {

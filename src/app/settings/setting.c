@@ -1,7 +1,7 @@
 /* setting.c - the rows of config.def, and how one value is read as its row says.
  *
- * Files, --set, flags and defaults go through one parser, and help, messages and the written YAML print the same range and
- * default that it checks, so they always agree.
+ * Files, --set, flags and defaults go through one parser, and help, messages and the written YAML print the same range
+ * and default that it checks, so they always agree.
  * Refused: numbers that are not finite or out of range, text that is not UTF-8 (it could not be written back). */
 #include "settings/assign.h"
 #include "settings/form.h"

@@ -3,7 +3,7 @@
 #include "format/format.h"
 #include "train/train.h"
 
-/* ---- answer.c: the first line ----------------------------------------------------------------------------------------- */
+/* ---- answer.c: the first line ----------------------------------------------------------------------------------- */
 
 /* What a plan does not know about its run. */
 typedef struct plan_outlook {
@@ -32,27 +32,27 @@ void plan_note(const plan *p, strbuf *out);
 /* The whole plan; rungs: NULL where they were not asked for. */
 json_t *plan_json(const plan *p, const plan_rung *rungs);
 
-/* ---- strategy_report.c ---------------------------------------------------------------------------------------------- */
+/* ---- strategy_report.c ------------------------------------------------------------------------------------------ */
 
 void plan_print_candidates(const plan *p, FILE *out); /* the chosen candidate and the next two, in words and numbers */
 
-/* ---- stages.c, rungs.c ------------------------------------------------------------------------------------------------ */
+/* ---- stages.c, rungs.c ------------------------------------------------------------------------------------------ */
 
 void plan_print_stages(const plan *p, const plan_stage *list, FILE *out);
 json_t *plan_stages_json(const plan *p, const plan_stage *list); /* "pipeline": {...} */
 void plan_print_rungs(const plan *p, const plan_rung rungs[PLAN_RUNGS], FILE *out);
 
-/* ---- world.c -------------------------------------------------------------------------------------------------------- */
+/* ---- world.c ---------------------------------------------------------------------------------------------------- */
 
 /* Activation bytes of a layer for each token by the usual formula of the Llama family; 0: another kind of block. */
 double plan_world_formula(const plan_world *w);
 void plan_world_print(const plan_world *w, FILE *out);
 json_t *plan_world_json(const plan_world *w); /* the caller takes it */
 
-/* ---- timeline_json.c: the same by role and tier, for programs ------------------------------------------------------- */
+/* ---- timeline_json.c: the same by role and tier, for programs --------------------------------------------------- */
 
-/* memory.json of a run directory: every tier that the program uses, with the bytes alive at each op by role and the values alive at
- * its peak; measured: the peaks that the ledger saw, by tier, or NULL. The caller takes it. */
+/* memory.json of a run directory: every tier that the program uses, with the bytes alive at each op by role and the
+ * values alive at its peak; measured: the peaks that the ledger saw, by tier, or NULL. The caller takes it. */
 json_t *plan_timeline_json(const plan *p, const uint64_t *measured);
 
 /* ---- timeline_svg.c: bytes alive over the ops, as a picture ------------------------------------------------------ */
@@ -61,7 +61,7 @@ void plan_timeline_draw(const plan *p, strbuf *out);         /* SVG */
 status plan_timeline_check(const char *path);                /* does the name end in .svg? */
 status plan_timeline_write(const plan *p, const char *path); /* whole or not at all */
 
-/* ---- plan_view.c -------------------------------------------------------------------------------------------------- */
+/* ---- plan_view.c ------------------------------------------------------------------------------------------------ */
 
 /* A plan with everything that `ralo plan` shows beside it (plan_view.c). Call fini also after an error. */
 typedef struct plan_view {

@@ -5,11 +5,10 @@
 
 static int n_stages(const plan_request *r) { return mesh_size(&r->mesh, AXIS_PIPELINE); }
 
-static int n_chunks_of(const plan_request *r) { return n_stages(r) * MAX(r->virtual_stages, 1); }
-
 /* "0-2 8-10": the layers of a stage, a run for each of its chunks. */
-static void write_layers(const plan_request *r, int stage, strbuf *out) {
-    int n_chunks = n_chunks_of(r);
+static void write_layers(const plan *p, int stage, strbuf *out) {
+    const plan_request *r = &p->request;
+    int n_chunks = p->net.n_chunks;
     int64_t *first = mem_alloc((size_t)(n_chunks + 1) * sizeof *first);
     model_stages_cut(model_of(&r->source), r->seq_len, n_chunks, first);
     for (int k = stage; k < n_chunks; k += n_stages(r)) {
@@ -26,7 +25,7 @@ void plan_print_pipeline(const plan *p, FILE *out) {
     const plan_request *r = &p->request;
     strbuf layers;
     strbuf_init(&layers);
-    write_layers(r, r->mesh.index[AXIS_PIPELINE], &layers);
+    write_layers(p, r->mesh.index[AXIS_PIPELINE], &layers);
     fprintf(out,
             "pipeline  stage %d of %d, layers %s; %s, %lld micro-batches: stages wait %.1f %% of forward and backward",
             r->mesh.index[AXIS_PIPELINE], n_stages(r), layers.text, r->virtual_stages > 1 ? "interleaved 1F1B" : "1F1B",
@@ -42,7 +41,7 @@ void plan_print_stages(const plan *p, const plan_stage *list, FILE *out) {
         char a[32];
         strbuf layers;
         strbuf_init(&layers);
-        write_layers(&p->request, i, &layers);
+        write_layers(p, i, &layers);
         const plan_candidate *c = &list[i].numbers;
         fprintf(out, "    stage %-3d layers %-20s %s%12s device, %3.0f %% of the most arithmetic%s\n", i, layers.text,
                 c->estimated ? "about " : "", str_format_bytes(a, c->planned[TIER_DEVICE]), 100 * list[i].load,
@@ -59,7 +58,7 @@ json_t *plan_stages_json(const plan *p, const plan_stage *list) {
     for (int i = 0; i < n_stages(r); i++) {
         strbuf layers;
         strbuf_init(&layers);
-        write_layers(r, i, &layers);
+        write_layers(p, i, &layers);
         const plan_candidate *c = &list[i].numbers;
         json_t *one = json_pack("{s:s, s:f, s:b, s:b}", "layers", layers.text, "load", list[i].load, "fits", c->fits,
                                 "estimated", c->estimated);

@@ -1,8 +1,9 @@
 /* timeline_json.c - memory over the ops of one step as JSON: memory.json of a run directory.
  *
- * Each tier has points of its own, because the op at which one tier is full is not the one at which another is. A point is the
- * fullest of the ops that it stands for, so no maximum is lost where they are thinned. "gaps" is a role as in the plan's table:
- * what the arena has beyond the bytes alive at the peak. It is added at every point, so that the highest column is the arena. */
+ * Each tier has points of its own, because the op at which one tier is full is not the one at which another is. A point
+ * is the fullest of the ops that it stands for, so no maximum is lost where they are thinned. "gaps" is a role as in
+ * the plan's table: what the arena has beyond the bytes alive at the peak. It is added at every point, so that the
+ * highest column is the arena. */
 #include "plan/timeline.h"
 #include "show/show.h"
 
@@ -12,7 +13,7 @@ enum { POINTS_MOST = 2000, VALUES_MOST = 50 };
 
 static json_t *whole(uint64_t n) { return json_integer((json_int_t)n); }
 
-/* ---- values alive at the peak ------------------------------------------------------------------------------------- */
+/* ---- values alive at the peak ----------------------------------------------------------------------------------- */
 
 static json_t *values_json(const plan *p, tier t, size_t op_index, size_t at) {
     const program *g = &p->program;
@@ -31,7 +32,7 @@ static json_t *values_json(const plan *p, tier t, size_t op_index, size_t at) {
     return json_pack("{s:o, s:o, s:o}", "at", whole(at), "values", values, "others_bytes", whole(others));
 }
 
-/* ---- points ------------------------------------------------------------------------------------------------------- */
+/* ---- points ----------------------------------------------------------------------------------------------------- */
 
 static const char *part_of(const plan_timeline *t, size_t column) {
     for (size_t i = 0; i < t->n_parts; i++)

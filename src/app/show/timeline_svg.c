@@ -1,12 +1,12 @@
 /* timeline_svg.c - the timeline of a plan as one SVG file.
  *
- * Bands are stacked by role. Each is one path that reaches down to zero and is drawn over the one above it, so a band costs
- * one edge, and steps of the same height cost nothing: a program of any length stays below 60 KB. The bands lie in an inner
- * <svg> of whole numbers (columns across, LEVELS up) that the viewer stretches. All coordinates are integers, because a
- * decimal point depends on the caller's locale.
+ * Bands are stacked by role. Each is one path that reaches down to zero and is drawn over the one above it, so a band
+ * costs one edge, and steps of the same height cost nothing: a program of any length stays below 60 KB. The bands lie
+ * in an inner <svg> of whole numbers (columns across, LEVELS up) that the viewer stretches. All coordinates are
+ * integers, because a decimal point depends on the caller's locale.
  *
- * The picture has its own background, so it looks the same in light and dark viewers, and names no font. Text from elsewhere
- * (model, recompute policy) is escaped and cut. */
+ * The picture has its own background, so it looks the same in light and dark viewers, and names no font. Text from
+ * elsewhere (model, recompute policy) is escaped and cut. */
 #include "chart/chart.h"
 #include "plan/timeline.h"
 #include "show/show.h"
@@ -35,7 +35,7 @@ static const role bands[ROLE_COUNT] = {ROLE_PARAM, ROLE_GRAD, ROLE_STATE,      R
 static const char *band_color(size_t band) { return chart_color(chart_role_color(role_name(bands[band])), false); }
 static const char *const line_colors[TIER_COUNT] = {"", "#3b6fb6", "#b5374a", "#2a9d9d", "#b79a2f", "#6b7280"};
 
-/* ---- pieces --------------------------------------------------------------------------------------------------------- */
+/* ---- pieces ----------------------------------------------------------------------------------------------------- */
 
 static void add_text(strbuf *b, int x, int y, const char *anchor, const char *text) {
     strbuf_printf(b, "<text x=\"%d\" y=\"%d\" text-anchor=\"%s\">%s</text>\n", x, y, anchor, text);
@@ -67,7 +67,7 @@ static void add_axis(strbuf *b, int y, int height, double top, int most_ticks) {
     }
 }
 
-/* ---- title and description -------------------------------------------------------------------------------------------- */
+/* ---- title and description -------------------------------------------------------------------------------------- */
 
 static void add_places(strbuf *b, const offload_tiers *o) {
     const struct {
@@ -148,7 +148,7 @@ static void add_description(strbuf *b, const plan *p) {
     strbuf_printf(b, ", gaps %llu</desc>\n", (unsigned long long)p->gap_bytes);
 }
 
-/* ---- the bands ------------------------------------------------------------------------------------------------------ */
+/* ---- the bands -------------------------------------------------------------------------------------------------- */
 
 static bool has_role(const plan_timeline *t, role r) {
     for (size_t i = 0; i < t->n_columns; i++)
@@ -238,7 +238,7 @@ static bool shows_limit(const plan *p) {
     return p->request.device_limit && (double)p->request.device_limit <= 1.5 * (double)p->planned[TIER_DEVICE];
 }
 
-/* ---- legend --------------------------------------------------------------------------------------------------------- */
+/* ---- legend ----------------------------------------------------------------------------------------------------- */
 
 enum { LEGEND_ROW = 22 };
 
@@ -269,7 +269,7 @@ static void add_legend(strbuf *b, const plan *p, const plan_timeline *t) {
     add_legend_text(b, y, shows_limit(p) ? "limit" : "limit, far above", p->request.device_limit);
 }
 
-/* ---- host, nvme and further devices --------------------------------------------------------------------------------- */
+/* ---- host, nvme and further devices ----------------------------------------------------------------------------- */
 
 static void add_tier(strbuf *b, const plan_timeline *t, tier at, int y, double top) {
     int height = -1;
@@ -310,7 +310,7 @@ static void add_panel(strbuf *b, const plan *p, const plan_timeline *t, int y) {
     }
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------------------------ */
+/* ---- the whole -------------------------------------------------------------------------------------------------- */
 
 void plan_timeline_draw(const plan *p, strbuf *b) {
     plan_timeline t;

@@ -1,9 +1,7 @@
-/* net.c - see net.h. */
+/* net.c - what can be said of a model without its configuration (net.h). */
 #include "net/net.h"
 
 #include <stdlib.h>
-
-uint64_t net_param_count(const net_source *s) { return s->by->count_params(s); }
 
 bool net_heads_divide(int64_t n_heads, int64_t n_kv_heads, const mesh *m) {
     int tensor = mesh_size(m, AXIS_TENSOR), S = mesh_size(m, AXIS_SEQUENCE);

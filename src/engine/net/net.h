@@ -1,8 +1,9 @@
 #pragma once
 /* net.h - what the engine knows of a model: how to have its program written, and what was written.
  *
- * A net_source stands for a model that the engine never looks into. It says the sizes that a plan counts with, and has functions
- * that write the program of this rank with as many layers as asked for. models/model/model.h makes one of a configuration.
+ * A net_source stands for a model that the engine never looks into. It says the sizes that a plan counts with, and has
+ * functions that write the program of this rank with as many layers as asked for. models/model/model.h makes one of a
+ * configuration.
  *
  *     net_source s = net_source_of(&config);
  *     program p; net n;
@@ -18,34 +19,33 @@ enum { NET_LAYERS_MAX = 1000 };
 
 enum { MTP_HEADS_MAX = 8 };
 
-/* ---- a model to be written ------------------------------------------------------------------------------------------- */
+/* ---- a model to be written -------------------------------------------------------------------------------------- */
 
 typedef struct net_source net_source;
 typedef struct net net;
 typedef struct net_options net_options;
 typedef struct lora_options lora_options;
 
-/* What the storey that describes models does for the engine. */
+/* The functions by which a model serves the engine. The models storey implements them in model/source.c. */
 typedef struct net_writer {
-    /* The program of this rank, with values, parameters and inputs named in *n; the caller calls net_fini. */
+    /* Writes the program of this rank, and its parameters and inputs into *n; the caller calls net_fini. */
     status (*write)(net *n, program *p, const net_source *s, const net_options *o);
-    void (*set_trunk)(net_source *s, int64_t n_layers); /* so many layers before the prediction heads */
+    void (*set_trunk)(net_source *s, int64_t n_layers); /* n_layers: those before the prediction heads */
     uint64_t (*count_params)(const net_source *s);
-    uint64_t (*count_adapters)(const net_source *s, const lora_options *o); /* their parameters */
-    status (*adapt_all)(const net_source *s, lora_options *o);              /* names every linear layer of the blocks */
-    /* Layers as chunks of a pipeline: chunk k has layers first[k] to first[k + 1]; n_chunks + 1 numbers. */
-    void (*cut_stages)(const net_source *s, int64_t seq_len, int n_chunks, int64_t *first);
-    /* Arithmetic of the slowest stage divided by that of this stage. */
+    uint64_t (*count_adapters)(const net_source *s, const lora_options *o); /* parameters of all adapters */
+    status (*adapt_all)(const net_source *s, lora_options *o); /* sets o->modules to all linear layers of the blocks */
+    /* Returns the arithmetic of the slowest stage of a pipeline divided by that of this stage. */
     double (*slowest_stage)(const net_source *s, int64_t seq_len, int n_stages, int n_chunks, int stage);
 } net_writer;
 
-/* It is copied by value; the description in it belongs to its writer, as a sockaddr_storage to its family. */
+/* A net_source is copied by value. The engine copies `description` with it and never reads it, as a program does with a
+ * sockaddr_storage. */
 enum { NET_DESCRIPTION_BYTES = 4096 };
 struct net_source {
     const net_writer *by;
     const char *name;         /* "llama3-8b" */
-    int64_t n_layers;         /* all, prediction heads too */
-    int64_t prediction_heads; /* the last so many layers; 0: an ordinary model */
+    int64_t n_layers;         /* including the prediction heads */
+    int64_t prediction_heads; /* how many of the last layers are heads; 0: an ordinary model */
     int64_t period;           /* layers l and l + period are always of one kind; 1: all layers are alike */
     int64_t vocab, hidden, n_heads, n_kv_heads, head_dim;
     bool tied;           /* the embedding's table is the unembedding as well, where it has one ... */
@@ -56,17 +56,17 @@ struct net_source {
 /* Layers before the prediction heads. */
 static inline int64_t net_trunk(const net_source *s) { return s->n_layers - s->prediction_heads; }
 static inline bool net_is_tied(const net_source *s) { return s->tied && !s->has_values; }
-uint64_t net_param_count(const net_source *s);
+static inline uint64_t net_param_count(const net_source *s) { return s->by->count_params(s); }
 /* Can sequence ranks exchange tokens for heads: do they divide the heads that a tensor rank has? */
 bool net_heads_divide(int64_t n_heads, int64_t n_kv_heads, const mesh *m);
 enum { NET_CODES_UNIT = 64 }; /* of rows_fit_codes */
-/* Are codes of this format multiplied as they are, in a program that generates with weights as `asked`? Else they are dequantised before
- * each use: a CPU multiplies int8 alone. */
+/* Are codes of this format multiplied as they are, in a program that generates with weights as `asked`? Else they are
+ * dequantised before each use: a CPU multiplies int8 alone. */
 static inline bool net_multiplies_codes(base_format asked, base_format codes, bool discrete) {
     return asked != BASE_COMPUTE && (discrete || codes == BASE_INT8);
 }
 
-/* ---- what may be asked for -------------------------------------------------------------------------------------------- */
+/* ---- what may be asked for -------------------------------------------------------------------------------------- */
 
 struct lora_options {
     int64_t rank; /* 0: no adapters, every parameter is trained */
@@ -92,7 +92,8 @@ typedef struct generation_shape {
 } generation_shape;
 static inline int64_t generation_heads(const generation_shape *g) { return MAX(g->heads, (int64_t)1); }
 int64_t generation_pages_per_slot(const generation_shape *g);
-/* Pages with which all slots are at work, the full pages of a prompt stored once for its group. With fewer some wait. */
+/* Pages with which all slots are at work, the full pages of a prompt stored once for its group. With fewer some
+ * wait. */
 int64_t generation_pages_wanted(const generation_shape *g);
 
 /* What the responses of a preference are compared with. */
@@ -124,28 +125,12 @@ struct net_options {
     int64_t logits_chunk_bytes;
     mesh mesh; /* of all ranks, and the place of the one whose program is written */
     bool ring; /* sequence ranks use ring attention instead of an exchange of heads */
-    /* slots > 0: PREFILL and DECODE are written; beside training with its sections, else with START and nothing else. */
+    /* slots > 0: PREFILL and DECODE are written; beside training with its sections, else with START and nothing
+     * else. */
     generation_shape generation;
 };
 
-/* Inputs and outputs of PREFILL or DECODE. Token i is (slots[i], position -doc_start[i]). With several heads, row i of the hidden
- * states that are picked from is that of head i / N at token i % N, and DECODE has room for a token and its drafts in each slot. */
-typedef struct generation_section {
-    value_id inputs; /* bytes: all that follow, each at its view_offset, so that one copy writes them */
-    value_id tokens, doc_start, slots; /* int32 (N) */
-    value_id n_tokens;                 /* int32 (1): how many of them there are */
-    value_id pick, n_pick; /* PREFILL, several heads: the rows whose logits are wanted, int32 (R), and how many */
-    value_id logits;       /* fp32 (R, V), one row per pick; DECODE: (N, V), one per token */
-    value_id draws, drawn; /* of those rows, as DRAW_TOKENS has them */
-} generation_section;
-
-/* One of several losses of a step. */
-typedef struct net_loss {
-    value_id targets; /* int32 (N) */
-    value_id weights; /* fp32 (N), of each token's loss; NO_VALUE: all 1 */
-} net_loss;
-
-/* ---- what was written ------------------------------------------------------------------------------------------------- */
+/* ---- what was written ------------------------------------------------------------------------------------------- */
 
 typedef enum param_init { INIT_NORMAL, INIT_ZERO, INIT_ONE, INIT_UNIFORM } param_init;
 #define REFERENCE_PREFIX "reference."
@@ -156,8 +141,8 @@ typedef struct param_part {
     int module;                /* which of the projection's modules it is, or is the adapter of */
     int64_t interleaved;       /* > 0: the rows of each so many are in Meta's order in the file (meta_row) */
 } param_part;
-/* The part of a parameter on a tensor rank: slices along one dimension, one after the other, possibly followed by rows of
- * padding, which stay zero. Rows (columns) [at, at + n) are [from, from + n) of the whole. */
+/* The part of a parameter on a tensor rank: slices along one dimension, one after the other, possibly followed by rows
+ * of padding, which stay zero. Rows (columns) [at, at + n) are [from, from + n) of the whole. */
 typedef struct param_slice {
     int64_t at, from, n;
 } param_slice;
@@ -171,8 +156,8 @@ typedef struct net_param {
     value_id value;
     shape shape; /* cut.here, whatever a data rank holds of it in `value` */
     param_cut cut;
-    /* Elements from shared_from on (of those on this rank) are held by n_holders tensor ranks, each of which computes a part
-     * of their gradient; the sum belongs to all. The first holder counts them where each element counts once. */
+    /* Elements from shared_from on (of those on this rank) are held by n_holders tensor ranks, each of which computes a
+     * part of their gradient; the sum belongs to all. The first holder counts them where each element counts once. */
     int64_t shared_from;
     int first_holder, n_holders;
     int unit;      /* 0: of the embedding, 1 + l: of layer l, then the head */
@@ -198,6 +183,24 @@ typedef struct net_param {
     param_part parts[3];
 } net_param;
 
+/* Inputs and outputs of PREFILL or DECODE. Token i is (slots[i], position -doc_start[i]). With several heads, row i of
+ * the hidden states that are picked from is that of head i / N at token i % N, and DECODE has room for a token and its
+ * drafts in each slot. */
+typedef struct generation_section {
+    value_id inputs; /* bytes: all that follow, each at its view_offset, so that one copy writes them */
+    value_id tokens, doc_start, slots; /* int32 (N) */
+    value_id n_tokens;                 /* int32 (1): how many of them there are */
+    value_id pick, n_pick; /* PREFILL, several heads: the rows whose logits are wanted, int32 (R), and how many */
+    value_id logits;       /* fp32 (R, V), one row per pick; DECODE: (N, V), one per token */
+    value_id draws, drawn; /* of those rows, as DRAW_TOKENS has them */
+} generation_section;
+
+/* One of several losses of a step. */
+typedef struct net_loss {
+    value_id targets; /* int32 (N) */
+    value_id weights; /* fp32 (N), of each token's loss; NO_VALUE: all 1 */
+} net_loss;
+
 struct net {
     net_source source;
     base_format codes; /* linear layers of a program that generates, as generation_shape.weights asks */
@@ -210,8 +213,9 @@ struct net {
     float embed_scale; /* of the rows of the embedding; 0: 1 */
     selection_options selection;
     net_loss loss[MTP_HEADS_MAX]; /* the first has targets and weights from above */
-    /* Sequence ranks: those are of this rank's tokens, doc_start so that i % (T / S) - doc_start[i] is the position, and this is doc_start of
-     * all tokens, in their order. NO_VALUE where no attention is over whole rows that are shared: doc_start serves both. */
+    /* Sequence ranks: those are of this rank's tokens, doc_start so that i % (T / S) - doc_start[i] is the position,
+     * and this is doc_start of all tokens, in their order. NO_VALUE where no attention is over whole rows that are
+     * shared: doc_start serves both. */
     value_id doc_start_all;
     value_id spans[2]; /* share_prompts: int32 (2 N), keys of its own document and of a shared prompt; see attr.spans */
     value_id eval_values; /* critic: of all tokens, fp32 (N); it has no losses and no argmax */
@@ -229,13 +233,15 @@ struct net {
     value_id page_table;                /* int32 (slots, pages of a slot) */
     arena memory;
 };
+void net_fini(net *n);
 bool net_trains_tied(const net *m); /* one table for embedding and unembedding that is not frozen */
 /* Does this rank train it? A copy is trained by the stage that has the unembedding. */
 static inline bool net_param_trained(const net_param *p) { return !p->frozen && !p->is_copy; }
 
-/* ---- cut.c: parameters as slices of the model's --------------------------------------------------------------------- */
+/* ---- cut.c: parameters as slices of the model's ----------------------------------------------------------------- */
 
-/* Where element `at` of what the rank has stands in the whole, -1 in padding; *n: it and how many behind it are a run. */
+/* Where element `at` of what the rank has stands in the whole, -1 in padding; *n: it and how many behind it are a
+ * run. */
 int64_t param_cut_place(const param_cut *c, int64_t at, int64_t *n);
 typedef struct param_run {
     int64_t here, whole, n; /* elements [here, here + n) of what the rank has are [whole, whole + n) of the model's */
@@ -244,4 +250,3 @@ typedef struct param_run {
 bool param_cut_next(const param_cut *c, int64_t begin, int64_t end, param_run *run);
 /* How many of its leading elements a tensor rank counts for: each element of the model has one rank that does. */
 int64_t net_param_counted(const net_param *p, int tensor_index);
-void net_fini(net *n);

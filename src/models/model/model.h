@@ -6,11 +6,11 @@
  * (q|k|v, gate|up); each parameter knows the Hugging Face tensors that make it up.
  *
  *     model_config c = *model_preset_find("gpt2");
- *     program p; model m;
+ *     program p; net n;
  *     program_init(&p);
- *     TRY(model_build(&m, &p, &c, &(net_options){.batch = 4, .seq_len = 1024, .compute = DTYPE_BF16}));
+ *     TRY(model_build(&n, &p, &c, &(net_options){.batch = 4, .seq_len = 1024, .compute = DTYPE_BF16}));
  *     ... passes ...
- *     net_fini(&m); program_fini(&p);
+ *     net_fini(&n); program_fini(&p);
  *
  * On a mesh with several tensor ranks the program is that of one of them. Of q|k|v, gate|up and the vocabulary it has its
  * rows, of the products behind them (attention output, down) its columns; between these products the tokens are cut, so

@@ -1,4 +1,4 @@
-/* source.c - a model as the engine asks for it (net/net.h). */
+/* source.c - makes the net_source of a configuration, by which the engine reaches the model (net/net.h). */
 #include "model/model.h"
 
 _Static_assert(sizeof(model_config) <= NET_DESCRIPTION_BYTES, "a description has no room for the configuration");
@@ -16,16 +16,12 @@ static uint64_t count_adapters(const net_source *s, const lora_options *o) { ret
 static status adapt_all(const net_source *s, lora_options *o) {
     return lora_modules_parse(model_of(s), "all-linear", "model.lora.targets", &o->modules);
 }
-static void cut_stages(const net_source *s, int64_t seq_len, int n_chunks, int64_t *first) {
-    model_stages_cut(model_of(s), seq_len, n_chunks, first);
-}
 static double slowest_stage(const net_source *s, int64_t seq_len, int n_stages, int n_chunks, int stage) {
     return model_stages_slowest(model_of(s), seq_len, n_stages, n_chunks, stage);
 }
 
 net_source net_source_of(const model_config *c) {
-    static const net_writer writer = {write_net, set_trunk,  count_params, count_adapters,
-                                      adapt_all, cut_stages, slowest_stage};
+    static const net_writer writer = {write_net, set_trunk, count_params, count_adapters, adapt_all, slowest_stage};
     net_source s = {.by = &writer,
                     .name = c->name,
                     .n_layers = c->n_layers,

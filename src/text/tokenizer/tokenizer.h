@@ -1,5 +1,6 @@
 #pragma once
-/* tokenizer.h - Hugging Face's tokenizer.json, the BPE kind, as it stands in its file. data turns texts into tokens by it. */
+/* tokenizer.h - Hugging Face's tokenizer.json, the BPE kind, as it stands in its file. data turns texts into tokens by
+ * it. */
 #include "format/format.h"
 
 typedef struct tokenizer_pattern {
